@@ -1,0 +1,66 @@
+"""A totally ordered, durable log with positions: all that the notary needs of Kafka, and of whatever may replace it.
+
+Only committed records are read. Offsets are dense from 0. What an append reports is never a verdict: a record counts
+only once it has been read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+LogRecords = Sequence[tuple[int, bytes]]
+"""Records in log order as (offset, value); a value that the log has as null is read as b''."""
+
+
+class LogWriter(Protocol):
+    """Appends the records of one activation."""
+
+    @property
+    def failed_count(self) -> int:
+        """Appends that the log gave up so far; each such record may still turn up in the log."""
+
+    def append(self, value: bytes) -> None:
+        """Hand a record over, without waiting. Order is usual but not promised, and a record may be stored twice.
+
+        Raises LogUnavailable when the bounded local queue is full or the writer is closed; then nothing was written.
+        """
+
+    async def close(self) -> None:
+        """Purge what was not sent, wait briefly for nothing else, and close. May be repeated."""
+
+
+class LogReader(Protocol):
+    """Reads on from one offset."""
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        """The next records, at least one unless none comes within `wait_s`; never more than `max_records`.
+
+        Raises LogUnavailable when the log cannot be reached (reading may be tried again), and LogRefused when the
+        log no longer has the next offset.
+        """
+
+    async def close(self) -> None:
+        """Stop reading. May be repeated."""
+
+
+class RequestLog(Protocol):
+    """One request log."""
+
+    async def check(self) -> str:
+        """Check the log's contract and return its identity (topic id).
+
+        Raises LogRefused naming every setting that is unsafe, and LogUnavailable when the log cannot be asked.
+        """
+
+    async def end_offset(self) -> int:
+        """The offset that the next record will get. Raises LogUnavailable."""
+
+    async def open_reader(self, start_offset: int) -> LogReader:
+        """A reader from `start_offset` on. Raises LogRefused when that lies behind the end or was cut off."""
+
+    async def open_writer(self) -> LogWriter:
+        """A writer that is connected, so that the first append does not wait. Raises LogUnavailable."""
+
+    async def close(self) -> None:
+        """Close whatever is open. May be repeated."""

@@ -1,0 +1,44 @@
+"""What the participant answers to a submission or a look-up. A refusal is an answer, not an error."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.notary.receipts import Receipt
+from replica.notary.rules import Conflict
+
+
+class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
+    """Final. `log_offset` is where the transaction was first notarised: the same for ever.
+
+    `record_offset` is this submission's own record; None when the recorded answer was given again without a new one
+    (then `duplicate` is set), or for a look-up.
+    """
+
+    tx_id: bytes
+    content_digest: bytes
+    log_offset: int
+    record_offset: int | None
+    duplicate: bool
+    receipt: Receipt
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """Final for this request. `code` is a name in the error catalogue; `record_offset` None when nothing was logged."""
+
+    code: str
+    tx_id: bytes
+    record_offset: int | None = None
+    conflicts: tuple[Conflict, ...] = ()
+    judged_us: int | None = None  # the time a window was judged at, microseconds UTC
+
+
+class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
+    """Not final: nothing is decided, or the outcome is not known. Send the same again after `retry_after_s`."""
+
+    code: str
+    detail: str
+    retry_after_s: float
+
+
+Answer = Notarised | Refused | NotNow

@@ -1,0 +1,115 @@
+"""The canonical bytes of a request: what a party signs, what the log keeps, what the content digest covers.
+
+Layout, version 1 (integers big-endian):
+
+    offset  size  field
+    0       16    the ASCII text `notary/request/1`, which keeps the signature from meaning anything else
+    16      32    transaction id
+    48      2     number of inputs, n                  \\
+    50      2     number of references, m               |
+    52      36 n  inputs, ascending                      > the content: its SHA-256 after `notary/content/1`
+    ...     36 m  references, ascending                 |  is the content digest
+    ...     1     window flags: 1 = has from, 2 = has until
+    ...     8     from, microseconds UTC, 0 if absent   |
+    ...     8     until, microseconds UTC, 0 if absent /
+    ...     2     length of the party's X.500 name in bytes
+    ...           the X.500 name, UTF-8
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import sha256
+
+from replica.notary.errors import BadRequest
+from replica.notary.requests import STATE_REF_BYTES, Request, TimeWindow, check_request
+
+REQUEST_TAG = b"notary/request/1"
+CONTENT_TAG = b"notary/content/1"
+CHANGE_TAG = b"notary/command/1"
+_CONTENT_AT = 48
+_REFS_AT = 52
+_COUNTS = struct.Struct(">HH")
+_WINDOW = struct.Struct(">BQQ")
+_LENGTH = struct.Struct(">H")
+_HAS_FROM, _HAS_UNTIL = 1, 2
+
+
+def encode_request(request: Request) -> bytes:
+    """Canonical bytes of a request that `check_request` accepts; each request has exactly one encoding."""
+    party = request.party.encode()
+    return b"".join(
+        (
+            REQUEST_TAG,
+            request.tx_id,
+            _COUNTS.pack(len(request.inputs), len(request.references)),
+            *request.inputs,
+            *request.references,
+            _encode_window(request.window),
+            _LENGTH.pack(len(party)),
+            party,
+        )
+    )
+
+
+def decode_request(raw: bytes) -> tuple[Request, bytes]:
+    """The request in canonical bytes, and its content digest. Raises BadRequest unless the bytes are exactly canonical.
+
+    Every reader of the log uses this function, so what it refuses is void for everyone.
+    """
+    try:
+        inputs_n, references_n = _COUNTS.unpack_from(raw, _CONTENT_AT)
+        references_at = _REFS_AT + STATE_REF_BYTES * inputs_n
+        window_at = references_at + STATE_REF_BYTES * references_n
+        flags, from_us, until_us = _WINDOW.unpack_from(raw, window_at)
+        length_at = window_at + _WINDOW.size
+        (party_bytes,) = _LENGTH.unpack_from(raw, length_at)
+        party = raw[length_at + 2 :].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BadRequest(f"not canonical bytes of a request: {error}") from None
+    if raw[:16] != REQUEST_TAG or len(raw) != length_at + 2 + party_bytes:
+        raise BadRequest("not canonical bytes of a request: wrong tag or length")
+    request = Request(
+        raw[16:_CONTENT_AT],
+        tuple([raw[at : at + STATE_REF_BYTES] for at in range(_REFS_AT, references_at, STATE_REF_BYTES)]),
+        tuple([raw[at : at + STATE_REF_BYTES] for at in range(references_at, window_at, STATE_REF_BYTES)]),
+        _decode_window(flags, from_us, until_us) if flags or from_us or until_us else None,
+        party,
+    )
+    check_request(request)
+    return request, sha256(CONTENT_TAG + raw[_CONTENT_AT:length_at]).digest()
+
+
+def summarise(raw: bytes) -> tuple[bytes, bytes, int]:
+    """Transaction id, content digest and number of states of bytes that `encode_request` made; decodes nothing else."""
+    inputs_n, references_n = _COUNTS.unpack_from(raw, _CONTENT_AT)
+    length_at = _REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW.size
+    return raw[16:_CONTENT_AT], sha256(CONTENT_TAG + raw[_CONTENT_AT:length_at]).digest(), inputs_n + references_n
+
+
+def content_digest(request: Request) -> bytes:
+    """SHA-256 over the canonical inputs, references and window: what a transaction id stands for, once notarised."""
+    return decode_request(encode_request(request))[1]
+
+
+def change_id(user_id: str, command_id: str, act_as: tuple[str, ...]) -> bytes:
+    """SHA-256 that identifies a command: who, under which id, acting for whom. The submission id is no part of it."""
+    digest = sha256(CHANGE_TAG)
+    for text in (user_id, command_id, *sorted(act_as)):
+        encoded = text.encode()
+        digest.update(_LENGTH.pack(len(encoded)) + encoded)
+    return digest.digest()
+
+
+def _encode_window(window: TimeWindow | None) -> bytes:
+    if window is None:
+        return _WINDOW.pack(0, 0, 0)
+    flags = (_HAS_FROM if window.from_us is not None else 0) | (_HAS_UNTIL if window.until_us is not None else 0)
+    return _WINDOW.pack(flags, window.from_us or 0, window.until_us or 0)
+
+
+def _decode_window(flags: int, from_us: int, until_us: int) -> TimeWindow:
+    absent_but_set = (not flags & _HAS_FROM and from_us) or (not flags & _HAS_UNTIL and until_us)
+    if flags > (_HAS_FROM | _HAS_UNTIL) or absent_but_set:
+        raise BadRequest("not canonical bytes of a request: window flags and ends disagree")
+    return TimeWindow(from_us if flags & _HAS_FROM else None, until_us if flags & _HAS_UNTIL else None)

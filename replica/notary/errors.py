@@ -1,0 +1,237 @@
+"""The error catalogue: every code that an application or an operator can meet, once, with what to do about it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Retry(Enum):
+    """What a client may do with the very same request."""
+
+    NO = "no"  # the answer is final; change the request first
+    SAME = "same"  # nothing is decided or known; send the same request again, with the same ids
+
+
+class Code(Enum):
+    """Stable codes with the HTTP status (0: never leaves the replica), title, what to do, and whether to retry.
+
+    A code is never reused for another meaning, and never removed.
+    """
+
+    def __init__(self, status: int, title: str, remedy: str, retry: Retry = Retry.NO) -> None:
+        self.status = status
+        self.title = title
+        self.remedy = remedy
+        self.retry = retry
+
+    # The request cannot be read. Nothing was logged.
+    MALFORMED_JSON = (
+        400,
+        "The body is not the JSON document that this call takes",
+        "Correct the field that the detail names and send the request again.",
+    )
+    MALFORMED_REQUEST = (
+        400,
+        "The notarisation request breaks a rule of its format",
+        "Correct what the detail names; the canonical form is described in docs/formats.md.",
+    )
+    TOO_MANY_STATES = (
+        400,
+        "The request names more states than the notary takes",
+        "Split the transaction: inputs and references together must be fewer than 10,000.",
+    )
+    EMPTY_BATCH = (400, "The batch has no submission", "Send at least one submission.")
+    BATCH_TOO_LARGE = (
+        400,
+        "The batch has more submissions than one call takes",
+        "Send the submissions in smaller batches; the detail names the limit.",
+    )
+    BODY_TOO_LARGE = (
+        413,
+        "The body is too large",
+        "Send less in one call; see the detail.",
+    )
+    SIGNATURE_INVALID = (
+        401,
+        "The signature does not match the canonical request and key",
+        "Sign the canonical bytes of exactly this request with the key that is sent along.",
+    )
+    PARTY_UNKNOWN = (
+        403,
+        "The party and key are not in the notary's registry",
+        "Ask the notary's operator to register this key for this X.500 name.",
+    )
+    # Refusals: definite answers of the notary, decided by the log.
+    STATE_CONFLICT = (
+        409,
+        "At least one state was consumed by another transaction",
+        "Do not resubmit: the states listed are spent. The hash identifies the consuming transaction to its parties.",
+    )
+    TX_ID_REUSED = (
+        409,
+        "This transaction id was notarised with other content",
+        "Use a fresh transaction id; an id stands for one content for ever.",
+    )
+    TIME_WINDOW_CLOSED = (
+        422,
+        "The request was judged outside its time window",
+        "Resubmit inside the window, or with another window under another transaction id.",
+    )
+    # Commands.
+    COMMAND_ID_REUSED = (
+        409,
+        "This command id belongs to another transaction",
+        "Use a fresh command id for each transaction.",
+    )
+    SUBMISSION_IN_FLIGHT = (
+        409,
+        "A submission of this command is not decided yet",
+        "Send the same command again after Retry-After; it cannot run twice.",
+        Retry.SAME,
+    )
+    SUBMISSION_NOT_SEQUENCED = (
+        503,
+        "The submission never reached the request log and was settled as rejected",
+        "Resubmit the same command.",
+        Retry.SAME,
+    )
+    # Look-ups.
+    TX_NOT_FOUND = (
+        404,
+        "No transaction with this id was notarised",
+        "Check the id; a request that is still in flight may be notarised later.",
+    )
+    ROUTE_NOT_FOUND = (404, "No such resource", "See the README for the paths of the API.")
+    METHOD_NOT_ALLOWED = (405, "The resource does not take this method", "See the README.")
+    # Not now.
+    NOT_ACTIVE = (
+        503,
+        "This replica is not the active one; nothing was written",
+        "Send the same request again, through the balanced endpoint.",
+        Retry.SAME,
+    )
+    OVERLOADED = (
+        503,
+        "The notary has as many requests in flight as it takes; nothing was written",
+        "Send the same request again after Retry-After.",
+        Retry.SAME,
+    )
+    OUTCOME_UNKNOWN = (
+        503,
+        "The replica stopped before it knew the outcome",
+        "Send the same request again with the same ids: it cannot be notarised twice.",
+        Retry.SAME,
+    )
+    INTERNAL = (
+        500,
+        "The replica met an error of its own",
+        "Send the same request again with the same ids; report the correlation id to the operator if it persists.",
+        Retry.SAME,
+    )
+    # Operators: configuration and start-up.
+    CONFIG_INVALID = (0, "The configuration is not usable", "Correct the setting that is named.")
+    KEY_UNSAFE = (
+        0,
+        "A private key file can be read by others",
+        "chmod 600 the file, and consider the key as compromised.",
+    )
+    TOPIC_UNSAFE = (
+        0,
+        "The request log's topic breaks the contract that safety rests on",
+        "Correct the topic's settings that are named; see runbooks/topic.md.",
+    )
+    LOG_MISMATCH = (
+        0,
+        "The request log is not the one that this position was read from",
+        "Do not serve. Find out which of the log, the index and the database is wrong; see runbooks/topic.md.",
+    )
+    FORMAT_UNKNOWN = (
+        0,
+        "The log is written in a record format or under rules that this release does not know",
+        "Run a release that knows the format in force.",
+    )
+    INDEX_UNREADABLE = (
+        0,
+        "The committed-state index cannot be read or is corrupt",
+        "Move the index folder away and start the replica: it rebuilds the index from the log.",
+    )
+    STORE_MISMATCH = (
+        0,
+        "The participant database does not belong to this notary or release",
+        "Point the replica at the right database, or run the release that fits its schema.",
+    )
+    STORE_UNAVAILABLE = (
+        0,
+        "The participant database did not answer in time",
+        "Check the database; the replica goes on by itself once it answers.",
+        Retry.SAME,
+    )
+    LOG_UNAVAILABLE = (
+        0,
+        "The request log did not answer in time",
+        "Check the brokers; the replica goes on by itself once they answer.",
+        Retry.SAME,
+    )
+
+
+class NotaryError(Exception):
+    """Base of all we raise on purpose: a catalogue entry and the detail of this case."""
+
+    default_code = Code.INTERNAL
+
+    def __init__(self, detail: str, code: Code | None = None) -> None:
+        self.code = code or self.default_code
+        self.detail = detail
+        super().__init__(f"{self.code.name}: {detail}")
+
+
+class BadRequest(NotaryError):
+    """The sender must change the request; nothing was logged."""
+
+    default_code = Code.MALFORMED_REQUEST
+
+
+class ConfigError(NotaryError):
+    """Do not start; a person must change a setting."""
+
+    default_code = Code.CONFIG_INVALID
+
+
+class NotActive(NotaryError):
+    """Nothing was written; send the request again, to the active replica."""
+
+    default_code = Code.NOT_ACTIVE
+
+
+class StoreUnavailable(NotaryError):
+    """The database's answer is missing, so the outcome is unknown; the session is over."""
+
+    default_code = Code.STORE_UNAVAILABLE
+
+
+class LogUnavailable(NotaryError):
+    """The request log did not answer; nothing is known of records not read back."""
+
+    default_code = Code.LOG_UNAVAILABLE
+
+
+class LogRefused(NotaryError):
+    """The request log is unsafe or not the one we know: do not serve, a person must look."""
+
+    default_code = Code.LOG_MISMATCH
+
+
+class IndexUnreadable(NotaryError):
+    """The index gave neither "spent" nor "unspent": no verdict, stop."""
+
+    default_code = Code.INDEX_UNREADABLE
+
+
+class FormatUnknown(NotaryError):
+    """A newer release wrote this log; a reader that guesses would be wrong."""
+
+    default_code = Code.FORMAT_UNKNOWN
+
+
+class InvariantBroken(NotaryError):
+    """A bug or bad data; nobody catches this, the process ends."""

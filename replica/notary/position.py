@@ -1,0 +1,63 @@
+"""How far a reader has come in the log, with everything the void rule and the rules need to go on from there.
+
+A position is stored whole wherever data is stored that depends on it: index, checkpoints, published row, archive.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.notary.errors import FormatUnknown
+from replica.notary.records import BarrierRecord
+
+POSITION_VERSION = 1
+BEGIN = -1  # the offset of a reader that has read nothing
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """The newest record read, and what is in force behind it.
+
+    offset: of the newest record read, -1 before the first. digest: SHA-256 of that record's bytes, empty at -1.
+    topic_id: the log's own identity. barrier: the barrier in force, None before the first; barrier_offset: where it is.
+    stamp_us: the highest stamp of all counting requests so far, 0 before the first.
+    seen: sequence numbers met in the activation in force, as ascending ranges [start, end) that do not touch.
+    """
+
+    version: int
+    topic_id: str
+    offset: int = BEGIN
+    digest: bytes = b""
+    barrier: BarrierRecord | None = None
+    barrier_offset: int = BEGIN
+    stamp_us: int = 0
+    seen: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in force; 0 before the first barrier."""
+        return 0 if self.barrier is None else self.barrier.epoch
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Position)
+
+
+def begin(topic_id: str) -> Position:
+    """The position before the first record of a log."""
+    return Position(POSITION_VERSION, topic_id)
+
+
+def encode_position(position: Position) -> bytes:
+    """The bytes under which a position is stored."""
+    return _encoder.encode(position)
+
+
+def decode_position(raw: bytes) -> Position:
+    """A stored position. Raises FormatUnknown when a newer release wrote it, or when the bytes are damaged."""
+    try:
+        position = _decoder.decode(raw)
+    except msgspec.DecodeError as error:
+        raise FormatUnknown(f"a stored position cannot be read: {error}") from None
+    if position.version != POSITION_VERSION:
+        raise FormatUnknown(f"a stored position has version {position.version}, this release knows {POSITION_VERSION}")
+    return position

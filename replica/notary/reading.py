@@ -1,0 +1,195 @@
+"""The void rule: which records of the log count, as one pure function that every reader uses.
+
+In force is the latest barrier whose epoch is above that of every barrier before it. A request or settlement counts only
+if it carries the activation id in force, is in the format in force, and its sequence number was not met before in that
+activation. Whatever does not count has no effect at all, but is reported, so that it can be counted and alarmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+import msgspec
+
+from replica.notary.canonical import decode_request
+from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
+from replica.notary.position import Position
+from replica.notary.records import (
+    FORMATS_KNOWN,
+    BarrierRecord,
+    RequestRecord,
+    SettlementRecord,
+    Undecodable,
+    decode_record,
+    record_digest,
+)
+from replica.notary.requests import Request
+from replica.notary.rules import RULES
+
+
+class VoidReason(Enum):
+    """Why a record counts for nothing."""
+
+    UNDECODABLE = "undecodable"  # no record of the format in force
+    NOT_IN_FORCE = "not_in_force"  # from an activation that is not in force: a deposed active's late record
+    REPEAT = "repeat"  # the log's client sent a record twice
+    BARRIER_NOT_HIGHER = "barrier_not_higher"  # a barrier whose epoch is not above all before it
+
+
+class Void(msgspec.Struct, frozen=True, gc=False):
+    """A record without effect."""
+
+    offset: int
+    reason: VoidReason
+
+
+class CountedRequest(msgspec.Struct, frozen=True):
+    """A request record that counts. `judged_us` is the highest stamp so far, its own included."""
+
+    offset: int
+    record: RequestRecord
+    request: Request
+    content_digest: bytes
+    judged_us: int
+    rules_version: int
+
+
+class CountedSettlement(msgspec.Struct, frozen=True):
+    """A settlement record that counts."""
+
+    offset: int
+    record: SettlementRecord
+
+
+Counted = CountedRequest | CountedSettlement
+
+
+class Reading(msgspec.Struct):
+    """What a run of records amounts to: the position behind it, what counts in log order, and what does not."""
+
+    position: Position
+    counted: list[Counted]
+    voids: list[Void]
+    barriers: list[BarrierRecord]  # those that came into force in this run
+
+
+def read_records(position: Position, records: Iterable[tuple[int, bytes]]) -> Reading:
+    """Apply the void rule to the records (offset, value) that follow `position` without a gap.
+
+    Raises InvariantBroken on a gap, and FormatUnknown when a barrier in force names a record format or a version of
+    the rules that this release does not know: a reader that guesses would be wrong.
+    """
+    run = _Run(position)
+    for offset, value in records:
+        run.take(offset, value)
+    return run.reading()
+
+
+class _Run:
+    """The void rule while it reads: the parts of a position, and what was found."""
+
+    __slots__ = (
+        "barrier",
+        "barrier_offset",
+        "barriers",
+        "counted",
+        "last",
+        "offset",
+        "seen",
+        "stamp_us",
+        "start",
+        "voids",
+    )
+
+    def __init__(self, start: Position) -> None:
+        self.start = start
+        self.offset = start.offset
+        self.last: bytes | None = None
+        self.barrier = start.barrier
+        self.barrier_offset = start.barrier_offset
+        self.stamp_us = start.stamp_us
+        self.seen = [list(item) for item in start.seen]
+        self.counted: list[Counted] = []
+        self.voids: list[Void] = []
+        self.barriers: list[BarrierRecord] = []
+
+    def take(self, offset: int, value: bytes) -> None:
+        if offset != self.offset + 1:
+            raise InvariantBroken(f"the log goes from offset {self.offset} to {offset}")
+        self.offset, self.last = offset, value
+        try:
+            record = decode_record(value, 0 if self.barrier is None else self.barrier.record_format)
+            if isinstance(record, BarrierRecord):
+                void = self._barrier(record)
+            elif self.barrier is None or record.activation_id != self.barrier.activation_id:
+                void = VoidReason.NOT_IN_FORCE
+            elif isinstance(record, RequestRecord):
+                void = self._request(record, self.barrier.rules_version)
+            else:
+                void = self._settlement(record)
+        except (Undecodable, BadRequest):
+            void = VoidReason.UNDECODABLE
+        if void is not None:
+            self.voids.append(Void(offset, void))
+
+    def _barrier(self, record: BarrierRecord) -> VoidReason | None:
+        in_force = self.barrier
+        if in_force is None or record.epoch > in_force.epoch:
+            if record.record_format not in FORMATS_KNOWN or record.rules_version not in RULES:
+                raise FormatUnknown(
+                    f"epoch {record.epoch} writes record format {record.record_format} under rules"
+                    f" {record.rules_version}, which this release does not know"
+                )
+            self.barrier, self.barrier_offset, self.seen = record, self.offset, []
+            self.barriers.append(record)
+            return None
+        return None if record == in_force else VoidReason.BARRIER_NOT_HIGHER
+
+    def _request(self, record: RequestRecord, rules_version: int) -> VoidReason | None:
+        request, digest = decode_request(record.submission.request)
+        if not _first_time(self.seen, record.sequence):
+            return VoidReason.REPEAT
+        self.stamp_us = max(self.stamp_us, record.stamp_us)
+        self.counted.append(CountedRequest(self.offset, record, request, digest, self.stamp_us, rules_version))
+        return None
+
+    def _settlement(self, record: SettlementRecord) -> VoidReason | None:
+        if not _first_time(self.seen, record.sequence):
+            return VoidReason.REPEAT
+        self.counted.append(CountedSettlement(self.offset, record))
+        return None
+
+    def reading(self) -> Reading:
+        position = self.start
+        if self.last is not None:
+            position = Position(
+                position.version,
+                position.topic_id,
+                self.offset,
+                record_digest(self.last),
+                self.barrier,
+                self.barrier_offset,
+                self.stamp_us,
+                tuple([(start, end) for start, end in self.seen]),
+            )
+        return Reading(position, self.counted, self.voids, self.barriers)
+
+
+def _first_time(seen: list[list[int]], sequence: int) -> bool:
+    """Note a sequence number in the ascending ranges; False if it was there. In-order numbers take constant time."""
+    at = len(seen)
+    while at and sequence < seen[at - 1][0]:
+        at -= 1
+    before = seen[at - 1] if at else None
+    if before is not None and sequence < before[1]:
+        return False
+    after = seen[at] if at < len(seen) else None
+    joins_after = after is not None and sequence + 1 == after[0]
+    if before is not None and sequence == before[1]:
+        before[1] = seen.pop(at)[1] if joins_after else sequence + 1
+    elif after is not None and joins_after:
+        after[0] = sequence
+    else:
+        seen.insert(at, [sequence, sequence + 1])
+    return True

@@ -1,0 +1,120 @@
+"""Receipts: the notary's signature that a transaction with this content was notarised, checkable offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
+
+from replica.notary.errors import BadRequest
+from replica.notary.merkle import inclusion_path, leaf_hash, root_from_path, tree_levels
+
+RECEIPT_TAG = b"notary/receipt/1"
+PATH_MAX = 32
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Proof that the holder of `notary_key` notarised `tx_id` with the content of `content_digest`.
+
+    The Ed25519 signature covers `statement(tree_size, root)`; `path` leads from the leaf to that root.
+    """
+
+    tx_id: bytes
+    content_digest: bytes
+    leaf_index: int
+    tree_size: int
+    path: tuple[bytes, ...]
+    notary_key: bytes
+    signature: bytes
+
+
+class ReceiptDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON form of a receipt: every byte string in hexadecimal."""
+
+    tx_id: str
+    content_digest: str
+    leaf_index: int
+    tree_size: int
+    path: list[str]
+    notary_key: str
+    signature: str
+
+
+def statement(tree_size: int, root: bytes) -> bytes:
+    """The bytes that the notary signs for a batch."""
+    return RECEIPT_TAG + tree_size.to_bytes(4, "big") + root
+
+
+def make_receipts(
+    notarised: Sequence[tuple[bytes, bytes]], notary_key: bytes, sign: Callable[[bytes], bytes]
+) -> list[Receipt]:
+    """Receipts for a batch of (transaction id, content digest), in the batch's order, with one signature for all."""
+    if not notarised:
+        return []
+    levels = tree_levels([leaf_hash(tx_id, digest) for tx_id, digest in notarised])
+    size = len(notarised)
+    signature = sign(statement(size, levels[-1][0]))
+    return [
+        Receipt(tx_id, digest, at, size, tuple(inclusion_path(levels, at)), notary_key, signature)
+        for at, (tx_id, digest) in enumerate(notarised)
+    ]
+
+
+def verify_receipt(receipt: Receipt, notary_key: bytes) -> bool:
+    """Whether the receipt proves, by this key, that the transaction was notarised with this content."""
+    if receipt.notary_key != notary_key:
+        return False
+    leaf = leaf_hash(receipt.tx_id, receipt.content_digest)
+    root = root_from_path(leaf, receipt.leaf_index, receipt.tree_size, receipt.path)
+    if root is None or receipt.tree_size >= 2**32:
+        return False
+    return signature_holds(notary_key, statement(receipt.tree_size, root), receipt.signature)
+
+
+def signature_holds(public_key: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether an Ed25519 signature is the key's over the message; False for a malformed key or signature too."""
+    try:
+        VerifyKey(public_key).verify(message, signature)
+    except (BadSignatureError, ValueError, TypeError):
+        return False
+    return True
+
+
+def receipt_to_document(receipt: Receipt) -> ReceiptDocument:
+    """The JSON form of a receipt."""
+    return ReceiptDocument(
+        receipt.tx_id.hex(),
+        receipt.content_digest.hex(),
+        receipt.leaf_index,
+        receipt.tree_size,
+        [node.hex() for node in receipt.path],
+        receipt.notary_key.hex(),
+        receipt.signature.hex(),
+    )
+
+
+def receipt_from_document(document: ReceiptDocument) -> Receipt:
+    """The receipt in a JSON form. Raises BadRequest when a field is not hexadecimal of its length."""
+    if len(document.path) > PATH_MAX:
+        raise BadRequest(f"a receipt's path has at most {PATH_MAX} hashes")
+    return Receipt(
+        _bytes_of("tx_id", document.tx_id, 32),
+        _bytes_of("content_digest", document.content_digest, 32),
+        document.leaf_index,
+        document.tree_size,
+        tuple([_bytes_of("path", node, 32) for node in document.path]),
+        _bytes_of("notary_key", document.notary_key, 32),
+        _bytes_of("signature", document.signature, 64),
+    )
+
+
+def _bytes_of(name: str, text: str, size: int) -> bytes:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != size:
+        raise BadRequest(f"{name} is {2 * size} hexadecimal digits")
+    return raw

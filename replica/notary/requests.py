@@ -1,0 +1,177 @@
+"""What a notarisation request is, and its limits.
+
+A state reference is kept as its 36 bytes, id (32) and big-endian index (4): that is what is hashed, signed, logged and
+used as the index's key, so no step on the way converts it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.notary.errors import BadRequest, Code
+
+TX_ID_BYTES = 32
+STATE_REF_BYTES = 36
+DIGEST_BYTES = 32
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+STATES_LIMIT = 10_000  # inputs + references stay below it; a larger request would hold everybody else up
+INDEX_MAX = 2**32 - 1
+PARTY_MAX_BYTES = 512
+ID_MAX_BYTES = 255  # user_id, command_id, submission_id and each of act_as, in UTF-8
+ACT_AS_MAX = 16
+TIME_MAX_US = 2**63 - 1
+
+
+class TimeWindow(msgspec.Struct, frozen=True, gc=False):
+    """[from, until) in microseconds UTC; None leaves that side open, but not both sides."""
+
+    from_us: int | None = None
+    until_us: int | None = None
+
+    def contains(self, time_us: int) -> bool:
+        """Whether a request judged at `time_us` is inside."""
+        return (self.from_us is None or self.from_us <= time_us) and (self.until_us is None or time_us < self.until_us)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A notarisation request in canonical order: inputs and references ascending, no duplicate, no overlap."""
+
+    tx_id: bytes
+    inputs: tuple[bytes, ...]
+    references: tuple[bytes, ...]
+    window: TimeWindow | None
+    party: str
+
+    @property
+    def state_count(self) -> int:
+        """Inputs and references together: the unit of the backpressure estimate."""
+        return len(self.inputs) + len(self.references)
+
+
+class Submission(msgspec.Struct, frozen=True, array_like=True):
+    """A signed request and the command it was submitted under; this is what a request record carries.
+
+    `request` holds the canonical bytes, verbatim as signed. Ids are text of 1 to 255 bytes; `act_as` is sorted.
+    """
+
+    request: bytes
+    public_key: bytes
+    signature: bytes
+    user_id: str
+    command_id: str
+    act_as: tuple[str, ...]
+    submission_id: str
+
+
+def state_ref(tx_id: bytes, index: int) -> bytes:
+    """The 36 bytes of one state reference. Raises BadRequest when a part is out of range."""
+    if len(tx_id) != TX_ID_BYTES:
+        raise BadRequest(f"a transaction id has {TX_ID_BYTES} bytes, not {len(tx_id)}")
+    if not 0 <= index <= INDEX_MAX:
+        raise BadRequest(f"an output index lies in 0..{INDEX_MAX}, not {index}")
+    return tx_id + index.to_bytes(4, "big")
+
+
+def parse_state_ref(text: str) -> bytes:
+    """State reference from its text form, `<64 hexadecimal digits>:<index>`. Raises BadRequest."""
+    tx_id, colon, index = text.partition(":")
+    if colon and len(tx_id) == 2 * TX_ID_BYTES and index.isascii() and index.isdecimal() and len(index) <= 10:
+        number = int(index)
+        if number <= INDEX_MAX:
+            try:
+                return bytes.fromhex(tx_id) + number.to_bytes(4, "big")
+            except ValueError:
+                pass
+    raise BadRequest(f"a state is '<64 hexadecimal digits>:<index 0..{INDEX_MAX}>', not {text[:90]!r}")
+
+
+def parse_tx_id(text: str) -> bytes:
+    """Transaction id from 64 hexadecimal digits. Raises BadRequest."""
+    if len(text) == 2 * TX_ID_BYTES:
+        try:
+            tx_id = bytes.fromhex(text)
+        except ValueError:
+            tx_id = b""
+        if len(tx_id) == TX_ID_BYTES:
+            return tx_id
+    raise BadRequest(f"a transaction id is 64 hexadecimal digits, not {text[:70]!r}")
+
+
+def format_state_ref(ref: bytes) -> str:
+    """The text form that `parse_state_ref` reads."""
+    return f"{ref[:TX_ID_BYTES].hex()}:{int.from_bytes(ref[TX_ID_BYTES:], 'big')}"
+
+
+def make_request(
+    tx_id: bytes,
+    inputs: list[bytes],
+    references: list[bytes],
+    window: TimeWindow | None,
+    party: str,
+) -> Request:
+    """A request in canonical order from parts in any order. Raises BadRequest naming the rule that is broken."""
+    sorted_inputs, sorted_references = tuple(sorted(inputs)), tuple(sorted(references))
+    request = Request(tx_id, sorted_inputs, sorted_references, window, party)
+    check_request(request)
+    return request
+
+
+def check_request(request: Request) -> None:
+    """Enforce every rule of the format; a request that passes has exactly one canonical encoding. Raises BadRequest."""
+    if len(request.tx_id) != TX_ID_BYTES:
+        raise BadRequest(f"a transaction id has {TX_ID_BYTES} bytes, not {len(request.tx_id)}")
+    if request.state_count >= STATES_LIMIT:
+        raise BadRequest(f"{request.state_count} states, the limit is {STATES_LIMIT - 1}", Code.TOO_MANY_STATES)
+    _check_refs("inputs", request.inputs)
+    _check_refs("references", request.references)
+    if request.references and not set(request.references).isdisjoint(request.inputs):
+        raise BadRequest("a state is both an input and a reference")
+    if request.window is not None:
+        _check_window(request.window)
+    _check_text("party", request.party, PARTY_MAX_BYTES)
+
+
+def check_command(user_id: str, command_id: str, act_as: tuple[str, ...], submission_id: str) -> None:
+    """Bound the texts of a command. Raises BadRequest."""
+    _check_text("user_id", user_id, ID_MAX_BYTES)
+    _check_text("command_id", command_id, ID_MAX_BYTES)
+    _check_text("submission_id", submission_id, ID_MAX_BYTES)
+    if not 1 <= len(act_as) <= ACT_AS_MAX:
+        raise BadRequest(f"act_as names 1 to {ACT_AS_MAX} parties, not {len(act_as)}")
+    for party in act_as:
+        _check_text("act_as", party, PARTY_MAX_BYTES)
+    if len(set(act_as)) != len(act_as):
+        raise BadRequest("act_as names a party twice")
+
+
+def _check_refs(name: str, refs: tuple[bytes, ...]) -> None:
+    previous = b""
+    for ref in refs:
+        if len(ref) != STATE_REF_BYTES:
+            raise BadRequest(f"{name}: a state reference has {STATE_REF_BYTES} bytes, not {len(ref)}")
+        if ref <= previous:
+            problem = "named twice" if ref == previous else "out of canonical order"
+            raise BadRequest(f"{name}: {format_state_ref(ref)} is {problem}")
+        previous = ref
+
+
+def _check_window(window: TimeWindow) -> None:
+    if window.from_us is None and window.until_us is None:
+        raise BadRequest("a time window has at least one end")
+    for end_us in (window.from_us, window.until_us):
+        if end_us is not None and not 0 <= end_us <= TIME_MAX_US:
+            raise BadRequest("a time window's ends lie between 1970 and the largest 64-bit count of microseconds")
+    if window.from_us is not None and window.until_us is not None and window.from_us >= window.until_us:
+        raise BadRequest("a time window starts before it ends")
+
+
+def _check_text(name: str, text: str, max_bytes: int) -> None:
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise BadRequest(f"{name} is not valid Unicode text") from None
+    if not 1 <= size <= max_bytes:
+        raise BadRequest(f"{name} has 1 to {max_bytes} bytes, not {size}")
+    if not text.isprintable():
+        raise BadRequest(f"{name} has a character that cannot be printed")

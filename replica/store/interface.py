@@ -1,0 +1,106 @@
+"""The participant store: what the replicas share in the database. Written by the active only, on its lock session.
+
+All of it can be recomputed from the log past the published position, except commands that are accepted but not in the
+log; those are settled by the next activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from replica.notary.position import Position
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A submission about to be logged: one row of command deduplication. Times are microseconds UTC."""
+
+    change_id: bytes
+    user_id: str
+    command_id: str
+    act_as: tuple[str, ...]
+    submission_id: str
+    tx_id: bytes
+    content_digest: bytes
+    submitted_us: int
+
+
+class Admitted(Enum):
+    """What deduplication says of a command."""
+
+    FRESH = "fresh"  # recorded as pending; log it
+    IN_FLIGHT = "in_flight"  # the same transaction is pending under this command; not logged again
+    ACCEPTED = "accepted"  # the same transaction was accepted under this command
+    REUSED = "reused"  # the command belongs to another transaction id or content
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """The outcome for one command; `notarised_offset` is set for ACCEPTED."""
+
+    outcome: Admitted
+    notarised_offset: int | None = None
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """The one final word on a submission, before it gets its ledger offset.
+
+    `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes from
+    (a settlement yields several). `detail` holds a conflict's states, MessagePack, empty otherwise.
+    """
+
+    log_offset: int
+    change_id: bytes
+    user_id: str
+    command_id: str
+    act_as: tuple[str, ...]
+    submission_id: str
+    tx_id: bytes
+    content_digest: bytes
+    outcome: str
+    notarised_offset: int | None
+    recorded_us: int  # the time it was judged at, microseconds UTC; for a settlement the highest stamp before it
+    detail: bytes = b""
+
+
+NOTARISED = "NOTARISED"
+
+
+class Published(msgspec.Struct, frozen=True):
+    """How far completions are published: the log position behind them (None at first) and the last ledger offset."""
+
+    position: Position | None
+    ledger_end: int
+
+
+class ParticipantStore(Protocol):
+    """Every method is one round trip on the lock session, and raises StoreUnavailable when its outcome is unknown."""
+
+    async def bind(self, topic_id: str) -> None:
+        """Record the log's identity the first time; raise StoreMismatch's code ever after when it is another one."""
+
+    async def raise_epoch(self, above: int, replica: str) -> int:
+        """Take the next epoch, above `above` and above every epoch granted before; durable before it returns."""
+
+    async def published(self) -> Published:
+        """The published position and the ledger end."""
+
+    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+        """Record commands as pending unless they are known, in one transaction; outcomes in the order given.
+
+        Rejected commands, and those accepted before `accepted_since_us`, count as unknown. Of two commands with one
+        change id in the same call, the second is in flight (or REUSED, if it is another transaction).
+        """
+
+    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        """Add completions in the order given with dense ledger offsets, settle their commands, and move the published
+        position, in one transaction. Returns the ledger end. Refuses (InvariantBroken) a position that goes back.
+        """
+
+    async def pending(self, limit: int) -> list[Command]:
+        """Commands that are accepted and have no completion yet, oldest first."""
+
+    async def note_release(self, epoch: int) -> None:
+        """Record that the lock is released on purpose, so that passives need not wait out the grace period."""
