@@ -1,0 +1,220 @@
+"""Apache Kafka brokers of our own on loopback (KRaft), and topics that keep the request log's contract."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from replica.local.ports import LOOPBACK, PortReservation
+from replica.local.process import Command, ManagedProcess, ServerFailed, run_to_end
+
+FORMAT_MAX_S = 60.0
+READY_MAX_S = 90.0
+ANSWER_MAX_S = 10.0
+STOP_GRACE_S = 20.0
+TCP_PROBE_MAX_S = 1.0
+JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+LOG_OPTIONS = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.showThreadName=false",
+)
+
+
+class KafkaBroker:
+    """One broker, which is a controller as well. Made by KafkaCluster; use it for faults on purpose."""
+
+    def __init__(self, node_id: int, folder: Path, port: int, controller_port: int, libs: Path) -> None:
+        self.node_id = node_id
+        self.folder = folder
+        self.port = port
+        self.controller_port = controller_port
+        self._libs = libs
+        self.process = ManagedProcess(self._command(f"kafka-{node_id}", "kafka.Kafka", str(self._properties_path)))
+
+    async def format(self, cluster_id: str, voters: str, cluster_size: int) -> None:
+        """Write the settings, and the storage's format unless the folder has one already."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._properties_path.write_text(self._properties(voters, cluster_size))
+        if (self.folder / "data" / "meta.properties").exists():
+            return
+        argv = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties_path)]
+        await run_to_end(self._command(f"kafka-{self.node_id} format", *argv), FORMAT_MAX_S)
+
+    async def listens(self) -> bool:
+        """True once the broker's port accepts a connection."""
+        try:
+            async with asyncio.timeout(TCP_PROBE_MAX_S):
+                _, writer = await asyncio.open_connection(LOOPBACK, self.port)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    @property
+    def _properties_path(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _command(self, name: str, *main: str) -> Command:
+        argv = [str(find_java()), *JAVA_OPTIONS, *LOG_OPTIONS, "-cp", f"{self._libs}/*", *main]
+        return Command(name=name, argv=argv, log_path=self.folder / "kafka.log")
+
+    def _properties(self, voters: str, cluster_size: int) -> str:
+        copies = min(3, cluster_size)
+        in_sync = max(1, copies - 1)
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": self.node_id,
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": self.folder / "data",
+            # A topic that appears by itself would have none of the contract's settings.
+            "auto.create.topics.enable": "false",
+            "unclean.leader.election.enable": "false",
+            "default.replication.factor": copies,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": copies,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.num.partitions": 1,
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": in_sync,
+            "group.initial.rebalance.delay.ms": 0,
+            "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,  # nothing of ours is compacted; the default is 128 MB
+        }
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+class KafkaCluster:
+    """`size` brokers in `folder`, started together; an existing folder is started again with what it holds.
+
+    The ports of the brokers and their controllers are `2 * size` numbers, brokers first. A restart must be given the
+    same controllers' ports only while other brokers of the cluster run.
+    """
+
+    def __init__(self, folder: Path, ports: list[int], libs: Path | None = None) -> None:
+        size = len(ports) // 2
+        if size < 1 or len(ports) != 2 * size:
+            raise ServerFailed(f"{len(ports)} ports for Kafka: each broker needs two")
+        self.folder = folder.absolute()
+        jars = find_libs() if libs is None else libs
+        self.brokers = [
+            KafkaBroker(node, self.folder / f"broker-{node}", ports[node - 1], ports[size + node - 1], jars)
+            for node in range(1, size + 1)
+        ]
+        self._admin: AdminClient | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a client is configured with: `host:port`, comma-separated."""
+        return ",".join(f"{LOOPBACK}:{broker.port}" for broker in self.brokers)
+
+    async def start(self) -> None:
+        """Format new storage, start the brokers, wait until all of them are known. Raises ServerFailed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        cluster_id, size = self._cluster_id(), len(self.brokers)
+        voters = ",".join(f"{broker.node_id}@{LOOPBACK}:{broker.controller_port}" for broker in self.brokers)
+        for broker in self.brokers:
+            await broker.format(cluster_id, voters, size)
+        for broker in self.brokers:
+            broker.process.start()
+        for broker in self.brokers:
+            await broker.process.wait_ready(broker.listens, READY_MAX_S)
+        await self.brokers[0].process.wait_ready(self._all_known, READY_MAX_S)
+
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ask all brokers to end, together, because the last controllers cannot leave a quorum in good order."""
+        self._admin = None
+        await asyncio.gather(*(broker.process.stop(grace_s) for broker in self.brokers))
+
+    async def remove(self) -> None:
+        """Stop the brokers at once and delete everything they kept."""
+        await self.stop(grace_s=0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def create_topic(
+        self, name: str, *, partitions: int = 1, replication_factor: int | None = None, min_insync: int | None = None
+    ) -> None:
+        """Create a topic with the request log's contract: kept for ever, nothing compacted, no unclean leader.
+
+        Copies default to three, or as many as there are brokers; in-sync copies to one less, at least one.
+        Raises ServerFailed, also when the topic exists.
+        """
+        copies = replication_factor or min(3, len(self.brokers))
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(min_insync or max(1, copies - 1)),
+            "unclean.leader.election.enable": "false",
+        }
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=copies, config=config)
+        future = self.admin().create_topics([topic], operation_timeout=ANSWER_MAX_S)[name]
+        try:
+            await asyncio.to_thread(future.result, ANSWER_MAX_S)
+        except KafkaException as error:
+            raise ServerFailed(f"topic {name} was not created: {error}") from error
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records. Raises ServerFailed."""
+        future = self.admin().delete_topics([name], operation_timeout=ANSWER_MAX_S)[name]
+        try:
+            await asyncio.to_thread(future.result, ANSWER_MAX_S)
+        except KafkaException as error:
+            raise ServerFailed(f"topic {name} was not deleted: {error}") from error
+
+    def admin(self) -> AdminClient:
+        """An administration client, kept until `stop`: dropping one fails the calls still under way."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        return self._admin
+
+    async def _all_known(self) -> bool:
+        try:
+            metadata = await asyncio.to_thread(self.admin().list_topics, timeout=ANSWER_MAX_S)
+        except KafkaException:
+            return False
+        return len(metadata.brokers) == len(self.brokers)
+
+    def _cluster_id(self) -> str:
+        path = self.folder / "cluster.id"
+        if not path.exists():
+            encoded = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            path.write_text(encoded.replace("-", "_"))  # a leading dash would be taken for an option
+        return path.read_text()
+
+
+async def start_broker(folder: Path, ports: PortReservation, size: int = 1) -> KafkaCluster:
+    """A started cluster of `size` brokers on ports of this reservation."""
+    cluster = KafkaCluster(folder, [ports.take() for _ in range(2 * size)])
+    await cluster.start()
+    return cluster
+
+
+def find_libs() -> Path:
+    """The folder with the broker's jars: $NOTARY_KAFKA_LIBS, else .tools/kafka/libs. Raises ServerFailed."""
+    configured = os.environ.get("NOTARY_KAFKA_LIBS")
+    libs = Path(configured) if configured else Path(__file__).parents[2] / ".tools" / "kafka" / "libs"
+    if not any(libs.glob("kafka_*.jar")):
+        raise ServerFailed(f"no Kafka broker in {libs}; run `make setup`, or name the folder in NOTARY_KAFKA_LIBS")
+    return libs
+
+
+def find_java() -> Path:
+    """The Java runtime: under $JAVA_HOME, else on the path. Raises ServerFailed."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    if found is None:
+        raise ServerFailed("no Java runtime; run `make setup`, or install the package `openjdk-17-jre-headless`")
+    return Path(found)
