@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from replica.local.ports import LOOPBACK, PortReservation
-from replica.local.process import Command, ManagedProcess, ServerFailed, run_to_end
+from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
 
 FORMAT_MAX_S = 60.0
 READY_MAX_S = 90.0
@@ -203,18 +203,18 @@ async def start_broker(folder: Path, ports: PortReservation, size: int = 1) -> K
 
 
 def find_libs() -> Path:
-    """The folder with the broker's jars: $NOTARY_KAFKA_LIBS, else .tools/kafka/libs. Raises ServerFailed."""
+    """The folder with the broker's jars: $NOTARY_KAFKA_LIBS, else .tools/kafka/libs. Raises SoftwareMissing."""
     configured = os.environ.get("NOTARY_KAFKA_LIBS")
     libs = Path(configured) if configured else Path(__file__).parents[2] / ".tools" / "kafka" / "libs"
     if not any(libs.glob("kafka_*.jar")):
-        raise ServerFailed(f"no Kafka broker in {libs}; run `make setup`, or name the folder in NOTARY_KAFKA_LIBS")
+        raise SoftwareMissing(f"no Kafka broker in {libs}; NOTARY_KAFKA_LIBS may name another folder of its jars")
     return libs
 
 
 def find_java() -> Path:
-    """The Java runtime: under $JAVA_HOME, else on the path. Raises ServerFailed."""
+    """The Java runtime: under $JAVA_HOME, else on the path. Raises SoftwareMissing."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
     if found is None:
-        raise ServerFailed("no Java runtime; run `make setup`, or install the package `openjdk-17-jre-headless`")
+        raise SoftwareMissing("no Java runtime; Debian's package is `openjdk-17-jre-headless`")
     return Path(found)

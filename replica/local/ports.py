@@ -13,13 +13,17 @@ import socket
 from pathlib import Path
 from types import TracebackType
 
+from replica.notary.errors import Code, NotaryError
+
 PORT_FIRST = 15_000
 EPHEMERAL_FIRST_DEFAULT = 32_768  # Linux's default
 LOOPBACK = "127.0.0.1"
 
 
-class NoFreePort(Exception):
+class NoFreePort(NotaryError):
     """Every port of the range is in use."""
+
+    default_code = Code.LOCAL_SERVER_FAILED
 
 
 class PortReservation:

@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from replica.local.ports import LOOPBACK
-from replica.local.process import Command, ManagedProcess, ServerFailed, run_to_end
+from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
 
 SERVER_ACCOUNT = "postgres"  # Debian's package makes it; initdb and the server refuse to run as root
 SUPERUSER = "postgres"
@@ -180,13 +180,13 @@ class PostgresServer:
 
 
 def find_binaries(root: Path = Path("/usr/lib/postgresql")) -> Path:
-    """The folder with the newest installed server's programs. Raises ServerFailed when there is none."""
+    """The folder with the newest installed server's programs. Raises SoftwareMissing."""
     found = [path.parent for path in root.glob("*/bin/initdb") if path.parts[-3].isdecimal()]
     if found:
         return max(found, key=lambda path: int(path.parts[-2]))
     on_path = shutil.which("initdb")
     if on_path is None:
-        raise ServerFailed("no Postgres server is installed; run `make setup`, or install the package `postgresql`")
+        raise SoftwareMissing("no Postgres server; Debian's package is `postgresql`")
     return Path(on_path).resolve().parent
 
 

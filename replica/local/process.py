@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from replica.notary.errors import Code, NotaryError
+
 PROBE_INTERVAL_S = 0.05
 LOG_TAIL_LINES = 20
 LOG_TAIL_BYTES_MAX = 16_384
@@ -22,8 +24,16 @@ LOG_TAIL_BYTES_MAX = 16_384
 Probe = Callable[[], Awaitable[bool]]
 
 
-class ServerFailed(Exception):
-    """A server did not start, or ended by itself. The message holds the end of its log; a person must look."""
+class ServerFailed(NotaryError):
+    """A server did not start, or ended by itself. The detail holds the end of its log; a person must look."""
+
+    default_code = Code.LOCAL_SERVER_FAILED
+
+
+class SoftwareMissing(NotaryError):
+    """A program that the local cluster needs is not on this machine."""
+
+    default_code = Code.LOCAL_SOFTWARE_MISSING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +85,7 @@ class ManagedProcess:
         return self._popen is not None and self._popen.poll() is None
 
     def start(self) -> None:
-        """Start the command. Raises ServerFailed if it is running already or cannot be executed."""
+        """Start the command. Raises ServerFailed if it is running already, SoftwareMissing if nothing can be run."""
         if self.running:
             raise ServerFailed(f"{self.command.name} is running already, as process {self.pid}")
         self.command.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +101,7 @@ class ManagedProcess:
                     cwd=self.command.cwd,
                 )
             except OSError as error:
-                raise ServerFailed(f"{self.command.name} cannot be started: {error}") from error
+                raise SoftwareMissing(f"{self.command.name} cannot be started: {error}") from error
 
     async def wait_ready(self, probe: Probe, timeout_s: float) -> None:
         """Ask `probe` until it says True. Otherwise end the process and raise ServerFailed with the end of its log."""
@@ -115,7 +125,7 @@ class ManagedProcess:
     async def stop(self, grace_s: float = 10.0, first: signal.Signals = signal.SIGTERM) -> None:
         """Ask the leader to end, then kill what is left of the group after `grace_s`. Does nothing when not running."""
         if self.running:
-            self.signal_leader(signal.SIGCONT)
+            self.signal_group(signal.SIGCONT)
             self.signal_leader(first)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):

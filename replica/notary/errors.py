@@ -172,6 +172,17 @@ class Code(Enum):
         "Check the brokers; the replica goes on by itself once they answer.",
         Retry.SAME,
     )
+    # The local cluster.
+    LOCAL_SERVER_FAILED = (
+        0,
+        "A server of the local cluster did not start, or ended by itself",
+        "Read the end of its log, which the detail shows.",
+    )
+    LOCAL_SOFTWARE_MISSING = (
+        0,
+        "Software that the local cluster runs is not installed",
+        "Run `make setup`, or install what the detail names.",
+    )
 
 
 class NotaryError(Exception):

@@ -1,0 +1,133 @@
+"""HAProxy's configuration for one participant: settings in, text out. No I/O but reading the template.
+
+Every figure of the template is a setting here, and the two sums that a fail-over waits for are properties, so that a
+time budget can be printed from the same numbers that are rendered.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Annotated, Self
+
+from jinja2 import Environment, StrictUndefined, Template
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+Port = Annotated[int, Field(ge=1, le=65_535)]
+# Names, hosts and paths are written into the configuration as they are: nothing in them may end a word or a line.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,253}$|^\[[0-9A-Fa-f:.]{2,45}\]$|^\*$")]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _plain_path(text: str) -> str:
+    if not PurePosixPath(text).is_absolute() or any(char.isspace() or char in "'\"\\#$" for char in text):
+        raise ValueError("must be an absolute path without white space, quotes, backslash, '#' or '$'")
+    return text
+
+
+ConfigPath = Annotated[str, AfterValidator(_plain_path)]
+
+
+class Endpoint(BaseModel):
+    """An address that HAProxy listens on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: Host = Field("127.0.0.1", description="Address to listen on; '*' for every address.")
+    port: Port
+
+
+class ReplicaAddress(BaseModel):
+    """Where HAProxy finds one replica."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    host: Host
+    api_port: Port
+    health_port: Port
+
+
+class HaproxySettings(BaseModel):
+    """One endpoint in front of all replicas of a participant.
+
+    HAProxy brings availability, never safety: a replica that it wrongly believes active refuses by itself.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bind: Endpoint = Field(description="The endpoint that applications are given.")
+    replicas: tuple[ReplicaAddress, ...] = Field(min_length=1)
+    stats_socket: ConfigPath = Field("/run/haproxy/admin.sock", description="Unix socket of the runtime interface.")
+    state_file: ConfigPath = Field(
+        "/run/haproxy/server.state",
+        description="Where a reload finds which replica is up; `show servers state` is saved there before it.",
+    )
+    exporter: Endpoint | None = Field(None, description="Where Prometheus finds HAProxy's own metrics; off by default.")
+    worker_user: Name | None = Field(None, description="Account of the workers when HAProxy is started by root.")
+
+    check_interval_s: Seconds = Field(0.5, description="Between health checks of a replica that is up.")
+    check_interval_changing_s: Seconds = Field(0.2, description="Between checks while its state is changing.")
+    check_interval_down_s: Seconds = Field(0.25, description="Between checks of a replica that is down.")
+    check_timeout_s: Seconds = Field(0.3, description="A health check without an answer by then has failed.")
+    fall: int = Field(2, ge=1, le=10, description="Failed checks until a replica is down; 2 forgives one lost packet.")
+    rise: int = Field(1, ge=1, le=10, description="Good checks until it is up.")
+    connect_timeout_s: Seconds = Field(
+        0.2, description="For a connection to a replica; also the pause before the next try, at most 1 s."
+    )
+    connect_retries: int = Field(2, ge=0, le=10)
+    idle_timeout_s: Seconds = Field(
+        300.0, description="A connection silent for so long is closed; above any long poll."
+    )
+    connections_max: int = Field(4_000, ge=1)
+    old_worker_max_s: Seconds = Field(
+        5.0,
+        description="After a reload the old worker keeps its connections, at most for so long: it checks no health any "
+        "more, so that a fail-over in this time does not reach them.",
+    )
+
+    @model_validator(mode="after")
+    def _each_replica_once(self) -> Self:
+        names = [replica.name for replica in self.replicas]
+        if len(set(names)) != len(names):
+            raise ValueError(f"each replica needs a name of its own: {', '.join(names)}")
+        if self.idle_timeout_s <= self.check_interval_s:
+            raise ValueError("idle_timeout_s must be longer than check_interval_s")
+        return self
+
+    @property
+    def mark_down_max_s(self) -> float:
+        """Longest time until a replica that falls silent gets no more connections, in seconds.
+
+        The last good check was just sent: wait for the next one, let it run out of time, and so on until `fall`.
+        """
+        return (
+            self.check_interval_s + self.fall * self.check_timeout_s + (self.fall - 1) * self.check_interval_changing_s
+        )
+
+    @property
+    def mark_up_max_s(self) -> float:
+        """Longest time until a replica that turned active gets connections, in seconds, its answer not counted."""
+        return self.check_interval_down_s + (self.rise - 1) * self.check_interval_changing_s
+
+
+def render(settings: HaproxySettings) -> str:
+    """The configuration file as text; `haproxy -c -f FILE` accepts it. The same settings give the same text."""
+    return _template().render(settings=settings)
+
+
+@cache
+def _template() -> Template:
+    # The output is not HTML, and the settings allow no character that has a meaning in it.
+    environment = Environment(  # noqa: S701
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["ms"] = _milliseconds
+    return environment.from_string(files("haproxy").joinpath("template.cfg.j2").read_text("utf-8"))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{math.ceil(seconds * 1_000)}ms"

@@ -1,0 +1,139 @@
+"""A real HAProxy of our own on loopback: checked before it starts, reloaded without losing a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from haproxy.render import HaproxySettings, render
+from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
+
+READY_MAX_S = 10.0
+CHECK_MAX_S = 10.0
+ANSWER_MAX_S = 2.0
+RELOAD_MAX_S = 10.0
+STOP_GRACE_S = 5.0
+SOCKET_PATH_MAX = 90  # HAProxy adds a suffix for a moment, and the kernel takes 107 characters
+NO_STATE = "1\n"  # the version of the server-state file, and no server
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One replica as HAProxy sees it."""
+
+    name: str
+    up: bool
+    check: str  # result of the last health check, such as L7OK, L7STS, L4CON, L4TOUT
+    sessions: int  # connections open now
+    sessions_total: int
+
+
+class HaproxyServer:
+    """HAProxy in master-worker mode. A reload starts a new worker on the same sockets; the old one finishes."""
+
+    def __init__(self, folder: Path, settings: HaproxySettings) -> None:
+        if len(settings.stats_socket) > SOCKET_PATH_MAX:
+            raise ServerFailed(f"path longer than {SOCKET_PATH_MAX} for a socket: {settings.stats_socket}")
+        self.folder = folder.absolute()
+        self.settings = settings
+        self.config_path = self.folder / "haproxy.cfg"
+        argv = [str(find_haproxy()), "-W", "-f", str(self.config_path)]
+        self.process = ManagedProcess(Command(name="haproxy", argv=argv, log_path=self.folder / "haproxy.log"))
+
+    async def start(self) -> None:
+        """Write and check the configuration, start, wait until HAProxy answers on its socket. Raises ServerFailed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_state(NO_STATE)  # an old one would tell of replicas that may be gone
+        await self._put_config(self.settings)
+        self.process.start()
+        await self.process.wait_ready(self._answers, READY_MAX_S)
+
+    async def stop(self) -> None:
+        """Close every connection and end."""
+        await self.process.stop(STOP_GRACE_S)
+
+    async def reload(self, settings: HaproxySettings) -> None:
+        """Carry on with other settings: no connection is refused or cut, and what is known of replicas is kept.
+
+        Raises ServerFailed, and changes nothing, when HAProxy finds the new configuration invalid.
+        """
+        before = await self._worker_pid()
+        await self._put_config(settings)
+        self.settings = settings
+        self._write_state(await self._ask("show servers state"))
+        self.process.signal_leader(signal.SIGUSR2)
+
+        async def taken_over() -> bool:
+            return await self._answers() and await self._worker_pid() != before
+
+        await self.process.wait_ready(taken_over, RELOAD_MAX_S)
+
+    async def servers(self) -> dict[str, ServerState]:
+        """How HAProxy sees each replica now. Raises OSError or TimeoutError when it does not answer."""
+        rows = csv.DictReader((await self._ask("show stat")).removeprefix("# ").splitlines())
+        return {row["svname"]: _server_state(row) for row in rows if _is_replica(row)}
+
+    async def _put_config(self, settings: HaproxySettings) -> None:
+        """Put the configuration in place once `haproxy -c` has accepted it."""
+        candidate = self.config_path.with_suffix(".new")
+        candidate.write_text(render(settings))
+        await check_config(candidate, log_path=self.folder / "haproxy-check.log")
+        candidate.replace(self.config_path)
+
+    def _write_state(self, state: str) -> None:
+        Path(self.settings.state_file).write_text(state)
+
+    async def _answers(self) -> bool:
+        try:
+            await self._worker_pid()
+        except (OSError, TimeoutError):
+            return False
+        return True
+
+    async def _worker_pid(self) -> int:
+        """Process id of the worker that answers now; during a reload nobody may answer for a moment."""
+        for line in (await self._ask("show info")).splitlines():
+            if line.startswith("Pid:"):
+                return int(line.removeprefix("Pid:"))
+        raise ServerFailed(f"haproxy told no process id; the end of its log:\n{self.process.log_tail()}")
+
+    async def _ask(self, command: str) -> str:
+        async with asyncio.timeout(ANSWER_MAX_S):
+            reader, writer = await asyncio.open_unix_connection(self.settings.stats_socket)
+            try:
+                writer.write(command.encode() + b"\n")
+                return (await reader.read()).decode()
+            finally:
+                writer.close()
+
+
+async def check_config(path: Path, log_path: Path) -> None:
+    """Let HAProxy itself read a configuration file. Raises ServerFailed with what it says."""
+    argv = [str(find_haproxy()), "-c", "-f", str(path)]
+    await run_to_end(Command(name="haproxy -c", argv=argv, log_path=log_path), CHECK_MAX_S)
+
+
+def find_haproxy() -> Path:
+    """HAProxy's program; Debian keeps it in a folder that is not on every path. Raises SoftwareMissing."""
+    found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise SoftwareMissing("no HAProxy; Debian's package is `haproxy`")
+    return Path(found)
+
+
+def _is_replica(row: dict[str, str]) -> bool:
+    return row["pxname"] == "replicas" and row["svname"] != "BACKEND"
+
+
+def _server_state(row: dict[str, str]) -> ServerState:
+    return ServerState(
+        name=row["svname"],
+        up=row["status"].startswith("UP"),
+        check=row["check_status"].removeprefix("* "),
+        sessions=int(row["scur"]),
+        sessions_total=int(row["stot"]),
+    )

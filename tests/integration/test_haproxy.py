@@ -1,0 +1,260 @@
+"""A real HAProxy in front of two stand-ins for replicas: each tells its name, and answers health checks as told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
+from replica.local.haproxy import HaproxyServer, check_config
+from replica.local.ports import LOOPBACK, PortReservation
+from replica.local.process import ServerFailed
+from tests.waiting import eventually
+
+OUTAGE_MAX_S = 5.0  # far above the fraction of a second that is expected: a busy machine must not fail the test
+
+
+class StandIn:
+    """What HAProxy sees of a replica: an API port that tells the name line by line, and a health port."""
+
+    def __init__(self, name: str, ports: PortReservation) -> None:
+        self.address = ReplicaAddress(name=name, host=LOOPBACK, api_port=ports.take(), health_port=ports.take())
+        self.active = False
+        self.connections = 0
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        api = await asyncio.start_server(self._tell_name, LOOPBACK, self.address.api_port)
+        health = await asyncio.start_server(self._tell_health, LOOPBACK, self.address.health_port)
+        try:
+            yield
+        finally:
+            api.close()
+            health.close()
+
+    async def _tell_name(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with contextlib.suppress(ConnectionError):
+            while await reader.readline():
+                writer.write(self.address.name.encode() + b"\n")
+        writer.close()
+
+    async def _tell_health(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            request = await reader.readuntil(b"\r\n\r\n")
+            good = self.active and request.startswith(b"GET /health/active ")
+            writer.write(b"HTTP/1.1 200 OK\r\n" if good else b"HTTP/1.1 503 Service Unavailable\r\n")
+            writer.write(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+
+class Session:
+    """One connection through HAProxy, kept open like an application's pooled one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> Session:
+        return cls(*await asyncio.open_connection(LOOPBACK, port))
+
+    async def who(self) -> str | None:
+        """The name of the replica at the other end; None once the connection is cut."""
+        try:
+            self._writer.write(b"who\n")
+            return (await self._reader.readline()).decode().strip() or None
+        except ConnectionError:
+            return None
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def who_answers(port: int) -> str | None:
+    """What a new connection meets; None when there is none to be had."""
+    try:
+        session = await Session.open(port)
+    except ConnectionError:
+        return None
+    try:
+        return await session.who()
+    finally:
+        session.close()
+
+
+@pytest.fixture
+def folder(servers_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    path = servers_folder / request.node.name[:40]
+    path.mkdir()
+    yield path
+
+
+def settings_for(folder: Path, port: int, *stand_ins: StandIn, **changes: object) -> HaproxySettings:
+    return HaproxySettings.model_validate(
+        {
+            "bind": Endpoint(port=port),
+            "replicas": [stand_in.address for stand_in in stand_ins],
+            "stats_socket": f"{folder}/admin.sock",
+            "state_file": f"{folder}/server.state",
+            **changes,
+        }
+    )
+
+
+@asynccontextmanager
+async def running(server: HaproxyServer) -> AsyncIterator[HaproxyServer]:
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def only_up(server: HaproxyServer, name: str) -> bool:
+    return [state.name for state in (await server.servers()).values() if state.up] == [name]
+
+
+async def none_up(server: HaproxyServer) -> bool:
+    return not any(state.up for state in (await server.servers()).values())
+
+
+async def reaches(port: int, name: str) -> bool:
+    return await who_answers(port) == name
+
+
+async def is_cut(session: Session) -> bool:
+    return await session.who() is None
+
+
+async def refuses(port: int) -> bool:
+    try:
+        (await Session.open(port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+async def has_ended(pid: int) -> bool:
+    """True for a zombie as well: an orphan waits for the machine's first process to collect it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+async def test_haproxy_accepts_what_is_rendered_and_explains_what_it_does_not(
+    folder: Path, ports: PortReservation
+) -> None:
+    """Goal: every option renders to valid text. Method: `haproxy -c` on all options, then on a broken file."""
+    settings = settings_for(
+        folder, ports.take(), StandIn("A", ports), exporter=Endpoint(port=ports.take()), worker_user="haproxy"
+    )
+    async with running(HaproxyServer(folder, settings)):
+        pass
+    assert "[WARNING]" not in (folder / "haproxy-check.log").read_text()
+    broken = folder / "broken.cfg"
+    broken.write_text((folder / "haproxy.cfg").read_text().replace("mode tcp", "mode carrier-pigeon"))
+    with pytest.raises(ServerFailed, match="carrier-pigeon"):
+        await check_config(broken, log_path=folder / "broken.log")
+
+
+async def test_a_demoted_replica_loses_its_sessions_and_the_next_one_gets_them(
+    folder: Path, ports: PortReservation
+) -> None:
+    """Goal: nobody stays connected to a passive. Method: flip the health of two stand-ins under an open session."""
+    old, new, port = StandIn("old", ports), StandIn("new", ports), ports.take()
+    old.active = True
+    async with old.serving(), new.serving(), running(HaproxyServer(folder, settings_for(folder, port, old, new))) as lb:
+        await eventually(lambda: only_up(lb, "old"))
+        pooled = await Session.open(port)
+        assert await pooled.who() == "old"
+
+        flipped_at = perf_counter()
+        old.active, new.active = False, True
+        await eventually(lambda: reaches(port, "new"), OUTAGE_MAX_S)
+        turned_s = perf_counter() - flipped_at
+        await eventually(lambda: is_cut(pooled), OUTAGE_MAX_S)
+        print(f"\nHAProxy: orderly role change to first answer of the new active: {turned_s:.3f} s")
+        assert {await who_answers(port) for _ in range(20)} == {"new"}
+        assert (await lb.servers())["old"].sessions == 0
+
+
+async def test_with_no_active_replica_connections_are_closed_at_once(folder: Path, ports: PortReservation) -> None:
+    """Goal: during the gap a client may retry at once instead of hanging. Method: both passive, connect."""
+    first, second, port = StandIn("first", ports), StandIn("second", ports), ports.take()
+    settings = settings_for(folder, port, first, second)
+    async with first.serving(), second.serving(), running(HaproxyServer(folder, settings)) as lb:
+        await eventually(lambda: none_up(lb))
+        async with asyncio.timeout(1.0):
+            assert await who_answers(port) is None
+
+
+async def test_a_reload_refuses_no_connection_and_lets_open_ones_finish(folder: Path, ports: PortReservation) -> None:
+    """Goal: settings change without an outage. Method: connect without pause while HAProxy is reloaded."""
+    active, passive, port = StandIn("active", ports), StandIn("passive", ports), ports.take()
+    active.active = True
+    settings = settings_for(folder, port, active, passive, old_worker_max_s=1.5)
+    async with active.serving(), passive.serving(), running(HaproxyServer(folder, settings)) as lb:
+        await eventually(lambda: only_up(lb, "active"))
+        pooled = await Session.open(port)
+        assert await pooled.who() == "active"
+        seen_by_passive = passive.connections
+        answers: list[str | None] = []
+
+        async def connect_for_ever() -> None:
+            while True:
+                answers.append(await who_answers(port))
+
+        client = asyncio.create_task(connect_for_ever())
+        await lb.reload(settings.model_copy(update={"check_interval_s": 0.4}))
+        assert await pooled.who() == "active"
+        await asyncio.sleep(0.5)  # the new worker's first checks
+        client.cancel()
+        assert "inter 400ms" in lb.config_path.read_text()
+        assert len(answers) > 10
+        assert set(answers) == {"active"}
+        assert passive.connections == seen_by_passive
+        await eventually(lambda: is_cut(pooled))  # the old worker checks no health: it must not keep sessions for long
+
+
+async def test_an_invalid_reload_changes_nothing(folder: Path, ports: PortReservation) -> None:
+    """Goal: a bad configuration cannot take the endpoint down. Method: reload with an unknown host name."""
+    active, port = StandIn("active", ports), ports.take()
+    active.active = True
+    settings = settings_for(folder, port, active)
+    async with active.serving(), running(HaproxyServer(folder, settings)) as lb:
+        before = lb.config_path.read_text()
+        nowhere = settings_for(folder, port, active, worker_user="no-such-account")
+        with pytest.raises(ServerFailed, match="no-such-account"):
+            await lb.reload(nowhere)
+        assert lb.config_path.read_text() == before
+        assert await who_answers(port) == "active"
+
+
+async def test_master_and_worker_end_with_their_supervisor(folder: Path, ports: PortReservation) -> None:
+    """Goal: a killed supervisor leaves no endpoint behind. Method: SIGKILL a process that started HAProxy."""
+    port = ports.take()
+    settings = settings_for(folder, port, StandIn("A", ports))
+    script = (
+        "import asyncio, sys\nfrom pathlib import Path\n"
+        "from haproxy.render import HaproxySettings\nfrom replica.local.haproxy import HaproxyServer\n"
+        "server = HaproxyServer(Path(sys.argv[1]), HaproxySettings.model_validate_json(sys.argv[2]))\n"
+        "asyncio.run(server.start()); print(server.process.pid, flush=True); sys.stdin.read()\n"
+    )
+    argv = [sys.executable, "-c", script, str(folder), settings.model_dump_json()]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        master = int(await asyncio.to_thread(supervisor.stdout.readline))
+        (await Session.open(port)).close()
+        supervisor.send_signal(signal.SIGKILL)
+    await eventually(lambda: refuses(port))  # the worker has ended
+    await eventually(lambda: has_ended(master))

@@ -1,0 +1,74 @@
+"""The rendered HAProxy configuration: the figures that an outage depends on, and nothing that could be smuggled in."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render
+
+
+def settings_with(**changes: object) -> HaproxySettings:
+    replicas = [
+        ReplicaAddress(name=f"R{n}", host="127.0.0.1", api_port=8_000 + n, health_port=9_000 + n) for n in (1, 2, 3)
+    ]
+    return HaproxySettings.model_validate({"bind": Endpoint(port=7_000), "replicas": replicas, **changes})
+
+
+def lines(settings: HaproxySettings) -> list[str]:
+    return [line.strip() for line in render(settings).splitlines()]
+
+
+def test_the_defaults_are_those_that_were_measured() -> None:
+    """Goal: the recommended checks and timeouts, to the letter. Method: look for the lines."""
+    text = lines(settings_with())
+    assert "mode tcp" in text
+    assert "http-check send meth GET uri /health/active ver HTTP/1.1 hdr Host notary hdr Connection close" in text
+    assert "http-check expect status 200" in text
+    assert (
+        "default-server inter 500ms fastinter 200ms downinter 250ms fall 2 rise 1 on-marked-down shutdown-sessions"
+    ) in text
+    assert {"timeout check 300ms", "timeout connect 200ms", "retries 2", "option redispatch 1"} <= set(text)
+
+
+def test_each_replica_is_checked_on_its_health_port() -> None:
+    """Goal: a flood on the API port cannot fail the check. Method: read the server lines."""
+    servers = [line for line in lines(settings_with()) if line.startswith("server ")]
+    assert servers == [f"server R{n} 127.0.0.1:{8_000 + n} check port {9_000 + n}" for n in (1, 2, 3)]
+
+
+def test_options_that_are_off_leave_no_trace() -> None:
+    """Goal: no listener and no account that nobody asked for. Method: render with and without."""
+    plain, full = settings_with(), settings_with(exporter=Endpoint(port=9_404), worker_user="haproxy")
+    assert "frontend metrics" not in lines(plain)
+    assert not any(line.startswith("user ") for line in lines(plain))
+    assert {"frontend metrics", "bind 127.0.0.1:9404", "user haproxy"} <= set(lines(full))
+
+
+def test_the_waits_are_the_sum_of_the_checks() -> None:
+    """Goal: the time budget of a fail-over comes from the rendered figures. Method: add them up by hand."""
+    settings = settings_with(check_interval_s=1.0, check_interval_changing_s=0.1, check_timeout_s=0.5, fall=3, rise=2)
+    assert settings.mark_down_max_s == pytest.approx(1.0 + 3 * 0.5 + 2 * 0.1)
+    assert settings.mark_up_max_s == pytest.approx(0.25 + 0.1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicas": []},
+        {"replicas": [{"name": "R1", "host": "h", "api_port": 1, "health_port": 2}] * 2},
+        {"replicas": [{"name": "R1\n    server evil 10.0.0.1:1", "host": "h", "api_port": 1, "health_port": 2}]},
+        {"replicas": [{"name": "R1", "host": "h:1 weight 5", "api_port": 1, "health_port": 2}]},
+        {"stats_socket": "/run/a b"},
+        {"stats_socket": "relative.sock"},
+        {"state_file": "/run/x\nuser root"},
+        {"bind": {"port": 0}},
+        {"idle_timeout_s": 0.5},
+        {"fall": 0},
+        {"unknown": 1},
+    ],
+)
+def test_a_setting_that_would_break_the_file_is_refused(changes: dict[str, object]) -> None:
+    """Goal: settings cannot add lines, and nonsense does not reach HAProxy. Method: one bad setting at a time."""
+    with pytest.raises(ValidationError):
+        settings_with(**changes)
