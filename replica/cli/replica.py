@@ -1,0 +1,44 @@
+"""`notary replica`: run one replica in the foreground, under a supervisor that restarts it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from replica.cli.common import ConfigOption, load
+from replica.config import Config
+from replica.core.main import ReplicaSettings, front_end_argv, run_replica
+
+
+def replica_settings(config: Config, name: str) -> ReplicaSettings:
+    """What the core of one replica is built from. Raises ConfigError when no replica has that name."""
+    address = config.replica(name)
+    api = config.api.model_copy(update={"host": address.host, "port": address.api_port})
+    return ReplicaSettings(
+        name=name,
+        version=version("replicated-notary"),
+        folder=config.replica_dir(name),
+        notary_key_file=config.notary_key_file,
+        conninfo=config.conninfo(),
+        scope=config.database.scope,
+        health_host=address.host,
+        health_port=address.health_port,
+        api_workers=config.api_workers,
+        front_end_argv=front_end_argv(),
+        front_end_document=api.model_dump(mode="json"),
+        kafka=config.kafka,
+        election=config.election,
+        core=config.core,
+        link=config.link,
+    )
+
+
+def run(
+    name: Annotated[str, typer.Option("--name", help="Which of the configured replicas to run.")],
+    config: ConfigOption = Path("notary.toml"),
+) -> None:
+    """Run one replica: core and front ends, until SIGTERM. Exit 1: start it again. Exit 2: a person is needed."""
+    raise typer.Exit(run_replica(replica_settings(load(config), name)))

@@ -1,0 +1,162 @@
+"""The configuration of a participant: one model, composed of each part's own settings.
+
+One TOML file serves all replicas of a participant; a replica is told its name. Environment variables override the file
+(`NOTARY_ELECTION__LEASE_S=5`). Secrets are files, named here, never values.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from ha.election.settings import ElectionSettings
+from ha.errors import HaError
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
+from ledger_api.server.settings import ApiSettings
+from replica.core.settings import CoreSettings
+from replica.link.settings import LinkSettings
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "NOTARY_"
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "[::1]", "localhost"})
+
+
+class DatabaseSettings(BaseModel):
+    """The participant's shared database."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    conninfo: str = Field(
+        description="libpq connection string without a password; several hosts may be named. Never through a pooler."
+    )
+    password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
+    scope: str = Field(description="The database's name as the server reports it: the scope of the lock id.")
+
+
+class Config(BaseSettings):
+    """Everything a replica, and the tools around it, need to know."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+    )
+
+    data_dir: Path = Field(
+        description="Folder of the replicas' own data: index, sockets, logs; one folder per replica."
+    )
+    notary_key_file: Path = Field(
+        description="The notary's signing key, PKCS#8 PEM, mode 0600; one key for all replicas."
+    )
+    api_workers: int = Field(2, ge=1, le=64, description="Front-end processes of a replica.")
+    endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
+    replicas: tuple[ReplicaAddress, ...] = Field(min_length=1)
+    database: DatabaseSettings
+    kafka: KafkaSettings
+    api: ApiSettings
+    election: ElectionSettings = ElectionSettings()
+    core: CoreSettings = CoreSettings()
+    link: LinkSettings = LinkSettings()
+    haproxy: dict[str, Any] = Field(
+        default_factory=dict, description="Any setting of HAProxy but the endpoint and the replicas, which stand above."
+    )
+
+    @model_validator(mode="after")
+    def _haproxy_is_valid(self) -> Self:
+        self.haproxy_settings()
+        return self
+
+    def replica(self, name: str) -> ReplicaAddress:
+        """The replica of that name. Raises ConfigError."""
+        for replica in self.replicas:
+            if replica.name == name:
+                return replica
+        known = ", ".join(replica.name for replica in self.replicas)
+        raise ConfigError(f"no replica is called {name!r}; configured are {known}")
+
+    def replica_dir(self, name: str) -> Path:
+        """The folder of one replica's own data."""
+        return self.data_dir / name
+
+    def haproxy_settings(self) -> HaproxySettings:
+        """The settings that HAProxy's configuration is rendered from."""
+        return HaproxySettings(bind=self.endpoint, replicas=self.replicas, **self.haproxy)
+
+    def conninfo(self) -> str:
+        """The connection string with its password. Never log it. Raises ConfigError."""
+        database = self.database
+        if database.password_file is None:
+            return database.conninfo
+        try:
+            password = database.password_file.read_text().rstrip("\n")
+        except OSError as error:
+            raise ConfigError(f"the password file {database.password_file} cannot be read: {error.strerror}") from None
+        from psycopg.conninfo import make_conninfo
+
+        return make_conninfo(database.conninfo, password=password)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment goes before the file's values, which come in as arguments."""
+        return env_settings, init_settings
+
+
+def load_config(path: Path) -> Config:
+    """The configuration in a TOML file, with the environment on top; relative paths count from the file's folder.
+
+    Raises ConfigError naming every setting that is wrong.
+    """
+    try:
+        with path.open("rb") as file:
+            values = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; `notary init` writes one") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    return make_config(values, path.resolve().parent, str(path))
+
+
+def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
+    """The configuration from parsed values. Raises ConfigError naming every setting that is wrong."""
+    try:
+        config = Config(**values)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in error.errors())
+        raise ConfigError(f"{origin}: {problems}") from None
+    except HaError as error:
+        raise ConfigError(f"{origin}: election: {error}") from None
+    return _with_absolute_paths(config, base)
+
+
+def _with_absolute_paths(config: Config, base: Path) -> Config:
+    def absolute(path: Path) -> Path:
+        return Path(os.path.normpath(base / path))
+
+    password_file = config.database.password_file
+    database = config.database.model_copy(
+        update={"password_file": None if password_file is None else absolute(password_file)}
+    )
+    api = config.api.model_copy(update={"registry_path": absolute(config.api.registry_path)})
+    return config.model_copy(
+        update={
+            "data_dir": absolute(config.data_dir),
+            "notary_key_file": absolute(config.notary_key_file),
+            "database": database,
+            "api": api,
+        }
+    )

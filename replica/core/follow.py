@@ -1,0 +1,160 @@
+"""Follows the log: reads on from the applied position and applies, in whichever role the replica is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from ha.clock import Clock
+from replica.core.apply import Applied, Applier
+from replica.core.settings import CoreSettings
+from replica.index.interface import Index
+from replica.log.interface import LogReader, LogRecords, RequestLog
+from replica.notary.errors import LogRefused, LogUnavailable
+from replica.notary.position import BEGIN, Position
+from replica.notary.records import record_digest
+
+log = structlog.get_logger()
+
+_NEVER = float("-inf")
+
+
+class Follower:
+    """One replica's way through the log.
+
+    `run` goes on until it is cancelled. An unreachable log is tried again for ever; a refused log, an unreadable index
+    or a newer format ends it with the error, and must end the process.
+    """
+
+    def __init__(
+        self,
+        request_log: RequestLog,
+        index: Index,
+        clock: Clock,
+        settings: CoreSettings,
+        on_applied: Callable[[Applied], None],
+    ) -> None:
+        self._log = request_log
+        self._index = index
+        self._clock = clock
+        self._settings = settings
+        self._on_applied = on_applied
+        self._applier: Applier | None = None
+        self._moved = asyncio.Event()
+        self._known_end = 0
+        self._reached_at_s = _NEVER
+
+    @property
+    def position(self) -> Position | None:
+        """The applied position; None until the log was first reached."""
+        return None if self._applier is None else self._applier.position
+
+    @property
+    def applied_offset(self) -> int:
+        """Offset of the newest applied record; -1 when there is none."""
+        return BEGIN if self._applier is None else self._applier.position.offset
+
+    @property
+    def lag_records(self) -> int:
+        """Records known to be in the log and not applied here."""
+        return max(0, self._known_end - 1 - self.applied_offset)
+
+    def reaches_log(self) -> bool:
+        """Whether the log answered lately."""
+        return self._clock.boottime_s() - self._reached_at_s < self._settings.log_stall_max_s
+
+    async def run(self) -> None:
+        """Read and apply for ever."""
+        while True:
+            try:
+                await self._session()
+            except LogUnavailable as error:
+                log.warning("log_unreachable", detail=error.detail, applied_offset=self.applied_offset)
+                await self._clock.sleep_s(self._settings.log_retry_s)
+
+    async def wait_for(self, condition: Callable[[Position], bool]) -> Position:
+        """The applied position once it meets the condition. Give it a deadline of your own."""
+        while True:
+            position = self.position
+            if position is not None and condition(position):
+                return position
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _session(self) -> None:
+        topic_id = await self._log.check()
+        self._applier = self._applier or Applier(self._index, topic_id)
+        reader = await open_behind(self._log, topic_id, self._applier.position)
+        watch = asyncio.create_task(self._watch_end())
+        try:
+            while True:
+                records = await reader.read(self._settings.read_batch_max, self._settings.read_wait_s)
+                for run in bounded_runs(records, self._settings.read_batch_states_max):
+                    self._apply(self._applier, run)
+                    await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
+                if watch.done():
+                    watch.result()
+        finally:
+            watch.cancel()
+            await reader.close()
+
+    def _apply(self, applier: Applier, records: LogRecords) -> None:
+        applied = applier.apply(records)
+        self._reached_at_s = self._clock.boottime_s()
+        for void in applied.reading.voids:
+            log.warning("record_void", offset=void.offset, reason=void.reason.value)
+        for barrier in applied.reading.barriers:
+            log.info("barrier_in_force", epoch=barrier.epoch, replica=barrier.replica, database=barrier.database)
+        self._moved.set()
+        self._on_applied(applied)
+
+    async def _watch_end(self) -> None:
+        while True:
+            self._known_end = await self._log.end_offset()
+            self._reached_at_s = self._clock.boottime_s()
+            if self._known_end <= self.applied_offset:
+                raise LogRefused(f"the log ends at {self._known_end}, but {self.applied_offset} is applied already")
+            await self._clock.sleep_s(self._settings.read_wait_s)
+
+
+async def open_behind(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
+    """A reader of the record behind `position`, once the log has shown that the position was read from it.
+
+    Raises LogRefused when the topic is another one, ends before the position, or has another record there.
+    """
+    if position.topic_id != topic_id:
+        raise LogRefused(f"the position was read from topic id {position.topic_id}, the log's is {topic_id}")
+    if position.offset == BEGIN:
+        return await request_log.open_reader(0)
+    end = await request_log.end_offset()
+    if end <= position.offset:
+        raise LogRefused(f"the log ends at {end}, but the position is at {position.offset}")
+    reader = await request_log.open_reader(position.offset)
+    try:
+        records = await reader.read(1, 5.0)
+        if not records:
+            raise LogUnavailable(f"no record at offset {position.offset} in time")
+        offset, value = records[0]
+        if (offset, record_digest(value)) != (position.offset, position.digest):
+            raise LogRefused(f"the log's record at offset {position.offset} is not the one that was applied")
+    except BaseException:
+        await reader.close()
+        raise
+    return reader
+
+
+def bounded_runs(records: LogRecords, states_max: int) -> list[LogRecords]:
+    """Cut a read into runs whose bytes bound the states in them, so that no run holds the event loop up for long."""
+    bytes_max = states_max * 36
+    runs: list[LogRecords] = []
+    start = size = 0
+    for at, (_, value) in enumerate(records):
+        if size and size + len(value) > bytes_max:
+            runs.append(records[start:at])
+            start, size = at, 0
+        size += len(value)
+    if start < len(records):
+        runs.append(records[start:])
+    return runs

@@ -1,0 +1,78 @@
+"""Starts the front-end processes of a replica and keeps them running; they end with their core."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from ha.clock import Clock
+from replica.notary.errors import ConfigError
+
+log = structlog.get_logger()
+
+CONFIGURATION_EXIT = 2  # a front end that ends with this needs a person
+_RESTART_PAUSE_S = 0.2
+_STOP_MAX_S = 1.0
+
+
+class FrontEnds:
+    """`count` processes started from one command; each gets its own document on standard input."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        count: int,
+        document: Callable[[int], Mapping[str, object]],
+        clock: Clock,
+    ) -> None:
+        self._argv = tuple(argv)
+        self._count = count
+        self._document = document
+        self._clock = clock
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self.restarts = 0
+
+    async def run(self) -> None:
+        """Keep all running until cancelled. Raises ConfigError when one cannot run as it is configured."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._count):
+                    group.create_task(self._keep(number), name=f"front_end_{number}")
+        except* ConfigError as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            await self._stop()
+
+    def reload(self) -> None:
+        """Have every front end read its registry again."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGHUP)
+
+    async def _keep(self, number: int) -> None:
+        while True:
+            process = await asyncio.create_subprocess_exec(*self._argv, stdin=asyncio.subprocess.PIPE)
+            self._processes[number] = process
+            await process.communicate(json.dumps(self._document(number)).encode())
+            if process.returncode == CONFIGURATION_EXIT:
+                raise ConfigError("a front end cannot run as configured; its last log line says why")
+            self.restarts += 1
+            log.warning("front_end_ended", number=number, exit_code=process.returncode)
+            await self._clock.sleep_s(_RESTART_PAUSE_S)
+
+    async def _stop(self) -> None:
+        running = [process for process in self._processes.values() if process.returncode is None]
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        for process in running:
+            try:
+                async with asyncio.timeout(_STOP_MAX_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()

@@ -1,0 +1,227 @@
+"""The composition root of a replica's core process: builds the parts, starts them, and stops them in reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from ha.clock import Clock, SystemClock
+from ha.election.driver import Election, Role
+from ha.election.settings import ElectionSettings
+from ha.errors import HaError
+from ha.health import HealthListener, LoopPulse, Probes
+from ha.lock.postgres import PostgresLockSession
+from replica.core.front_ends import FrontEnds
+from replica.core.logs import set_up_logging
+from replica.core.metrics import make_metrics
+from replica.core.participant import Participant
+from replica.core.settings import CoreSettings
+from replica.core.signer import FileSigner, load_signer
+from replica.index.rocks import RocksIndex
+from replica.link.counts import metric_families
+from replica.link.settings import LinkSettings
+from replica.link.unix import LinkServer
+from replica.log.kafka import KafkaLog
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import ConfigError, NotaryError
+from replica.store.postgres import PostgresStore
+
+log = structlog.get_logger()
+
+EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 2
+_FAILED_MARK = "failed"  # left in the replica's folder while it runs: a start that finds it is in hold-down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """What one replica's core is built from."""
+
+    name: str
+    version: str
+    folder: Path
+    notary_key_file: Path
+    conninfo: str
+    scope: str
+    health_host: str
+    health_port: int
+    api_workers: int
+    front_end_argv: tuple[str, ...]
+    front_end_document: Mapping[str, object]  # `api` settings, as the front end takes them
+    kafka: KafkaSettings
+    election: ElectionSettings
+    core: CoreSettings
+    link: LinkSettings
+
+
+def run_replica(settings: ReplicaSettings) -> int:
+    """Run one replica until SIGTERM or SIGINT; returns the exit code: 0, 1 (start again), 2 (a person is needed)."""
+    set_up_logging(replica=settings.name)
+    try:
+        uvloop.run(_Replica(settings, load_signer(settings.notary_key_file)).run())
+    except HaError as error:
+        log.critical("replica_failed", code=error.code, detail=str(error))
+        return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
+    except NotaryError as error:
+        log.critical("replica_failed", code=error.code.name, detail=error.detail, remedy=error.code.remedy)
+        return EXIT_CONFIGURATION if isinstance(error, ConfigError) else EXIT_FAILED
+    return EXIT_OK
+
+
+class _Replica:
+    """The parts of one core process, wired."""
+
+    def __init__(self, settings: ReplicaSettings, signer: FileSigner) -> None:
+        self._settings = settings
+        self._signer = signer
+        self._clock: Clock = SystemClock()
+        self._generation = secrets.token_hex(16)
+
+    async def run(self) -> None:
+        """Start everything, wait for a signal or a failure, stop in reverse order. Raises what made it fail."""
+        settings = self._settings
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        mark = settings.folder / _FAILED_MARK
+        after_failure = mark.exists()
+        mark.touch()
+        async with contextlib.AsyncExitStack() as stack:
+            index = RocksIndex(settings.folder / "index")
+            stack.callback(index.close)
+            request_log = KafkaLog(settings.kafka)
+            stack.push_async_callback(request_log.close)
+            participant = Participant(
+                name=settings.name,
+                request_log=request_log,
+                index=index,
+                make_store=PostgresStore,
+                signer=self._signer,
+                clock=self._clock,
+                settings=settings.core,
+            )
+            election = Election(
+                self._lock_session,
+                participant,
+                self._clock,
+                settings.election,
+                random.SystemRandom(),
+                after_failure=after_failure,
+            )
+            link = LinkServer(settings.folder / "link.sock", self._generation, participant, settings.link)
+            participant.is_leading, participant.give_up = election.is_leading, election.step_down
+            participant.announce = link.announce
+            await link.start()
+            stack.push_async_callback(link.stop)
+            pulse = LoopPulse()
+            pulse.start()
+            stack.callback(pulse.stop)
+            health = self._health(participant, election, link, pulse)
+            await health.start()
+            stack.push_async_callback(health.stop)
+            participant.start()
+            stack.push_async_callback(participant.stop)
+            front_ends = FrontEnds(settings.front_end_argv, settings.api_workers, self._front_end_document, self._clock)
+            log.info("replica_started", version=settings.version, epoch=participant.epoch, hold_down=after_failure)
+            await self._until_stopped(participant, election, front_ends)
+        mark.unlink(missing_ok=True)
+        log.info("replica_stopped")
+
+    async def _until_stopped(
+        self, participant: Participant, election: Election[PostgresLockSession], front_ends: FrontEnds
+    ) -> None:
+        """Wait until the election ends, by a signal or by failing, or something else fails."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, election.stop)
+        loop.add_signal_handler(signal.SIGHUP, front_ends.reload)
+        leading = asyncio.create_task(election.run(), name="election")
+        serving = asyncio.create_task(front_ends.run(), name="front_ends")
+        await asyncio.wait({leading, serving, participant.broken}, return_when=asyncio.FIRST_COMPLETED)
+        if not leading.done():
+            election.stop()
+            await asyncio.wait({leading}, timeout=2 * self._settings.election.drain_max_s)
+        serving.cancel()
+        results = await asyncio.gather(leading, serving, return_exceptions=True)
+        if participant.broken.done():
+            participant.broken.result()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def _lock_session(self) -> PostgresLockSession:
+        settings = self._settings
+        return PostgresLockSession(settings.conninfo, settings.scope, settings.name, settings.election, self._clock)
+
+    def _front_end_document(self, number: int) -> Mapping[str, object]:
+        settings = self._settings
+        return {
+            "name": f"{settings.name}/api-{number + 1}",
+            "replica": settings.name,
+            "core_pid": os.getpid(),
+            "link_path": str(settings.folder / "link.sock"),
+            "generation": self._generation,
+            "link": settings.link.model_dump(mode="json"),
+            "api": settings.front_end_document,
+            "notary_key": self._signer.public_key.hex(),
+            "version": settings.version,
+        }
+
+    def _health(
+        self,
+        participant: Participant,
+        election: Election[PostgresLockSession],
+        link: LinkServer,
+        pulse: LoopPulse,
+    ) -> HealthListener:
+        settings = self._settings
+
+        def is_active() -> bool:
+            return participant.standing().active and bool(link.front_ends)
+
+        def is_ready() -> bool:
+            readiness = participant.readiness()
+            warm = readiness.reaches_log and readiness.lag_records < settings.election.catch_up_records_per_s
+            return is_active() or (election.role is Role.PASSIVE and warm and bool(link.front_ends))
+
+        def detail() -> Mapping[str, object]:
+            follower, reign = participant.follower, participant.reign
+            return {
+                "replica": settings.name,
+                "version": settings.version,
+                "active": is_active(),
+                "ready": is_ready(),
+                **election.status(),
+                "epoch": participant.epoch,
+                "applied_offset": follower.applied_offset,
+                "lag_records": follower.lag_records,
+                "reaches_log": follower.reaches_log(),
+                "front_ends": len(link.front_ends),
+                "ledger_end": None if reign is None else reign.publisher.ledger_end,
+                "in_flight": 0 if reign is None else reign.load.submissions,
+                "activation_steps_s": {} if reign is None else reign.steps_s,
+            }
+
+        probes = Probes(
+            is_live=lambda: pulse.age_s() < settings.election.lease_s,
+            is_ready=is_ready,
+            is_active=is_active,
+            detail=detail,
+        )
+        metrics = make_metrics(
+            participant, election, self._clock, settings.version, lambda: metric_families(link.api_counts())
+        )
+        return HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
+
+
+def front_end_argv() -> tuple[str, ...]:
+    """How a front end is started; named here as text because the core never imports it."""
+    return (sys.executable, "-m", "ledger_api.server")

@@ -1,0 +1,221 @@
+"""One replica's core: the election's service and the front ends' handler, over one follower and at most one reign."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from ha.clock import Clock
+from ha.election.core import Readiness
+from ha.election.driver import Role
+from ha.errors import ActivationFailed, HaError
+from ha.lock.interface import DatabaseIdentity, LockSession
+from replica.core.apply import Applied
+from replica.core.estimate import CompletionEstimate
+from replica.core.follow import Follower
+from replica.core.reign import Reign
+from replica.core.settings import CoreSettings
+from replica.core.signer import Signer
+from replica.core.tally import Tally
+from replica.index.interface import Index
+from replica.link.interface import Replies, Standing
+from replica.log.interface import RequestLog
+from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.errors import Code, LogUnavailable, NotaryError, StoreUnavailable
+from replica.notary.receipts import make_receipts
+from replica.notary.requests import Submission
+from replica.notary.rules import TX_KEY
+from replica.store.interface import ParticipantStore
+
+log = structlog.get_logger()
+
+
+class CoreSession(LockSession, Protocol):
+    """The lock session with what the barrier needs to know of the database."""
+
+    async def database_identity(self) -> DatabaseIdentity:
+        """Which database cluster grants the epochs."""
+
+
+class Participant:
+    """Ties election, follower and front ends together. Decides nothing about the log: that is the rules' affair."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        request_log: RequestLog,
+        index: Index,
+        make_store: Callable[[CoreSession], ParticipantStore],
+        signer: Signer,
+        clock: Clock,
+        settings: CoreSettings,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.name = name
+        self._log = request_log
+        self._index = index
+        self._make_store = make_store
+        self._signer = signer
+        self._clock = clock
+        self._settings = settings
+        self._random_bytes = random_bytes
+        self._estimate = CompletionEstimate(settings.retry_after_s)
+        self.tally = Tally()
+        self.follower = Follower(request_log, index, clock, settings, self._on_applied)
+        self.reign: Reign | None = None
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._following: asyncio.Task[None] | None = None
+        # wired by the composition root, because election and link are built around this object
+        self.is_leading: Callable[[], bool] = lambda: False
+        self.give_up: Callable[[str], None] = lambda reason: None
+        self.announce: Callable[[], None] = lambda: None
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Begin to follow the log, unless a passive stays away from it."""
+        if self._settings.standby == "following":
+            self._follow()
+
+    async def stop(self) -> None:
+        """Stop following; the reign was closed by the election before."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+            self._following = None
+
+    def _follow(self) -> None:
+        if self._following is None:
+            self._following = asyncio.create_task(self._run_follower(), name="follow")
+
+    async def _run_follower(self) -> None:
+        try:
+            await self.follower.run()
+        except Exception as error:  # fail closed: no verdict without a readable log and index
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        code = error.code.name if isinstance(error, NotaryError) else Code.INTERNAL.name
+        log.critical("replica_broken", code=code, detail=str(error), exc_info=error)
+        if not self.broken.done():
+            self.broken.set_exception(error)
+
+    # ---- the election's service ----
+
+    async def activate(self, session: CoreSession) -> None:
+        """Open a reign on the lock session; see `Reign.open` for the order."""
+        if self.broken.done():
+            raise ActivationFailed("the replica is broken")
+        self._follow()
+        identity = await session.database_identity()
+        self.reign = Reign(
+            name=self.name,
+            database=f"postgres:{identity.system_identifier}:{identity.timeline}",
+            request_log=self._log,
+            index=self._index,
+            follower=self.follower,
+            store=self._make_store(session),
+            verify_lock=session.confirm,
+            signer=self._signer,
+            clock=self._clock,
+            random_bytes=self._random_bytes,
+            settings=self._settings,
+            estimate=self._estimate,
+            on_lost=self.give_up,
+            on_broken=self._break,
+        )
+        try:
+            await self.reign.open()
+        except (LogUnavailable, StoreUnavailable) as error:
+            raise ActivationFailed(str(error)) from error
+        steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.reign.steps_s.items()}
+        log.info("activated", epoch=self.reign.epoch, steps_ms=steps_ms)
+
+    async def step_down(self, reason: str) -> None:
+        """Close the reign: refuse, drain, purge, answer unknown, close the log's writer."""
+        self.announce()
+        if self.reign is not None:
+            await self.reign.close()
+            self.tally.note_reign_ended(self.reign)
+            self.reign = None
+        if self._settings.standby == "disconnected":
+            await self.stop()
+        log.info("stepped_down", reason=reason)
+
+    def readiness(self) -> Readiness:
+        """Whether to ask for the lock, and how far behind the index is."""
+        if self._settings.standby == "disconnected" and self._following is None:
+            return Readiness(True, 0)
+        return Readiness(self.follower.reaches_log(), self.follower.lag_records)
+
+    def role_changed(self, role: Role, reason: str) -> None:
+        """Tell front ends and people."""
+        log.info("role_changed", role=role.value, reason=reason, epoch=self.epoch)
+        self.announce()
+
+    # ---- the front ends' handler ----
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch this replica knows of."""
+        position = self.follower.position
+        known = 0 if position is None else position.epoch
+        return known if self.reign is None else max(known, self.reign.epoch)
+
+    def standing(self) -> Standing:
+        """The core's word on its role, as of now."""
+        return Standing(self._serves(), self.epoch, self._settings.retry_after_s)
+
+    def submit(self, replies: Replies, batch: list[tuple[int, Submission]]) -> None:
+        """Take submissions from a front end."""
+        reign = self.reign
+        if reign is None or not self._serves():
+            replies.send([(ticket, self._not_active()) for ticket, _ in batch])
+        else:
+            reign.submit(replies, batch)
+
+    def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
+        """Answer whether transactions were notarised."""
+        asyncio.create_task(self._look_up(replies, batch), name="look_up")  # noqa: RUF006 (answers in any case)
+
+    async def _look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
+        """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
+        deposed replica cannot deny what its successor did."""
+        answers: dict[int, Answer] = dict.fromkeys((ticket for ticket, _ in batch), self._not_active())
+        reign = self.reign
+        try:
+            if reign is not None and self._serves():
+                await reign.confirm_lock()
+                answers = self._find(batch)
+        except HaError as error:
+            log.info("look_up_unconfirmed", detail=str(error))
+        except Exception as error:
+            self._break(error)
+        replies.send(list(answers.items()))
+
+    def _find(self, batch: list[tuple[int, bytes]]) -> dict[int, Answer]:
+        values = self._index.lookup([TX_KEY + tx_id for _, tx_id in batch])
+        found = [(ticket, tx_id, value) for (ticket, tx_id), value in zip(batch, values, strict=True) if value]
+        receipts = make_receipts([(tx_id, v[:32]) for _, tx_id, v in found], self._signer.public_key, self._signer.sign)
+        answers: dict[int, Answer] = {ticket: Refused(Code.TX_NOT_FOUND.name, tx_id) for ticket, tx_id in batch}
+        for (ticket, tx_id, value), receipt in zip(found, receipts, strict=True):
+            offset = int.from_bytes(value[32:], "big")
+            answers[ticket] = Notarised(tx_id, value[:32], offset, None, False, receipt)
+        return answers
+
+    def _serves(self) -> bool:
+        return self.reign is not None and self.reign.serving and self.is_leading()
+
+    def _not_active(self) -> NotNow:
+        detail = f"this replica is passive; the newest epoch it knows of is {self.epoch}"
+        return NotNow(Code.NOT_ACTIVE.name, detail, self._settings.retry_after_s)
+
+    def _on_applied(self, applied: Applied) -> None:
+        self.tally.note_applied(applied)
+        if self.reign is not None:
+            self.reign.on_applied(applied)

@@ -1,0 +1,198 @@
+"""Publishes completions: what the log decided, with dense ledger offsets, in the shared database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from ha.clock import Clock
+from replica.core.apply import Applied, judge_records
+from replica.core.follow import bounded_runs, open_behind
+from replica.core.settings import CoreSettings
+from replica.index.interface import Index
+from replica.log.interface import RequestLog
+from replica.notary.canonical import change_id
+from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.position import Position, begin
+from replica.notary.reading import CountedRequest, CountedSettlement
+from replica.notary.rules import Outcome, Verdict
+from replica.store.interface import NOTARISED, Completion, ParticipantStore
+
+CODE_OF = {
+    Outcome.NOTARISED: NOTARISED,
+    Outcome.TX_ID_REUSED: Code.TX_ID_REUSED.name,
+    Outcome.CONFLICT: Code.STATE_CONFLICT.name,
+    Outcome.TIME_WINDOW_CLOSED: Code.TIME_WINDOW_CLOSED.name,
+}
+
+
+def completions_of(applied: Applied) -> list[Completion]:
+    """The completions of a run of records, in log order: a function of the log alone, whoever computes it."""
+    completions: list[Completion] = []
+    for entry, verdict in applied.decided():
+        if isinstance(entry, CountedSettlement):
+            completions.extend(_of_settlement(entry))
+        elif verdict is not None:
+            completions.append(_of_request(entry, verdict))
+    return completions
+
+
+def _of_request(entry: CountedRequest, verdict: Verdict) -> Completion:
+    submission = entry.record.submission
+    return Completion(
+        entry.offset,
+        change_id(submission.user_id, submission.command_id, submission.act_as),
+        submission.user_id,
+        submission.command_id,
+        submission.act_as,
+        submission.submission_id,
+        entry.request.tx_id,
+        entry.content_digest,
+        CODE_OF[verdict.outcome],
+        verdict.notarised_offset,
+        entry.judged_us,
+        msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
+    )
+
+
+def _of_settlement(entry: CountedSettlement) -> list[Completion]:
+    return [
+        Completion(
+            entry.offset,
+            change_id(command.user_id, command.command_id, command.act_as),
+            command.user_id,
+            command.command_id,
+            command.act_as,
+            command.submission_id,
+            command.tx_id,
+            command.content_digest,
+            Code.SUBMISSION_NOT_SEQUENCED.name,
+            None,
+            entry.judged_us,
+        )
+        for command in entry.record.commands
+    ]
+
+
+async def publish_backlog(
+    request_log: RequestLog,
+    index: Index,
+    store: ParticipantStore,
+    applied_to: Position,
+    settings: CoreSettings,
+) -> int:
+    """Publish what lies between the published position and `applied_to`, from the log; returns the ledger end.
+
+    Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
+    position is ahead of the log, or was not read from it.
+    """
+    published = await store.published()
+    position = published.position or begin(applied_to.topic_id)
+    ledger_end = published.ledger_end
+    if position.offset > applied_to.offset:
+        raise LogRefused(f"completions are published to offset {position.offset}, the log ends at {applied_to.offset}")
+    if position.offset == applied_to.offset:
+        if position.digest != applied_to.digest or position.topic_id != applied_to.topic_id:
+            raise LogRefused(f"completions were published from another record at offset {position.offset}")
+        return ledger_end
+    reader = await open_behind(request_log, applied_to.topic_id, position)
+    try:
+        while position.offset < applied_to.offset:
+            room = min(settings.read_batch_max, applied_to.offset - position.offset)
+            records = await reader.read(room, settings.log_stall_max_s)
+            if not records:
+                raise LogUnavailable(f"no record behind offset {position.offset} within {settings.log_stall_max_s} s")
+            for run in bounded_runs(records, settings.read_batch_states_max):
+                applied, _ = judge_records(index, position, run)
+                ledger_end = await store.publish(completions_of(applied), applied.position)
+                position = applied.position
+    finally:
+        await reader.close()
+    return ledger_end
+
+
+class _Unpublished(msgspec.Struct):
+    completions: list[Completion]
+    position: Position
+    submissions: int  # of this activation, for the bound on what is in flight
+    states: int
+
+
+class Publisher:
+    """Publishes the runs it is given, in order, several in one transaction.
+
+    `run` ends only with an error: StoreUnavailable when the outcome of a transaction is unknown (the session is over
+    then), InvariantBroken when the database contradicts the log.
+    """
+
+    def __init__(
+        self,
+        store: ParticipantStore,
+        clock: Clock,
+        settings: CoreSettings,
+        on_published: Callable[[int, int], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._on_published = on_published
+        self._queue: deque[_Unpublished] = deque()
+        self._arrived = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.ledger_end = 0
+        self.position: Position | None = None
+
+    def add(self, applied: Applied, submissions: int, states: int) -> None:
+        """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published."""
+        self._queue.append(_Unpublished(completions_of(applied), applied.position, submissions, states))
+        self._arrived.set()
+        self._empty.clear()
+        if sum(len(item.completions) for item in self._queue) >= self._settings.publish_batch_max:
+            self._hurry.set()
+
+    def decided_changes(self) -> set[bytes]:
+        """Change ids of commands that are decided by the log and not published yet."""
+        return {completion.change_id for item in self._queue for completion in item.completions}
+
+    async def flush(self) -> None:
+        """Publish all that is queued without lingering; returns when done. Give it a deadline of your own."""
+        self._hurry.set()
+        await self._empty.wait()
+
+    async def run(self) -> None:
+        """Publish for ever."""
+        while True:
+            await self._arrived.wait()
+            if not self._hurry.is_set():
+                await self._linger()
+            await self._publish_some()
+
+    async def _linger(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.publish_linger_s):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    async def _publish_some(self) -> None:
+        taken: list[_Unpublished] = []
+        completions: list[Completion] = []
+        for item in self._queue:  # whole runs, so that the position fits; at least one
+            if taken and len(completions) + len(item.completions) > self._settings.publish_batch_max:
+                break
+            taken.append(item)
+            completions.extend(item.completions)
+        self.ledger_end = await self._store.publish(completions, taken[-1].position)
+        self.position = taken[-1].position
+        for item in taken:
+            self._queue.popleft()
+            self._on_published(item.submissions, item.states)
+        if not self._queue:
+            self._arrived.clear()
+            self._hurry.clear()
+            self._empty.set()

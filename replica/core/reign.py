@@ -1,0 +1,348 @@
+"""One activation of this replica, from the epoch to the purge: what exists only while it is active.
+
+The order of opening is the protocol (docs/architecture.md): epoch, log writer, lock verified, barrier, catch up to it,
+publish up to it, settle what can never be logged any more, serve. Nothing here decides a verdict; answers are what the
+log says once a record is read back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from ha.clock import Clock
+from ha.errors import ActivationFailed
+from replica.core.admission import Admission, Load, Waiting, send
+from replica.core.apply import Applied
+from replica.core.estimate import CompletionEstimate
+from replica.core.follow import Follower
+from replica.core.publish import CODE_OF, Publisher, publish_backlog
+from replica.core.settings import CoreSettings
+from replica.core.signer import Signer
+from replica.index.interface import Index
+from replica.link.interface import Replies
+from replica.log.interface import LogWriter, RequestLog
+from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.errors import Code, LogUnavailable, StoreUnavailable
+from replica.notary.position import Position
+from replica.notary.reading import CountedRequest
+from replica.notary.receipts import make_receipts
+from replica.notary.records import (
+    ACTIVATION_ID_BYTES,
+    FORMAT,
+    BarrierRecord,
+    RequestRecord,
+    SettledCommand,
+    SettlementRecord,
+    encode_record,
+)
+from replica.notary.requests import Submission
+from replica.notary.rules import RULES_VERSION, Outcome, Verdict
+from replica.store.interface import Command, ParticipantStore
+
+log = structlog.get_logger()
+
+_T = TypeVar("_T")
+_STALL_TICK_S = 0.1
+
+
+class Reign:
+    """An activation. `open`, then `submit` and `on_applied` while it lasts, then `close`; never opened again."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        database: str,
+        request_log: RequestLog,
+        index: Index,
+        follower: Follower,
+        store: ParticipantStore,
+        verify_lock: Callable[[], Awaitable[object]],
+        signer: Signer,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        settings: CoreSettings,
+        estimate: CompletionEstimate,
+        on_lost: Callable[[str], None],
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self._name = name
+        self._database = database
+        self._log = request_log
+        self._index = index
+        self._follower = follower
+        self._store = store
+        self._verify_lock = verify_lock
+        self._signer = signer
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._settings = settings
+        self._estimate = estimate
+        self._on_lost = on_lost
+        self._on_broken = on_broken
+        self.load = Load(settings)
+        self.epoch = 0
+        self.activation_id = b""
+        self.serving = False
+        self.steps_s: dict[str, float] = {}  # how long each step of the activation took
+        self._writer: LogWriter | None = None
+        self._sequence = 0
+        self._waiting: dict[int, Waiting] = {}
+        self._drained = asyncio.Event()
+        self._in_force_offset: int | None = None  # set once our barrier is applied
+        self._answered_at_s = clock.boottime_s()
+        self.publisher = Publisher(store, clock, settings, self.load.leave)
+        self._admission = Admission(
+            store=store,
+            publisher=self.publisher,
+            clock=clock,
+            settings=settings,
+            load=self.load,
+            estimate=estimate,
+            append=self._append,
+            answer_accepted=self._answer_accepted,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---- activation ----
+
+    async def open(self) -> None:
+        """Carry out the activation. Raises ActivationFailed, or the error of the step that failed."""
+        began_s = self._clock.boottime_s()
+
+        def done(step: str) -> None:
+            nonlocal began_s
+            now_s = self._clock.boottime_s()
+            self.steps_s[step], began_s = now_s - began_s, now_s
+
+        position = await self._in_time(self._follower.wait_for(lambda _: True), "the log was not reached")
+        await self._store.bind(position.topic_id)
+        self.epoch = await self._store.raise_epoch(position.epoch, self._name)
+        done("epoch")
+        self._writer = await self._log.open_writer()
+        done("open_log")
+        await self._verify_lock()
+        done("verify_lock")
+        position = await self._put_barrier_in_force()
+        done("barrier")
+        self.publisher.ledger_end = await publish_backlog(self._log, self._index, self._store, position, self._settings)
+        self.publisher.position = position
+        done("publish_backlog")
+        self._start(self.publisher.run(), "publish")
+        await self._settle()
+        done("settle")
+        self._start(self._admission.run(), "admit")
+        self._start(self._watch_for_stall(), "watch")
+        self.serving = True
+
+    async def _put_barrier_in_force(self) -> Position:
+        """Append our barrier until one reads back in force; each try above every epoch seen. Ends under a deadline."""
+        writer = self._require_writer()
+        deadline_s = self._clock.boottime_s() + 2 * self._settings.log_stall_max_s
+        while True:
+            self.activation_id = self._random_bytes(ACTIVATION_ID_BYTES)
+            epoch = self.epoch
+            barrier = BarrierRecord(epoch, self.activation_id, self._name, self._database, FORMAT, RULES_VERSION)
+            writer.append(encode_record(barrier))
+            wait_s = max(0.0, deadline_s - self._clock.boottime_s())
+            try:
+                async with asyncio.timeout(wait_s):
+                    position = await self._follower.wait_for(partial(_has_epoch, epoch))
+            except TimeoutError:
+                raise ActivationFailed(f"the barrier of epoch {epoch} did not read back") from None
+            if position.barrier == barrier:
+                return position
+            log.warning("barrier_void", epoch=epoch, in_force=position.epoch)
+            self.epoch = await self._store.raise_epoch(position.epoch, self._name)
+
+    async def _settle(self) -> None:
+        """Reject, through the log, every command that is pending: its record can never count any more."""
+        while pending := await self._store.pending(self._settings.settlement_batch_max):
+            sequence = self._next_sequence()
+            record = SettlementRecord(FORMAT, self.activation_id, sequence, tuple(_settled(c) for c in pending))
+            published_to = self._follower.applied_offset
+            self._require_writer().append(encode_record(record))
+            await self._in_time(
+                self._follower.wait_for(partial(_has_seen, sequence)),
+                "a settlement did not read back",
+            )
+            await self._in_time(self.publisher.flush(), "a settlement was not published")
+            log.info("commands_settled", count=len(pending), behind_offset=published_to)
+
+    async def _in_time(self, step: Awaitable[_T], problem: str) -> _T:
+        try:
+            async with asyncio.timeout(2 * self._settings.log_stall_max_s):
+                return await step
+        except TimeoutError:
+            raise ActivationFailed(problem) from None
+
+    # ---- while active ----
+
+    def submit(self, replies: Replies, batch: list[tuple[int, Submission]]) -> None:
+        """Take a front end's submissions; each ticket gets its answer later."""
+        self._admission.offer(batch, replies)
+
+    async def confirm_lock(self) -> None:
+        """Return once a statement on the lock session was answered that was sent after this call."""
+        await self._verify_lock()
+
+    def on_applied(self, applied: Applied) -> None:
+        """Take note of records that the follower has applied: answer those who wait, and queue completions."""
+        barrier = applied.position.barrier
+        if self._in_force_offset is None:
+            if barrier is not None and barrier.activation_id == self.activation_id:
+                self._in_force_offset = applied.position.offset  # published by `open`, together with what lies before
+            return
+        answered = self._match(applied)
+        self.publisher.add(applied, len(answered), sum(waiting.states for waiting, _, _ in answered))
+        if answered:
+            self._answer_decided(answered)
+        if barrier is None or barrier.activation_id != self.activation_id:
+            self._on_lost("a higher barrier is in force")
+
+    def _match(self, applied: Applied) -> list[tuple[Waiting, CountedRequest, Verdict]]:
+        answered = []
+        for entry, verdict in applied.decided():
+            if isinstance(entry, CountedRequest) and verdict is not None:
+                if entry.record.activation_id != self.activation_id:
+                    continue
+                waiting = self._waiting.pop(entry.record.sequence, None)
+                if waiting is not None:
+                    answered.append((waiting, entry, verdict))
+        if not self._waiting:
+            self._drained.set()
+        return answered
+
+    def _answer_decided(self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]]) -> None:
+        """Answer a batch with one signature for all that were notarised in it."""
+        now_s = self._clock.boottime_s()
+        self._estimate.note_batch(sum(waiting.states for waiting, _, _ in answered), now_s - self._answered_at_s)
+        self._answered_at_s = now_s
+        notarised = [
+            (entry.request.tx_id, entry.content_digest)
+            for _, entry, verdict in answered
+            if verdict.outcome is Outcome.NOTARISED
+        ]
+        receipts = iter(make_receipts(notarised, self._signer.public_key, self._signer.sign))
+        answers: list[tuple[Waiting, Answer]] = []
+        for waiting, entry, verdict in answered:
+            answer: Answer
+            if verdict.notarised_offset is not None:
+                answer = Notarised(
+                    entry.request.tx_id,
+                    entry.content_digest,
+                    verdict.notarised_offset,
+                    entry.offset,
+                    False,
+                    next(receipts),
+                )
+            else:
+                judged_us = entry.judged_us if verdict.outcome is Outcome.TIME_WINDOW_CLOSED else None
+                answer = Refused(
+                    CODE_OF[verdict.outcome], entry.request.tx_id, entry.offset, verdict.conflicts, judged_us
+                )
+            answers.append((waiting, answer))
+        send(answers)
+
+    def _answer_accepted(self, accepted: Sequence[tuple[Waiting, int]]) -> None:
+        """Give recorded answers again: the command was accepted before, its transaction is in the log."""
+        contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
+        receipts = make_receipts(contents, self._signer.public_key, self._signer.sign)
+        send(
+            (waiting, Notarised(waiting.command.tx_id, waiting.command.content_digest, offset, None, True, receipt))
+            for (waiting, offset), receipt in zip(accepted, receipts, strict=True)
+        )
+
+    def _append(self, waiting: Waiting) -> None:
+        """Log an admitted submission; it waits by its sequence number, never by its transaction id."""
+        sequence = self._next_sequence()
+        record = RequestRecord(FORMAT, self.activation_id, sequence, self._clock.wall_us(), waiting.submission)
+        self._waiting[sequence] = waiting
+        self._drained.clear()
+        try:
+            self._require_writer().append(encode_record(record))
+        except LogUnavailable as error:
+            # pending in the database and not in the log: only another activation may settle it
+            self._on_lost(f"the log took no record: {error.detail}")
+
+    async def _watch_for_stall(self) -> None:
+        """Step down when our oldest record does not read back; ticks count, so that a suspended process does not."""
+        oldest, ticks = -1, 0
+        while True:
+            await self._clock.sleep_s(_STALL_TICK_S)
+            first = next(iter(self._waiting), -1)
+            ticks = ticks + 1 if first >= 0 and first == oldest else 0
+            oldest = first
+            if ticks * _STALL_TICK_S >= self._settings.log_stall_max_s:
+                self._on_lost(f"record {oldest} did not read back for {self._settings.log_stall_max_s} s")
+                return
+
+    # ---- the end ----
+
+    async def close(self) -> None:
+        """Stop serving, let what is on its way be answered briefly, purge the rest, and answer it as unknown."""
+        was_serving, self.serving = self.serving, False
+        untouched, unclear = self._admission.abandon()
+        send(
+            (w, NotNow(Code.NOT_ACTIVE.name, "the replica stepped down", self._settings.retry_after_s))
+            for w in untouched
+        )
+        if was_serving and self._waiting:
+            try:
+                async with asyncio.timeout(self._settings.drain_answers_s):
+                    await self._drained.wait()
+            except TimeoutError:
+                pass
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._writer is not None:
+            await self._writer.close()
+        unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", self._settings.retry_after_s)
+        send((waiting, unknown) for waiting in (*unclear, *self._waiting.values()))
+        self._waiting.clear()
+
+    def _start(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = asyncio.create_task(self._run(work), name=name)
+        self._tasks.append(task)
+
+    async def _run(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except StoreUnavailable as error:
+            self._on_lost(f"the database did not answer: {error.detail}")
+        except Exception as error:  # a bug or bad data: the process must end, and is told so
+            self._on_broken(error)
+
+    def _next_sequence(self) -> int:
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        return sequence
+
+    def _require_writer(self) -> LogWriter:
+        if self._writer is None:
+            raise ActivationFailed("the log is not open for writing")
+        return self._writer
+
+
+def _settled(command: Command) -> SettledCommand:
+    return SettledCommand(
+        command.user_id,
+        command.command_id,
+        command.act_as,
+        command.submission_id,
+        command.tx_id,
+        command.content_digest,
+    )
+
+
+def _has_epoch(epoch: int, position: Position) -> bool:
+    return position.epoch >= epoch
+
+
+def _has_seen(sequence: int, position: Position) -> bool:
+    return any(start <= sequence < end for start, end in position.seen)

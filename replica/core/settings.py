@@ -1,0 +1,52 @@
+"""Settings of the core: bounds and waits of admission, applying, publishing and activation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class CoreSettings(BaseModel):
+    """How one replica's core works. No setting changes a verdict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    standby: Literal["following", "disconnected"] = Field(
+        "following",
+        description="What a passive does: keep its own index warm from the log, or stay away from the log altogether.",
+    )
+    in_flight_max: int = Field(
+        20_000, ge=1, description="Submissions between admission and published completion; past it, 503 OVERLOADED."
+    )
+    states_in_flight_max: int = Field(
+        400_000, ge=10_000, description="States (inputs and references) of those submissions together."
+    )
+    admit_batch_max: int = Field(
+        500, ge=1, le=5_000, description="Submissions recorded in one database round trip; keeps each statement short."
+    )
+    read_batch_max: int = Field(
+        500, ge=1, le=5_000, description="Records judged and applied at a time; keeps the heartbeat from waiting."
+    )
+    read_batch_states_max: int = Field(
+        20_000, ge=10_000, description="States judged at a time: records above it go into the next batch."
+    )
+    publish_batch_max: int = Field(1_000, ge=1, le=5_000, description="Completions published in one transaction.")
+    publish_linger_s: float = Field(
+        0.02, ge=0, le=1, description="How long completions gather before they are published; answers do not wait."
+    )
+    read_wait_s: float = Field(0.5, gt=0, le=5, description="Longest wait for the next record before looking around.")
+    log_stall_max_s: float = Field(
+        2.0, gt=0, description="An active that cannot read its own record back for this long steps down."
+    )
+    log_retry_s: float = Field(0.25, gt=0, description="Pause before the log is tried again after it failed.")
+    drain_answers_s: float = Field(
+        0.2,
+        ge=0,
+        description="How long a step-down waits for records on their way, before it purges and answers unknown.",
+    )
+    retry_after_s: float = Field(0.2, gt=0, description="What clients are told to wait while no replica is active.")
+    deduplication_max_s: float = Field(
+        7 * 86_400.0, gt=0, description="How long an accepted command blocks another run of the same command id."
+    )
+    settlement_batch_max: int = Field(1_000, ge=1, le=1_000, description="Commands named in one settlement record.")
