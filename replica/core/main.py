@@ -15,12 +15,12 @@ from pathlib import Path
 
 import structlog
 import uvloop
+from ha.election.driver import Election, Role
+from ha.health import HealthListener, LoopPulse, Probes
 
 from ha.clock import Clock, SystemClock
-from ha.election.driver import Election, Role
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError
-from ha.health import HealthListener, LoopPulse, Probes
 from ha.lock.postgres import PostgresLockSession
 from replica.core.front_ends import FrontEnds
 from replica.core.logs import set_up_logging

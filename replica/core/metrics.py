@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from ha.election.driver import Election, Role
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ha.clock import Clock
-from ha.election.driver import Election, Role
 from replica.core.participant import CoreSession, Participant
 
 

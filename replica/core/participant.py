@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 import structlog
-
-from ha.clock import Clock
 from ha.election.core import Readiness
 from ha.election.driver import Role
+
+from ha.clock import Clock
 from ha.errors import ActivationFailed, HaError
 from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.core.apply import Applied
