@@ -1,6 +1,7 @@
 """The small interface between front ends and core: what a front end may ask, and what it is told.
 
-Tests run both sides in one process; a replica has the Unix-socket form between its processes.
+A front end sees a `Participant`. The core implements a `Handler` and answers through `Replies`. Tests run both sides in
+one process (`replica.link.memory`); a replica has the Unix-socket form between its processes (`replica.link.unix`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,14 @@ from typing import Protocol
 
 import msgspec
 
-from replica.notary.answers import Answer
+from replica.notary.answers import Answer, NotNow
+from replica.notary.errors import Code
 from replica.notary.requests import Submission
+
+TicketedAnswer = tuple[int, Answer]
+TicketedSubmission = tuple[int, Submission]
+TicketedLookUp = tuple[int, bytes]
+"""What travels with its ticket, a number that the front end chose; a look-up names a transaction id."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -20,6 +27,16 @@ class Standing(msgspec.Struct, frozen=True):
     active: bool
     epoch: int
     retry_after_s: float
+
+    def as_passive(self) -> Standing:
+        """The same, but not active: for a core that is not heard."""
+        return Standing(False, self.epoch, self.retry_after_s)
+
+
+def refuse_as_passive(standing: Standing) -> NotNow:
+    """The answer to whatever is asked of a replica that is not active."""
+    detail = f"this replica is passive; the newest epoch it knows of is {standing.epoch}"
+    return NotNow(Code.NOT_ACTIVE.name, detail, standing.retry_after_s)
 
 
 class Participant(Protocol):
@@ -34,3 +51,33 @@ class Participant(Protocol):
 
     async def look_up(self, tx_id: bytes) -> Answer:
         """Whether a transaction was notarised: Notarised, Refused with TX_NOT_FOUND, or NotNow."""
+
+
+class Replies(Protocol):
+    """Where the answers for one front end go. Hashable, so that the core can group a batch of answers by it."""
+
+    def send(self, answers: Sequence[TicketedAnswer]) -> None:
+        """Hand over answers at once: call it once per front end and answered batch.
+
+        Never waits and never raises; answers for a front end that is gone are dropped, as nobody waits for them.
+        """
+
+
+class Handler(Protocol):
+    """The core as the link sees it. Called on the core's event loop; every method returns at once and never raises.
+
+    Each ticket gets exactly one answer through `replies`, sooner or later and in any order; a NotNow is one. What
+    comes in was checked by the front end: canonical bytes, ids, registry, signature.
+    """
+
+    def standing(self) -> Standing:
+        """The role at this moment; asked before each word to the front ends."""
+
+    def submit(self, replies: Replies, batch: list[TicketedSubmission]) -> None:
+        """Take submissions that came together, in the order in which they are to be logged.
+
+        A front end may not have heard yet that this replica is passive: the handler checks by itself.
+        """
+
+    def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:
+        """Take look-ups that came together."""

@@ -1,0 +1,84 @@
+"""What the front ends count. They tell the core once in a while, so that a replica has one page of metrics."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_BUCKETS = len(LATENCY_BOUNDS_S) + 1  # the last one has no upper bound
+
+
+class Latency(msgspec.Struct):
+    """A histogram of seconds: one count a bucket, not cumulative, and the sum."""
+
+    buckets: list[int] = msgspec.field(default_factory=lambda: [0] * _BUCKETS)
+    sum_s: float = 0.0
+
+    def observe(self, duration_s: float) -> None:
+        """Count one duration."""
+        self.buckets[bisect_left(LATENCY_BOUNDS_S, duration_s)] += 1
+        self.sum_s += duration_s
+
+    def add(self, other: Latency) -> None:
+        """Count what the other has counted."""
+        self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
+        self.sum_s += other.sum_s
+
+
+class ApiCounts(msgspec.Struct):
+    """Numbers of one front end since its start, or of several added up; `connections` and `in_flight` are of now.
+
+    `requests` counts by "route status", `answers` counts submissions and look-ups by code, `latency` is by route.
+    """
+
+    requests: dict[str, int] = msgspec.field(default_factory=dict)
+    answers: dict[str, int] = msgspec.field(default_factory=dict)
+    latency: dict[str, Latency] = msgspec.field(default_factory=dict)
+    signatures_good: int = 0
+    signatures_bad: int = 0
+    connections: int = 0
+    in_flight: int = 0
+
+    def add(self, other: ApiCounts) -> None:
+        """Count what the other has counted."""
+        for mine, theirs in ((self.requests, other.requests), (self.answers, other.answers)):
+            for key, count in theirs.items():
+                mine[key] = mine.get(key, 0) + count
+        for route, latency in other.latency.items():
+            self.latency.setdefault(route, Latency()).add(latency)
+        self.signatures_good += other.signatures_good
+        self.signatures_bad += other.signatures_bad
+        self.connections += other.connections
+        self.in_flight += other.in_flight
+
+
+def metric_families(counts: ApiCounts) -> Iterator[Metric]:
+    """The counts for a Prometheus registry's collector."""
+    requests = CounterMetricFamily("notary_api_requests", "HTTP requests answered", labels=["route", "status"])
+    for key, count in sorted(counts.requests.items()):
+        route, _, status = key.rpartition(" ")
+        requests.add_metric([route, status], count)
+    yield requests
+    answers = CounterMetricFamily("notary_api_answers", "Submissions and look-ups answered", labels=["code"])
+    for code, count in sorted(counts.answers.items()):
+        answers.add_metric([code], count)
+    yield answers
+    seconds = HistogramMetricFamily("notary_api_request_seconds", "Time to answer an HTTP request", labels=["route"])
+    for route, latency in sorted(counts.latency.items()):
+        seconds.add_metric([route], _cumulative(latency), latency.sum_s)
+    yield seconds
+    signatures = CounterMetricFamily("notary_api_signature_checks", "Request signatures checked", labels=["result"])
+    signatures.add_metric(["good"], counts.signatures_good)
+    signatures.add_metric(["bad"], counts.signatures_bad)
+    yield signatures
+    yield GaugeMetricFamily("notary_api_connections", "Client connections open", value=counts.connections)
+    yield GaugeMetricFamily("notary_api_in_flight", "Submissions and look-ups under way", value=counts.in_flight)
+
+
+def _cumulative(latency: Latency) -> list[tuple[str, float]]:
+    bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
+    return [(bound, sum(latency.buckets[: at + 1])) for at, bound in enumerate(bounds)]

@@ -1,0 +1,60 @@
+"""The link without a socket: front end and core in one process and event loop, for tests and the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from replica.link.interface import Handler, Standing, TicketedAnswer, refuse_as_passive
+from replica.link.tickets import Tickets
+from replica.notary.answers import Answer
+from replica.notary.requests import Submission
+
+
+class MemoryLink:
+    """A `Participant` over a handler, and the `Replies` of what it asks. Answers arrive in a later turn of the loop."""
+
+    def __init__(self, handler: Handler, answer_max_s: float = 15.0) -> None:
+        self._handler = handler
+        self._loop = asyncio.get_running_loop()
+        self._answer_max_s = answer_max_s
+        self._tickets = Tickets(answer_max_s)
+        self._is_cut = False
+
+    @property
+    def standing(self) -> Standing:
+        """The handler's standing; passive once the link is cut."""
+        standing = self._handler.standing()
+        return standing.as_passive() if self._is_cut else standing
+
+    async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
+        """See Participant."""
+        if not submissions:
+            return []
+        standing = self.standing
+        if not standing.active:
+            return [refuse_as_passive(standing)] * len(submissions)
+        call = self._tickets.open(len(submissions))
+        self._loop.call_later(self._answer_max_s, self._tickets.expire)
+        self._handler.submit(self, list(enumerate(submissions, call.first)))
+        return await call.future
+
+    async def look_up(self, tx_id: bytes) -> Answer:
+        """See Participant."""
+        standing = self.standing
+        if not standing.active:
+            return refuse_as_passive(standing)
+        call = self._tickets.open(1)
+        self._loop.call_later(self._answer_max_s, self._tickets.expire)
+        self._handler.look_up(self, [(call.first, tx_id)])
+        return (await call.future)[0]
+
+    def send(self, answers: Sequence[TicketedAnswer]) -> None:
+        """See Replies."""
+        if not self._is_cut:
+            self._loop.call_soon(self._tickets.settle, answers)
+
+    def cut(self) -> None:
+        """The front end loses its core: what waits is unknown, and from now on the core counts as passive."""
+        self._is_cut = True
+        self._tickets.abandon()

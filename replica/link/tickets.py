@@ -1,0 +1,89 @@
+"""The front end's side of the book-keeping: who waits for which ticket, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import takewhile
+
+from replica.link.interface import TicketedAnswer
+from replica.notary.answers import Answer, NotNow
+from replica.notary.errors import Code
+
+UNKNOWN = NotNow(Code.OUTCOME_UNKNOWN.name, "the core took the request and did not answer", 0.5)
+"""What stands in the place of an answer until it comes."""
+
+
+class Call:
+    """Questions asked together: tickets from `first` on, and the future that gets all their answers."""
+
+    __slots__ = ("answers", "deadline_s", "first", "future", "missing_count")
+
+    def __init__(self, first: int, count: int, deadline_s: float, future: asyncio.Future[list[Answer]]) -> None:
+        self.first = first
+        self.answers: list[Answer] = [UNKNOWN] * count
+        self.missing_count = count
+        self.deadline_s = deadline_s
+        self.future = future
+
+    def finish(self) -> None:
+        """Resolve the future with what is known; who asked may have gone meanwhile."""
+        if not self.future.done():
+            self.future.set_result(self.answers)
+
+
+class Tickets:
+    """Open calls and their tickets.
+
+    A ticket stays open until the core answers it, even when nobody waits for it any more: so their number bounds what
+    the core has on its hands for this front end.
+    """
+
+    def __init__(self, answer_max_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._answer_max_s = answer_max_s
+        self._next = 0
+        self._by_ticket: dict[int, Call] = {}
+        self._waiting: dict[int, Call] = {}  # by first ticket, so oldest first and ordered by deadline as well
+
+    @property
+    def open_count(self) -> int:
+        """Tickets that the core has not answered."""
+        return len(self._by_ticket)
+
+    def open(self, count: int) -> Call:
+        """Take `count` new tickets in a row."""
+        first = self._next
+        self._next = first + count
+        call = Call(first, count, self._loop.time() + self._answer_max_s, self._loop.create_future())
+        self._waiting[first] = call
+        for ticket in range(first, first + count):
+            self._by_ticket[ticket] = call
+        return call
+
+    def settle(self, answers: Iterable[TicketedAnswer]) -> None:
+        """Note answers of the core; those of calls that were given up change nothing."""
+        for ticket, answer in answers:
+            call = self._by_ticket.pop(ticket, None)
+            if call is None or call.first not in self._waiting:
+                continue
+            call.answers[ticket - call.first] = answer
+            call.missing_count -= 1
+            if not call.missing_count:
+                del self._waiting[call.first]
+                call.finish()
+
+    def expire(self) -> None:
+        """Give up the calls that have waited for `answer_max_s`."""
+        now_s = self._loop.time()
+        for call in list(takewhile(lambda call: call.deadline_s <= now_s, self._waiting.values())):
+            del self._waiting[call.first]
+            call.finish()
+
+    def abandon(self) -> None:
+        """Give up all calls: the core will not be heard again."""
+        calls = list(self._waiting.values())
+        self._waiting.clear()
+        self._by_ticket.clear()
+        for call in calls:
+            call.finish()
