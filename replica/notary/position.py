@@ -38,7 +38,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return 0 if self.barrier is None else self.barrier.epoch
 
 
+class _Versioned(msgspec.Struct, array_like=True):
+    version: int  # first in every version; whatever follows is skipped
+
+
 _encoder = msgspec.msgpack.Encoder()
+_version_decoder = msgspec.msgpack.Decoder(_Versioned)
 _decoder = msgspec.msgpack.Decoder(Position)
 
 
@@ -55,9 +60,12 @@ def encode_position(position: Position) -> bytes:
 def decode_position(raw: bytes) -> Position:
     """A stored position. Raises FormatUnknown when a newer release wrote it, or when the bytes are damaged."""
     try:
+        version = _version_decoder.decode(raw).version
+        if version != POSITION_VERSION:
+            raise FormatUnknown(f"a stored position has version {version}, this release knows {POSITION_VERSION}")
         position = _decoder.decode(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatUnknown(f"a stored position cannot be read: {error}") from None
-    if position.version != POSITION_VERSION:
-        raise FormatUnknown(f"a stored position has version {position.version}, this release knows {POSITION_VERSION}")
+    if _encoder.encode(position) != raw:
+        raise FormatUnknown("a stored position cannot be read: its bytes are not those that encode it")
     return position

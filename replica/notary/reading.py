@@ -56,10 +56,11 @@ class CountedRequest(msgspec.Struct, frozen=True):
 
 
 class CountedSettlement(msgspec.Struct, frozen=True):
-    """A settlement record that counts."""
+    """A settlement record that counts. `judged_us` is the highest stamp before it."""
 
     offset: int
     record: SettlementRecord
+    judged_us: int
 
 
 Counted = CountedRequest | CountedSettlement
@@ -157,7 +158,7 @@ class _Run:
     def _settlement(self, record: SettlementRecord) -> VoidReason | None:
         if not _first_time(self.seen, record.sequence):
             return VoidReason.REPEAT
-        self.counted.append(CountedSettlement(self.offset, record))
+        self.counted.append(CountedSettlement(self.offset, record, self.stamp_us))
         return None
 
     def reading(self) -> Reading:

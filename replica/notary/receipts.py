@@ -10,6 +10,7 @@ from nacl.signing import VerifyKey
 
 from replica.notary.errors import BadRequest
 from replica.notary.merkle import inclusion_path, leaf_hash, root_from_path, tree_levels
+from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES, TX_ID_BYTES
 
 RECEIPT_TAG = b"notary/receipt/1"
 PATH_MAX = 32
@@ -64,11 +65,13 @@ def make_receipts(
 
 def verify_receipt(receipt: Receipt, notary_key: bytes) -> bool:
     """Whether the receipt proves, by this key, that the transaction was notarised with this content."""
-    if receipt.notary_key != notary_key:
+    if receipt.notary_key != notary_key or receipt.tree_size >= 2**32:
         return False
+    if len(receipt.tx_id) != TX_ID_BYTES or len(receipt.content_digest) != DIGEST_BYTES:
+        return False  # the leaf hashes both in a row: other lengths would move the border between them
     leaf = leaf_hash(receipt.tx_id, receipt.content_digest)
     root = root_from_path(leaf, receipt.leaf_index, receipt.tree_size, receipt.path)
-    if root is None or receipt.tree_size >= 2**32:
+    if root is None:
         return False
     return signature_holds(notary_key, statement(receipt.tree_size, root), receipt.signature)
 
@@ -100,13 +103,13 @@ def receipt_from_document(document: ReceiptDocument) -> Receipt:
     if len(document.path) > PATH_MAX:
         raise BadRequest(f"a receipt's path has at most {PATH_MAX} hashes")
     return Receipt(
-        _bytes_of("tx_id", document.tx_id, 32),
-        _bytes_of("content_digest", document.content_digest, 32),
+        _bytes_of("tx_id", document.tx_id, TX_ID_BYTES),
+        _bytes_of("content_digest", document.content_digest, DIGEST_BYTES),
         document.leaf_index,
         document.tree_size,
         tuple([_bytes_of("path", node, 32) for node in document.path]),
         _bytes_of("notary_key", document.notary_key, 32),
-        _bytes_of("signature", document.signature, 64),
+        _bytes_of("signature", document.signature, SIGNATURE_BYTES),
     )
 
 
@@ -115,6 +118,6 @@ def _bytes_of(name: str, text: str, size: int) -> bytes:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
-    if len(raw) != size:
+    if len(raw) != size or len(text) != 2 * size:  # `fromhex` skips spaces
         raise BadRequest(f"{name} is {2 * size} hexadecimal digits")
     return raw

@@ -3,65 +3,77 @@
 Three kinds. A *barrier* opens an activation; its layout is fixed for ever, so that each release can read each barrier.
 A *request* is one submission. A *settlement* names commands that were accepted but can never reach the log any more.
 Request and settlement records begin with kind, format, activation id and sequence number in every format.
+
+The bounds in the types are part of the format: what breaks one is undecodable, so that nothing that counts can fail to
+fit a position or a database column later. No element may follow the last one; a reader would have to skip it.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Annotated
 
 import msgspec
 
-from replica.notary.requests import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Submission
+from replica.notary.errors import BadRequest
+from replica.notary.requests import DIGEST_BYTES, TIME_MAX_US, TX_ID_BYTES, Submission, check_command
 
 FORMAT = 1  # the newest record format that this release writes and reads
 FORMATS_KNOWN = frozenset({1})
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
 SETTLED_PER_RECORD = 1_000  # keeps a settlement record far below RECORD_MAX_BYTES
+BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
+
+ActivationId = Annotated[bytes, msgspec.Meta(min_length=ACTIVATION_ID_BYTES, max_length=ACTIVATION_ID_BYTES)]
+BarrierText = Annotated[str, msgspec.Meta(max_length=BARRIER_TEXT_MAX)]
+Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
 
 
-class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
     """Opens an activation. The layout never changes.
 
     `database` names the database cluster that granted the epoch: `postgres:<system identifier>:<timeline>`.
     """
 
-    epoch: int
-    activation_id: bytes
-    replica: str
-    database: str
+    epoch: Epoch
+    activation_id: ActivationId
+    replica: BarrierText
+    database: BarrierText
     record_format: int
     rules_version: int
 
 
-class RequestRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
     """One submission. `stamp_us` is the submission time by the active's clock, in microseconds UTC."""
 
     format: int
-    activation_id: bytes
-    sequence: int
-    stamp_us: int
+    activation_id: ActivationId
+    sequence: Sequence
+    stamp_us: StampUs
     submission: Submission
 
 
-class SettledCommand(msgspec.Struct, frozen=True, array_like=True):
+class SettledCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A command that was accepted by an earlier activation and is not in the log: rejected, may be resubmitted."""
 
     user_id: str
     command_id: str
     act_as: tuple[str, ...]
     submission_id: str
-    tx_id: bytes
-    content_digest: bytes
+    tx_id: Annotated[bytes, msgspec.Meta(min_length=TX_ID_BYTES, max_length=TX_ID_BYTES)]
+    content_digest: Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 
 
-class SettlementRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class SettlementRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     """Settles commands of earlier activations; each gets its completion from this record."""
 
     format: int
-    activation_id: bytes
-    sequence: int
-    commands: tuple[SettledCommand, ...]
+    activation_id: ActivationId
+    sequence: Sequence
+    commands: Annotated[tuple[SettledCommand, ...], msgspec.Meta(max_length=SETTLED_PER_RECORD)]
 
 
 Record = BarrierRecord | RequestRecord | SettlementRecord
@@ -87,26 +99,18 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
     """A record from the log's bytes, read in the format that the barrier in force names. Raises Undecodable."""
     try:
         if value[:2] == _BARRIER_HEAD:
-            barrier = _barrier_decoder.decode(value)
-            _check(len(barrier.activation_id) == ACTIVATION_ID_BYTES and barrier.epoch > 0, "activation id or epoch")
-            return barrier
+            return _barrier_decoder.decode(value)
         record = _format_1_decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # a validation error is a decode error as well
+        if record.format != format_in_force:
+            raise Undecodable(f"format {record.format}, in force is {format_in_force}")
+        commands = (record.submission,) if isinstance(record, RequestRecord) else record.commands
+        for command in commands:
+            check_command(command.user_id, command.command_id, command.act_as, command.submission_id)
+        return record
+    except (msgspec.DecodeError, UnicodeDecodeError, BadRequest) as error:  # a validation error is a decode error too
         raise Undecodable(str(error)) from None
-    _check(record.format == format_in_force, f"format {record.format}, in force is {format_in_force}")
-    _check(len(record.activation_id) == ACTIVATION_ID_BYTES and record.sequence >= 0, "activation id or sequence")
-    if type(record) is RequestRecord:
-        submission = record.submission
-        _check(len(submission.public_key) == PUBLIC_KEY_BYTES, "public key")
-        _check(len(submission.signature) == SIGNATURE_BYTES, "signature")
-    return record
 
 
 def record_digest(value: bytes) -> bytes:
     """SHA-256 of a record's bytes: ties a position to the log it was read from."""
     return sha256(value).digest()
-
-
-def _check(holds: bool, what: str) -> None:
-    if not holds:
-        raise Undecodable(f"bad {what}")

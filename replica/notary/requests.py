@@ -6,6 +6,9 @@ used as the index's key, so no step on the way converts it.
 
 from __future__ import annotations
 
+import re
+from typing import Annotated
+
 import msgspec
 
 from replica.notary.errors import BadRequest, Code
@@ -17,10 +20,14 @@ PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 STATES_LIMIT = 10_000  # inputs + references stay below it; a larger request would hold everybody else up
 INDEX_MAX = 2**32 - 1
-PARTY_MAX_BYTES = 512
-ID_MAX_BYTES = 255  # user_id, command_id, submission_id and each of act_as, in UTF-8
+PARTY_MAX_BYTES = 512  # the party and each of act_as, in UTF-8
+ID_MAX_BYTES = 255  # user_id, command_id and submission_id, in UTF-8
 ACT_AS_MAX = 16
 TIME_MAX_US = 2**63 - 1
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi overrides
+
+PublicKey = Annotated[bytes, msgspec.Meta(min_length=PUBLIC_KEY_BYTES, max_length=PUBLIC_KEY_BYTES)]
+Signature = Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 
 
 class TimeWindow(msgspec.Struct, frozen=True, gc=False):
@@ -49,15 +56,15 @@ class Request(msgspec.Struct, frozen=True):
         return len(self.inputs) + len(self.references)
 
 
-class Submission(msgspec.Struct, frozen=True, array_like=True):
+class Submission(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A signed request and the command it was submitted under; this is what a request record carries.
 
-    `request` holds the canonical bytes, verbatim as signed. Ids are text of 1 to 255 bytes; `act_as` is sorted.
+    `request` holds the canonical bytes, verbatim as signed. The rest is bounded by `check_command`; `act_as` is sorted.
     """
 
     request: bytes
-    public_key: bytes
-    signature: bytes
+    public_key: PublicKey
+    signature: Signature
     user_id: str
     command_id: str
     act_as: tuple[str, ...]
@@ -77,12 +84,12 @@ def parse_state_ref(text: str) -> bytes:
     """State reference from its text form, `<64 hexadecimal digits>:<index>`. Raises BadRequest."""
     tx_id, colon, index = text.partition(":")
     if colon and len(tx_id) == 2 * TX_ID_BYTES and index.isascii() and index.isdecimal() and len(index) <= 10:
-        number = int(index)
-        if number <= INDEX_MAX:
-            try:
-                return bytes.fromhex(tx_id) + number.to_bytes(4, "big")
-            except ValueError:
-                pass
+        try:
+            ref = bytes.fromhex(tx_id) + int(index).to_bytes(4, "big")
+        except (ValueError, OverflowError):
+            ref = b""
+        if len(ref) == STATE_REF_BYTES:  # `fromhex` skips spaces
+            return ref
     raise BadRequest(f"a state is '<64 hexadecimal digits>:<index 0..{INDEX_MAX}>', not {text[:90]!r}")
 
 
@@ -141,7 +148,7 @@ def check_command(user_id: str, command_id: str, act_as: tuple[str, ...], submis
         raise BadRequest(f"act_as names 1 to {ACT_AS_MAX} parties, not {len(act_as)}")
     for party in act_as:
         _check_text("act_as", party, PARTY_MAX_BYTES)
-    if len(set(act_as)) != len(act_as):
+    if len(act_as) > 1 and len(set(act_as)) != len(act_as):
         raise BadRequest("act_as names a party twice")
 
 
@@ -167,11 +174,18 @@ def _check_window(window: TimeWindow) -> None:
 
 
 def _check_text(name: str, text: str, max_bytes: int) -> None:
+    """Refuse text that is too long or cannot be printed, by a fixed list of characters.
+
+    Readers of the log call this to tell what is void, so it must not change with the interpreter: outside ASCII,
+    `str.isprintable` follows the Unicode version that a Python release happens to know.
+    """
+    if text.isascii() and text.isprintable() and 0 < len(text) <= max_bytes:
+        return  # the usual case, judged without encoding
     try:
-        size = len(text) if text.isascii() else len(text.encode())
+        size = len(text.encode())
     except UnicodeEncodeError:
         raise BadRequest(f"{name} is not valid Unicode text") from None
-    if not 1 <= size <= max_bytes:
+    if not 0 < size <= max_bytes:
         raise BadRequest(f"{name} has 1 to {max_bytes} bytes, not {size}")
-    if not text.isprintable():
+    if _UNPRINTABLE.search(text):
         raise BadRequest(f"{name} has a character that cannot be printed")
