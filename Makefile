@@ -1,0 +1,55 @@
+# `make setup` prepares the machine and the clone; most targets call it, and when all is there it takes a second.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+BIN := .venv/bin
+
+.PHONY: help setup run test check fmt bench faults faults-quick soak dist lock kafka-checksums clean
+
+help: ## Show these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Prepare a Debian machine: system packages, .venv, Apache Kafka (a second run takes seconds)
+	@scripts/setup.sh
+
+run: setup ## Bring up the whole cluster, notarise, kill the active, check every answer, keep serving until Ctrl-C
+	@$(BIN)/notary demo $(ARGS)
+
+test: setup ## Run all tests that CI runs, phase by phase, each with a time budget
+	@scripts/test.sh $(ARGS)
+
+check: setup ## Format, lint, types, import rules and the quick tests
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@scripts/test.sh core
+
+fmt: setup ## Format the code and repair what the linter can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup ## Measure throughput, latency and outages; writes build/bench.json
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+faults: setup ## Every fault against real servers, at full length
+	@$(BIN)/pytest tests/faults $(ARGS)
+
+faults-quick: setup ## The faults that CI runs, each once
+	@scripts/test.sh faults-quick
+
+soak: setup ## Simulate for hours: new seeds until stopped or until one fails
+	@$(BIN)/python -m tests.simulation.soak $(ARGS)
+
+dist: setup ## Build the wheel and the source archive into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist
+
+lock: setup ## Pin the newest fitting packages again where pyproject.toml changed; ARGS=--upgrade for all
+	@scripts/lock.sh $(ARGS)
+
+kafka-checksums: ## After a change of scripts/kafka/pom.xml: fetch the jars and write their checksums
+	@scripts/kafka/fetch.sh --update
+
+clean: ## Remove what was built or measured, not the environment and not the data
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

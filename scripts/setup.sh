@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Prepares a Debian 12 machine: system packages, the Python environment in .venv, Apache Kafka in .tools/kafka.
+# May be repeated: each step looks first at what is there. Where packages may not be installed, it names them and stops.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+PYTHON_OLDEST="3, 11"
+
+# ---- System packages -----------------------------------------------------------------------------------------------
+
+# The first Python that is new enough and can make environments: $PYTHON, then what is on the path, then Debian's.
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+        if [[ -n $candidate ]] && command -v "$candidate" >/dev/null &&
+            "$candidate" -c "import sys, venv, ensurepip; sys.exit(sys.version_info < ($PYTHON_OLDEST))" 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+has() { command -v "$1" >/dev/null || [[ -x /usr/sbin/$1 ]]; }
+
+missing_packages() {
+    find_python >/dev/null || echo python3 python3-venv
+    compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || has initdb || echo postgresql
+    has haproxy || echo haproxy
+    has java || echo openjdk-17-jre-headless
+    has wrk || echo wrk
+    has make || echo make
+    has git || echo git
+    scripts/kafka/fetch.sh --present || has mvn || echo maven
+}
+
+may_install() {
+    command -v apt-get >/dev/null && { [[ $EUID -eq 0 ]] || sudo -n true 2>/dev/null; }
+}
+
+ensure_packages() {
+    local packages
+    mapfile -t packages < <(missing_packages | tr ' ' '\n')
+    if [[ ${#packages[@]} -eq 0 ]]; then
+        say "System packages: all present"
+        return
+    fi
+    may_install || stop "these packages are missing and cannot be installed from here: ${packages[*]}
+Run this as root, then repeat: apt-get install --no-install-recommends ${packages[*]}"
+    logged "System packages: installing ${packages[*]}" scripts/install_packages.sh "${packages[@]}"
+    mapfile -t packages < <(missing_packages)
+    [[ ${#packages[@]} -eq 0 ]] || stop "installed, yet not found: ${packages[*]}"
+}
+
+# ---- Python environment --------------------------------------------------------------------------------------------
+
+# done_before STAMP INPUT...: true if the inputs are what they were when the stamp was written.
+digest() { cat "$@" | sha256sum | cut -c1-64; }
+done_before() { [[ -f $1 && $(<"$1") == $(digest "${@:2}") ]]; }
+remember() { digest "${@:2}" >"$1"; }
+
+ensure_environment() {
+    local python
+    if ! .venv/bin/python -c "import sys; sys.exit(sys.version_info < ($PYTHON_OLDEST))" 2>/dev/null; then
+        python=$(find_python) || stop "no Python 3.11 or newer with the venv module"
+        rm -rf .venv
+        logged "Python environment: making .venv with $("$python" --version)" "$python" -m venv .venv
+    fi
+    if done_before .venv/packages.stamp requirements.lock; then
+        say "Python packages: as locked"
+    else
+        logged "Python packages: installing what requirements.lock pins, by hash" \
+            .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
+            -r requirements.lock
+        remember .venv/packages.stamp requirements.lock
+    fi
+    if [[ -x .venv/bin/notary ]] && done_before .venv/project.stamp pyproject.toml; then
+        say "Command .venv/bin/notary: present"
+    else
+        logged "Command .venv/bin/notary: installing the project, editable" \
+            .venv/bin/python -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+        remember .venv/project.stamp pyproject.toml
+    fi
+}
+
+mkdir -p .tools
+exec 9>.tools/setup.lock
+flock 9 # one set-up at a time
+started=$SECONDS
+ensure_packages
+ensure_environment
+scripts/kafka/fetch.sh
+say "Ready after $((SECONDS - started)) s"

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# test.sh [PHASE...]: runs the tests phase by phase, each with a time budget, and ends with a table.
+# All phases run even if one fails; the exit code is 1 if any did. A phase without test files is left out.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+PARALLEL="-n 2 --dist worksteal" # pure tests; real servers are shared by a session and run in one process
+#            phase          budget_s  options and folders
+PHASES=(
+    "core          300       $PARALLEL tests/unit tests/model tests/golden"
+    "simulation    300       $PARALLEL tests/simulation"
+    "integration   900       tests/integration"
+    "faults-quick  1200      tests/faults"
+)
+
+has_tests() { [[ -n $(find "$1" -name 'test_*.py' -print -quit 2>/dev/null) ]]; }
+
+# run_phase NAME BUDGET_S WORD...: words that begin with tests/ are folders.
+run_phase() {
+    local name=$1 budget_s=$2 word started code words=() found=
+    shift 2
+    for word in "$@"; do
+        if [[ $word != tests/* ]]; then
+            words+=("$word")
+        elif has_tests "$word"; then
+            words+=("$word")
+            found=yes
+        fi
+    done
+    [[ -n $found ]] || return 0
+    printf '\n=== %s (at most %s s)\n' "$name" "$budget_s"
+    started=$EPOCHREALTIME
+    timeout --foreground --signal=INT --kill-after=30 "$budget_s" .venv/bin/pytest -q -m "not slow" "${words[@]}"
+    code=$?
+    report "$name" "$code" "$(awk "BEGIN {print $EPOCHREALTIME - $started}")"
+}
+
+report() {
+    local result=passed
+    case $2 in
+    0) ;;
+    124 | 137) result="FAILED: over its time budget" ;;
+    *) result="FAILED: pytest's exit code $2" ;;
+    esac
+    [[ $2 -eq 0 ]] || failed=1
+    table+=$(printf '%-14s %7.1f s  %s' "$1" "$3" "$result")$'\n'
+}
+
+failed=0 table=
+for phase in "${PHASES[@]}"; do
+    read -ra words <<<"$phase"
+    if [[ $# -eq 0 || " $* " == *" ${words[0]} "* ]]; then
+        run_phase "${words[@]}"
+    fi
+done
+[[ -n $table ]] || { echo "no tests in: ${*:-any phase}" >&2 && exit 5; }
+printf '\n%s' "$table"
+exit "$failed"
