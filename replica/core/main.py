@@ -15,17 +15,17 @@ from pathlib import Path
 
 import structlog
 import uvloop
-from ha.election.driver import Election, Role
-from ha.health import HealthListener, LoopPulse, Probes
 
 from ha.clock import Clock, SystemClock
+from ha.election.driver import Election, Role
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError
+from ha.health import HealthListener, LoopPulse, Probes
 from ha.lock.postgres import PostgresLockSession
 from replica.core.front_ends import FrontEnds
 from replica.core.logs import set_up_logging
 from replica.core.metrics import make_metrics
-from replica.core.participant import Participant
+from replica.core.participant import CoreSession, Participant
 from replica.core.settings import CoreSettings
 from replica.core.signer import FileSigner, load_signer
 from replica.index.rocks import RocksIndex
@@ -108,12 +108,12 @@ class _Replica:
                 clock=self._clock,
                 settings=settings.core,
             )
-            election = Election(
+            election: Election[CoreSession] = Election(
                 self._lock_session,
                 participant,
-                self._clock,
-                settings.election,
-                random.SystemRandom(),
+                clock=self._clock,
+                settings=settings.election,
+                random=random.SystemRandom(),
                 after_failure=after_failure,
             )
             link = LinkServer(settings.folder / "link.sock", self._generation, participant, settings.link)
@@ -121,7 +121,7 @@ class _Replica:
             participant.announce = link.announce
             await link.start()
             stack.push_async_callback(link.stop)
-            pulse = LoopPulse()
+            pulse = LoopPulse(self._clock)
             pulse.start()
             stack.callback(pulse.stop)
             health = self._health(participant, election, link, pulse)
@@ -136,7 +136,7 @@ class _Replica:
         log.info("replica_stopped")
 
     async def _until_stopped(
-        self, participant: Participant, election: Election[PostgresLockSession], front_ends: FrontEnds
+        self, participant: Participant, election: Election[CoreSession], front_ends: FrontEnds
     ) -> None:
         """Wait until the election ends, by a signal or by failing, or something else fails."""
         loop = asyncio.get_running_loop()
@@ -157,9 +157,15 @@ class _Replica:
             if isinstance(result, Exception):
                 raise result
 
-    def _lock_session(self) -> PostgresLockSession:
+    def _lock_session(self) -> CoreSession:
         settings = self._settings
-        return PostgresLockSession(settings.conninfo, settings.scope, settings.name, settings.election, self._clock)
+        return PostgresLockSession(
+            settings.conninfo,
+            scope=settings.scope,
+            name=settings.name,
+            settings=settings.election,
+            clock=self._clock,
+        )
 
     def _front_end_document(self, number: int) -> Mapping[str, object]:
         settings = self._settings
@@ -178,7 +184,7 @@ class _Replica:
     def _health(
         self,
         participant: Participant,
-        election: Election[PostgresLockSession],
+        election: Election[CoreSession],
         link: LinkServer,
         pulse: LoopPulse,
     ) -> HealthListener:
@@ -216,9 +222,7 @@ class _Replica:
             is_active=is_active,
             detail=detail,
         )
-        metrics = make_metrics(
-            participant, election, self._clock, settings.version, lambda: metric_families(link.api_counts())
-        )
+        metrics = make_metrics(participant, election, settings.version, lambda: metric_families(link.api_counts()))
         return HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
 
 

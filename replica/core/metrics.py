@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ha.election.driver import Election, Role
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ha.clock import Clock
+from ha.election.driver import Election, Role
 from replica.core.participant import CoreSession, Participant
 
 
 class _CoreMetrics(Collector):
-    def __init__(self, participant: Participant, election: Election[CoreSession], clock: Clock, version: str) -> None:
+    def __init__(self, participant: Participant, election: Election[CoreSession], version: str) -> None:
         self._participant = participant
         self._election = election
-        self._clock = clock
         self._version = version
 
     def collect(self) -> Iterator[Metric]:
@@ -31,8 +29,9 @@ class _CoreMetrics(Collector):
         yield role
         yield _gauge("notary_epoch", "Newest epoch the replica knows of", participant.epoch)
         yield _gauge("notary_leading", "1 while the replica may call itself active", float(election.is_leading()))
-        age_s = self._clock.boottime_s() - election.answered_at_s
-        yield _gauge("notary_lock_heartbeat_age_seconds", "Since the last answered statement was sent", age_s)
+        age_s = election.status()["lock_answer_age_s"]
+        if isinstance(age_s, float):
+            yield _gauge("notary_lock_heartbeat_age_seconds", "Since the last answered statement was sent", age_s)
         yield _gauge(
             "notary_applied_offset", "Log offset of the newest applied record", participant.follower.applied_offset
         )
@@ -72,13 +71,12 @@ class _Api(Collector):
 def make_metrics(
     participant: Participant,
     election: Election[CoreSession],
-    clock: Clock,
     version: str,
     api_families: Callable[[], Iterable[Metric]],
 ) -> Callable[[], bytes]:
     """A function that renders all metrics of the replica, its front ends' included."""
     registry = CollectorRegistry()
-    registry.register(_CoreMetrics(participant, election, clock, version))
+    registry.register(_CoreMetrics(participant, election, version))
     registry.register(_Api(api_families))
     return lambda: generate_latest(registry)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 import structlog
-from ha.election.core import Readiness
-from ha.election.driver import Role
 
 from ha.clock import Clock
+from ha.election.driver import Role
+from ha.election.states import Readiness
 from ha.errors import ActivationFailed, HaError
 from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.core.apply import Applied
@@ -22,9 +22,9 @@ from replica.core.settings import CoreSettings
 from replica.core.signer import Signer
 from replica.core.tally import Tally
 from replica.index.interface import Index
-from replica.link.interface import Replies, Standing
+from replica.link.interface import Replies, Standing, refuse_as_passive
 from replica.log.interface import RequestLog
-from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.answers import Answer, Notarised, Refused
 from replica.notary.errors import Code, LogUnavailable, NotaryError, StoreUnavailable
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
@@ -175,7 +175,7 @@ class Participant:
         """Take submissions from a front end."""
         reign = self.reign
         if reign is None or not self._serves():
-            replies.send([(ticket, self._not_active()) for ticket, _ in batch])
+            replies.send([(ticket, refuse_as_passive(self.standing())) for ticket, _ in batch])
         else:
             reign.submit(replies, batch)
 
@@ -186,7 +186,7 @@ class Participant:
     async def _look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
         """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
         deposed replica cannot deny what its successor did."""
-        answers: dict[int, Answer] = dict.fromkeys((ticket for ticket, _ in batch), self._not_active())
+        answers: dict[int, Answer] = dict.fromkeys((ticket for ticket, _ in batch), refuse_as_passive(self.standing()))
         reign = self.reign
         try:
             if reign is not None and self._serves():
@@ -210,10 +210,6 @@ class Participant:
 
     def _serves(self) -> bool:
         return self.reign is not None and self.reign.serving and self.is_leading()
-
-    def _not_active(self) -> NotNow:
-        detail = f"this replica is passive; the newest epoch it knows of is {self.epoch}"
-        return NotNow(Code.NOT_ACTIVE.name, detail, self._settings.retry_after_s)
 
     def _on_applied(self, applied: Applied) -> None:
         self.tally.note_applied(applied)
