@@ -1,0 +1,1 @@
+"""Leadership: `core` decides, `driver` carries out, `settings` state why the timing is safe."""

@@ -1,0 +1,388 @@
+"""Carries out what core.py decides, and reports what came of it. Decides nothing.
+
+One loop takes one event at a time; whatever may wait runs in a task beside it and ends in an event. So a heartbeat goes
+on during an activation, and a question that hangs cannot stop the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Generic, Protocol, TypeVar
+
+from ha.clock import Clock
+from ha.election.core import start, step
+from ha.election.settings import ElectionSettings
+from ha.election.states import (
+    Action,
+    Activate,
+    Activated,
+    Activating,
+    ActivationFailed,
+    Active,
+    CloseSession,
+    ConfirmLock,
+    Crashed,
+    Ended,
+    EndProcess,
+    Event,
+    Handover,
+    LockConfirmed,
+    LockGranted,
+    LockLost,
+    LockSeen,
+    Look,
+    OpenSession,
+    Passive,
+    Readiness,
+    ReportHandover,
+    SessionFailed,
+    SessionOpened,
+    State,
+    StepDown,
+    StepDownWanted,
+    SteppedDown,
+    SteppingDown,
+    StopWanted,
+    SwitchoverWanted,
+    Tick,
+    TryLock,
+)
+from ha.errors import HaError, InvariantBroken, TransitionFailed
+from ha.lock.interface import NEVER_S, LockOwner, LockSession
+
+SessionT = TypeVar("SessionT", bound=LockSession)
+SessionT_contra = TypeVar("SessionT_contra", bound=LockSession, contravariant=True)
+
+
+class Role(StrEnum):
+    """What a replica is to its operators."""
+
+    PASSIVE = "passive"
+    ACTIVATING = "activating"
+    ACTIVE = "active"
+    STEPPING_DOWN = "stepping_down"
+    ENDED = "ended"
+
+
+class Service(Protocol[SessionT_contra]):
+    """What becomes active and passive. One transition at a time; the election awaits each."""
+
+    async def activate(self, session: SessionT_contra) -> None:
+        """Everything from the epoch to "the API accepts"; only when it returns does the election say active.
+
+        Raises ActivationFailed (or another HaError, such as the session's) for what another replica, or a later try,
+        may do better: the lock is given back and this replica holds down. Any other exception ends the process.
+        May be cancelled at any await; `step_down` follows then, as it does after a failure.
+        """
+
+    async def step_down(self, reason: str) -> None:
+        """Refuse, purge, answer who waits, close the log; from whatever point an activation has reached.
+
+        `is_leading` is false before it is called, and the lock is let go after it returns. An exception, or more than
+        `drain_max_s`, ends the process.
+        """
+
+    def readiness(self) -> Readiness:
+        """How fit to lead. Cheap: asked with every tick."""
+
+    def role_changed(self, role: Role, reason: str) -> None:
+        """For logs and metrics. Cheap, must not raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchoverReport:
+    """How a switchover ended. `took_over_by`: the replica that has the lock now, when the outcome is TAKEN_OVER."""
+
+    outcome: Handover
+    took_over_by: str | None
+    took_s: float
+
+
+class Election(Generic[SessionT]):
+    """Runs one replica's part in the election, from start to stop. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        lock_factory: Callable[[], SessionT],
+        service: Service[SessionT],
+        *,
+        clock: Clock,
+        settings: ElectionSettings,
+        random: Random,
+        after_failure: bool = False,
+    ) -> None:
+        """`lock_factory` makes a session that is not open yet. `after_failure`: start in hold-down."""
+        self._lock_factory = lock_factory
+        self._service = service
+        self._clock = clock
+        self._settings = settings
+        self._random = random
+        self._state: State = start(clock.boottime_s(), settings, after_failure=after_failure)
+        self._session: SessionT | None = None
+        self._owner: LockOwner | None = None
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()  # bounded: one event per task, one wish of a kind
+        self._wished: set[type[Event]] = set()
+        self._next_tick_s = clock.boottime_s()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._activation: asyncio.Task[None] | None = None
+        self._handover: asyncio.Future[ReportHandover] | None = None
+        self._failure: Exception | None = None
+
+    # What others may ask and wish
+
+    @property
+    def role(self) -> Role:
+        """The role as decided; for "may I serve" ask `is_leading`."""
+        return _role(self._state)
+
+    @property
+    def leads_until_s(self) -> float:
+        """Boot time until which this replica may say that it leads if it hears nothing more; NEVER_S if it may not."""
+        if not isinstance(self._state, Active) or self._session is None or self._session.closed:
+            return NEVER_S
+        return self._session.answered_at_s + self._settings.confirmed_age_max_s
+
+    def is_leading(self) -> bool:
+        """Whether this replica leads. To be asked at the moment of speaking: a process that was stopped must not say
+        yes in its first words.
+        """
+        return self._clock.boottime_s() < self.leads_until_s
+
+    @property
+    def owner(self) -> LockOwner | None:
+        """Who was last seen holding the lock, this replica not counted."""
+        return self._owner
+
+    def status(self) -> dict[str, object]:
+        """For the health page: role, session and ages in seconds. Does no I/O."""
+        now_s, session = self._clock.boottime_s(), self._session
+        answered_at_s = NEVER_S if session is None else session.answered_at_s
+        hold_s = self._state.hold_until_s - now_s if isinstance(self._state, Passive) else 0.0
+        return {
+            "role": str(self.role),
+            "leading": self.is_leading(),
+            "lock_session": self._state.session,
+            "lock_session_open": session is not None and not session.closed,
+            "lock_answer_age_s": None if answered_at_s == NEVER_S else round(now_s - answered_at_s, 3),
+            "lock_owner": None if self._owner is None else self._owner.name,
+            "clock_skew_s": 0.0 if session is None else session.clock_skew_s,
+            "hold_down_s": round(max(0.0, hold_s), 3),
+        }
+
+    def stop(self) -> None:
+        """Step down in order, release the lock on purpose and end; `run` returns then. May be repeated."""
+        self._wish(StopWanted())
+
+    def step_down(self, reason: str) -> None:
+        """The service cannot go on leading (log stalled, higher barrier read, index failed). Nothing while passive."""
+        self._wish(StepDownWanted(reason))
+
+    async def switchover(self) -> SwitchoverReport:
+        """Hand over, and say who took the lock; undone when nobody does. Bounded by the settings."""
+        asked_at_s = self._clock.boottime_s()
+        if isinstance(self._state, Ended):
+            return SwitchoverReport(Handover.NOT_ACTIVE, None, 0.0)
+        if self._handover is None:
+            self._handover = asyncio.get_running_loop().create_future()
+            self._wish(SwitchoverWanted())
+        limit = self._settings
+        wait_max_s = limit.drain_max_s + 2 * limit.switchover_wait_s + limit.activation_max_s
+        report = ReportHandover(Handover.FAILED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_max_s):
+                report = await asyncio.shield(self._handover)
+        taker = None if report.owner is None else report.owner.name
+        return SwitchoverReport(report.outcome, taker, self._clock.boottime_s() - asked_at_s)
+
+    # The loop
+
+    async def run(self) -> None:
+        """Take part until `stop`. Raises TransitionFailed, a HaError that no retry can mend, or whatever broke a task:
+        then the process must end.
+        """
+        try:
+            while not isinstance(self._state, Ended):
+                self._apply(await self._next_event())
+        finally:
+            await self._abandon()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _next_event(self) -> Event:
+        """The oldest event, or a tick when one is due: a tick never waits behind more than one event."""
+        due_in_s = self._next_tick_s - self._clock.boottime_s()
+        if due_in_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due_in_s):
+                    event = await self._inbox.get()
+                    self._wished.discard(type(event))
+                    return event
+        await asyncio.sleep(0)  # ticks that are always late must not keep the tasks from running
+        self._next_tick_s = self._clock.boottime_s() + self._settings.tick_s
+        session = self._session
+        return Tick(
+            readiness=self._service.readiness(),
+            answered_at_s=NEVER_S if session is None else session.answered_at_s,
+            clock_skew_s=0.0 if session is None else session.clock_skew_s,
+        )
+
+    def _apply(self, event: Event) -> None:
+        before = self._state
+        self._state, actions = step(
+            before, event, self._clock.boottime_s(), self._settings, self._random.random()
+        )  # from here on `is_leading` says what was decided
+        if isinstance(event, LockSeen):
+            self._owner = event.owner
+        if _role(before) is not self.role:
+            reasons = [action.reason for action in actions if isinstance(action, StepDown | EndProcess)]
+            self._service.role_changed(self.role, reasons[0] if reasons else type(event).__name__)
+        for action in actions:
+            self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case OpenSession(number):
+                self._session = self._lock_factory()
+                self._spawn(self._open(number, self._session))
+            case TryLock(number):
+                self._spawn(self._ask(number, self._try_lock(number, self._in_use())))
+            case Look(number):
+                self._spawn(self._ask(number, self._look(number, self._in_use())))
+            case ConfirmLock(number):
+                self._spawn(self._ask(number, self._confirm(number, self._in_use())))
+            case CloseSession():
+                if self._session is not None:
+                    self._spawn(self._session.close())
+            case Activate(number):
+                self._activation = self._spawn(self._activate(number, self._in_use()))
+            case StepDown():
+                self._spawn(self._step_down(action, self._in_use()))
+            case ReportHandover():
+                self._report(action)
+            case EndProcess(reason):
+                self._failure = self._failure or TransitionFailed(reason)
+
+    # Tasks; each ends in one event
+
+    async def _open(self, number: int, session: SessionT) -> None:
+        try:
+            await session.open()
+        except HaError as error:
+            if not error.retry:
+                self._failure = error
+            self._post(SessionFailed(number, str(error), error.retry))
+            return
+        self._post(SessionOpened(number))
+        await session.wait_closed()
+        self._post(LockLost(number, "the lock session was closed"))
+
+    async def _ask(self, number: int, question: Awaitable[Event]) -> None:
+        try:
+            event = await question
+        except HaError as error:
+            event = LockLost(number, str(error))
+        self._post(event)
+
+    async def _try_lock(self, number: int, session: SessionT) -> Event:
+        answer = await session.try_lock()
+        if answer.granted:
+            return LockGranted(number, answer.asked_at_s)
+        own = answer.owner is not None and answer.owner.name == session.name
+        return LockSeen(number, answer.owner, own=own, refused=True)
+
+    async def _look(self, number: int, session: SessionT) -> Event:
+        view = await session.look()
+        own = view.owner is not None and view.owner.name == session.name
+        return LockSeen(number, view.owner, own=own, released_on_purpose=view.released_on_purpose)
+
+    async def _confirm(self, number: int, session: SessionT) -> Event:
+        return LockConfirmed(number, await session.confirm())
+
+    async def _activate(self, number: int, session: SessionT) -> None:
+        try:
+            await self._service.activate(session)
+        except HaError as error:
+            self._post(ActivationFailed(number, str(error)))
+        else:
+            self._post(Activated(number))
+
+    async def _step_down(self, action: StepDown, session: SessionT) -> None:
+        """Whatever fails here reaches `_spawn` and ends the process: nobody would know what still serves."""
+        if self._activation is not None:
+            self._activation.cancel()
+            await asyncio.wait({self._activation})
+            self._activation = None
+        await self._service.step_down(action.reason)
+        if action.release:
+            with suppress(HaError):  # the session is lost, and the lock with it
+                await session.release()
+        await session.close()  # last, because closing frees the lock
+        self._post(SteppedDown(action.session))
+
+    # Small parts
+
+    def _in_use(self) -> SessionT:
+        if self._session is None:
+            raise InvariantBroken("no lock session was ever opened")
+        return self._session
+
+    def _post(self, event: Event) -> None:
+        self._inbox.put_nowait(event)
+
+    def _wish(self, event: Event) -> None:
+        """A wish from outside; one of a kind is enough until it is heard."""
+        if type(event) not in self._wished:
+            self._wished.add(type(event))
+            self._post(event)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            failure = TransitionFailed(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._failure = self._failure or failure
+            self._post(Crashed(str(failure)))
+
+    def _report(self, report: ReportHandover) -> None:
+        if self._handover is not None and not self._handover.done():
+            self._handover.set_result(report)
+        self._handover = None
+
+    async def _abandon(self) -> None:
+        """After the last decision: close the session, stop the tasks (`drain_max_s` at most), leave nobody waiting."""
+        if self._session is not None:
+            await self._session.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._settings.drain_max_s)
+        self._report(ReportHandover(Handover.FAILED))
+
+
+def _role(state: State) -> Role:
+    match state:
+        case Passive():
+            return Role.PASSIVE
+        case Activating():
+            return Role.ACTIVATING
+        case Active():
+            return Role.ACTIVE
+        case SteppingDown():
+            return Role.STEPPING_DOWN
+        case Ended():
+            return Role.ENDED

@@ -1,0 +1,140 @@
+"""Settings of leadership, and the argument why they are safe.
+
+The server side. The lock lives in a session whose `idle_session_timeout` is the lease. The server starts to count when
+it has answered a statement, so it frees the lock no earlier than `lease_s` after the holder *sent* the last statement
+that was answered, whatever froze or cut off the holder. (A session that is killed frees it at once; see below.)
+
+The holder's side. It counts from the same moment of sending, on a clock that runs on while the machine is suspended,
+and claims to lead only while `now - sent < lease_s - margin_s`. Health and answers ask for this at the moment they
+speak, so a process that was stopped says "passive" in its first words. Hence:
+
+1. Without killed sessions no two replicas claim to lead at one time: the old claim ends `margin_s` before the lock can
+   be free. The margin pays for clocks that run at slightly different rates.
+2. `tick_s <= margin_s / 2`: stopping begins before the server can give the lock away.
+3. `heartbeat_s <= lease_s / 5`: one lost heartbeat, or a few late ones, does not cost the lock.
+4. `heartbeat_s + answer_max_s <= lease_s - margin_s`: a question that hangs is given up before the claim ends by
+   itself; the outcome of the statement is then unknown and the session is closed.
+5. `statement_max_s < answer_max_s`: the server gives up first, and says so, where it can.
+6. `heartbeat_s + drain_max_s <= lease_s - margin_s`: an orderly step-down ends, or the process does, while the session
+   still holds the lock, although it sends no heartbeat meanwhile.
+
+A killed session, or a server that fails over, frees the lock at once, and its holder hears of it one question later.
+Timing only narrows that moment. What makes it harmless is elsewhere: database writes use the lock's own session, and a
+log record counts only with the activation id in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from ha.errors import SettingsError
+
+HEARTBEATS_PER_LEASE_MIN = 5
+CLIENT_CHECK_S = 1.0  # how often a busy server looks whether its client is still there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionSettings:
+    """When a replica asks for the lock, keeps it and gives it up. Seconds throughout.
+
+    `lease_s` is the knob: shorter finds a frozen active sooner, longer forgives longer stalls.
+    """
+
+    lease_s: float = 3.0  # the server frees the lock of a silent session after this
+    heartbeat_s: float = 0.5  # between held checks
+    margin_s: float = 0.5  # the holder stops this much before the lease is over
+    answer_max_s: float = 2.0  # longest wait for an answer on the lock session; then the session is closed
+    statement_max_s: float = 1.0  # the server's statement_timeout
+    connect_max_s: float = 2.0  # longest wait for one host to accept a connection
+    reconnect_max_s: float = 2.0  # longest pause between attempts to open a session
+    tick_s: float = 0.05  # between two looks at the clock
+    retry_s: float = 0.2  # between a passive's polls of the lock
+    retry_jitter: float = 0.5  # each poll is later by up to this share, so that passives do not march in step
+    grace_s: float = 0.0  # passives leave a lock that was not released on purpose alone for so long
+    hold_down_s: float = 5.0  # a replica that failed does not ask again before
+    lag_wait_max_s: float = 1.0  # longest wait of a passive whose index is behind
+    catch_up_records_per_s: float = 50_000.0  # turns records behind into seconds of waiting
+    clock_skew_max_s: float = 1.0  # a replica further from the database's clock neither asks nor leads
+    drain_max_s: float = 2.0  # longest step-down; then the process ends
+    activation_max_s: float = 900.0  # longest activation; then it counts as failed
+    switchover_wait_s: float = 3.0  # after this a switchover that nobody accepted is undone
+
+    @property
+    def confirmed_age_max_s(self) -> float:
+        """Oldest answered statement, counted from its sending, on which the holder still claims to lead."""
+        return self.lease_s - self.margin_s
+
+    @property
+    def poll_max_s(self) -> float:
+        """Longest time between two polls of a passive."""
+        return self.retry_s * (1 + self.retry_jitter) + self.tick_s
+
+    def __post_init__(self) -> None:
+        may_be_zero = {"grace_s", "hold_down_s", "retry_jitter", "lag_wait_max_s"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < 0 or (value == 0 and field.name not in may_be_zero):
+                raise SettingsError(f"{field.name} is {value}")
+        self._check_lease()
+        self._at_most("retry_jitter", self.retry_jitter, "1", 1.0)
+        self._at_most("the longest pause between polls", self.poll_max_s, "lease_s / 2", self.lease_s / 2)
+        taken_s = self.poll_max_s + self.lag_wait_max_s
+        self._at_most("a peer's poll and lag wait", taken_s, "switchover_wait_s", self.switchover_wait_s)
+
+    def _check_lease(self) -> None:
+        """The numbered rules of the module's text."""
+        claim_s = self.confirmed_age_max_s
+        self._at_most("tick_s", self.tick_s, "margin_s / 2", self.margin_s / 2)
+        self._at_most("heartbeat_s", self.heartbeat_s, "lease_s / 5", self.lease_s / HEARTBEATS_PER_LEASE_MIN)
+        asked_s = self.heartbeat_s + self.answer_max_s
+        self._at_most("heartbeat_s + answer_max_s", asked_s, "lease_s - margin_s", claim_s)
+        drained_s = self.heartbeat_s + self.drain_max_s
+        self._at_most("heartbeat_s + drain_max_s", drained_s, "lease_s - margin_s", claim_s)
+        if self.statement_max_s >= self.answer_max_s:
+            raise SettingsError(f"statement_max_s {self.statement_max_s} is not below answer_max_s {self.answer_max_s}")
+
+    @staticmethod
+    def _at_most(name: str, value: float, limit_name: str, limit: float) -> None:
+        if value > limit + 1e-9:  # sums of decimal fractions
+            raise SettingsError(f"{name} is {value:g}, more than {limit_name} = {limit:g}")
+
+
+class Fault(StrEnum):
+    """How an active can go, as far as it matters for how soon the lock is free."""
+
+    STOPPED = "stopped"  # in order, or by switchover; the lock is released on purpose
+    KILLED = "killed"  # the process is gone and its kernel closed the sockets
+    FROZEN = "frozen"  # stopped, suspended or cut off: the session is silent
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStep:
+    """One addend of the time from a fault until a peer holds the lock."""
+
+    name: str
+    setting: str  # what to change to change it
+    worst_s: float
+
+
+def detection_budget(settings: ElectionSettings, fault: Fault) -> tuple[BudgetStep, ...]:
+    """The worst case from the fault until a peer that reaches the log holds the lock, step by step.
+
+    What follows (epoch, log, barrier, catching up, publishing, health check, the client's retry) is for others to add.
+    """
+    freed = {
+        Fault.STOPPED: BudgetStep("the active steps down and releases the lock", "drain_max_s", settings.drain_max_s),
+        Fault.KILLED: BudgetStep(
+            "the server sees that the client is gone, at the latest when its statement ends",
+            "statement_max_s",
+            min(CLIENT_CHECK_S, settings.statement_max_s),
+        ),
+        Fault.FROZEN: BudgetStep("the lease of the silent session runs out", "lease_s", settings.lease_s),
+    }
+    grace_s = 0.0 if fault is Fault.STOPPED else settings.grace_s
+    return (
+        freed[fault],
+        BudgetStep("a passive polls the lock", "retry_s, retry_jitter, tick_s", settings.poll_max_s),
+        BudgetStep("grace for the old active", "grace_s", grace_s),
+        BudgetStep("a passive that is behind lets others go first", "lag_wait_max_s", settings.lag_wait_max_s),
+    )

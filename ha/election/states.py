@@ -1,0 +1,304 @@
+"""The words of the election: states, events and actions. What they lead to is decided in core.py.
+
+A state holds only what is true in it: a passive replica has no confirmation to lean on. Each event of a lock session
+carries the session's number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from ha.lock.interface import LockOwner
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """How fit a passive replica is to lead. `lag_records`: how far its index is behind the log it last saw.
+
+    A disconnected standby cannot know, says (True, 0), and finds out when it activates.
+    """
+
+    reaches_log: bool
+    lag_records: int
+
+
+# ------------------------------------------------------------------------------------------------------------- states
+
+
+class Link(Enum):
+    """What a passive replica does with its lock session."""
+
+    DOWN = "down"  # none; open one at `next_at_s`
+    OPENING = "opening"
+    IDLE = "idle"  # open; poll at `next_at_s`
+    ASKING = "asking"  # one question is on its way
+
+
+@dataclass(frozen=True, slots=True)
+class Passive:
+    """Waits, and asks for the lock when it may."""
+
+    session: int  # the number of the session in use, or of the last one
+    link: Link
+    next_at_s: float
+    hold_until_s: float  # does not ask before
+    failures: int = 0  # sessions in a row that could not be opened
+    free_since_s: float | None = None  # since when the lock has been seen free
+    skip_grace: bool = False  # the lock was released on purpose, or was ours until it was interrupted
+    handing_over: bool = False  # gave the lock up for a switchover, and nobody was seen taking it yet
+
+
+@dataclass(frozen=True, slots=True)
+class Activating:
+    """Holds the lock; the service becomes active."""
+
+    session: int
+    since_s: float
+    answered_at_s: float  # when the latest answered statement was sent
+    confirm_at_s: float
+    confirming: bool = False
+    undoing: bool = False  # takes back a switchover that nobody accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """Holds the lock, and serves."""
+
+    session: int
+    answered_at_s: float
+    confirm_at_s: float
+    confirming: bool = False
+
+
+class After(Enum):
+    """What a replica does when it has stepped down."""
+
+    RACE = "race"  # its session was interrupted: it may take the lock again at once
+    HOLD_DOWN = "hold down"  # it failed: others first
+    HAND_OVER = "hand over"  # a switchover: others first, and take back if none comes
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class SteppingDown:
+    """The service becomes passive; the lock is let go afterwards."""
+
+    session: int
+    deadline_s: float
+    after: After
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more to decide."""
+
+    session: int
+
+
+State: TypeAlias = Passive | Activating | Active | SteppingDown | Ended
+
+# ------------------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went on. `answered_at_s` and `clock_skew_s` are of the session in use."""
+
+    readiness: Readiness
+    answered_at_s: float
+    clock_skew_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """The session is open and checked."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """A session could not be opened. `retry` False: and never will be, until a person changes something."""
+
+    session: int
+    reason: str
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LockSeen:
+    """The lock is free (`owner` None, not `refused`), or somebody has it; `own`: an earlier session of ours."""
+
+    session: int
+    owner: LockOwner | None
+    own: bool = False
+    refused: bool = False
+    released_on_purpose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LockGranted:
+    """The lock is ours; the lease counts from when we asked."""
+
+    session: int
+    asked_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LockConfirmed:
+    """The server says that the lock is still ours, as of when we asked."""
+
+    session: int
+    asked_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LockLost:
+    """The session is gone, or no answer came: perhaps the lock was granted and the answer lost, so end the session."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Activated:
+    """The service is active, its API accepts."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationFailed:
+    """The service could not become active."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedDown:
+    """The service is passive and the session is closed."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """A step-down failed, or a task broke that must not."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDownWanted:
+    """The service asks to be relieved: its log stalled, it read a higher barrier, its index failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchoverWanted:
+    """An operator asks this replica to hand over."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopWanted:
+    """The process is asked to end in order."""
+
+
+SessionEvent: TypeAlias = (
+    SessionOpened
+    | SessionFailed
+    | LockSeen
+    | LockGranted
+    | LockConfirmed
+    | LockLost
+    | Activated
+    | ActivationFailed
+    | SteppedDown
+)
+Event: TypeAlias = Tick | SessionEvent | Crashed | StepDownWanted | SwitchoverWanted | StopWanted
+
+# ------------------------------------------------------------------------------------------------------------ actions
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Make a new session with this number, and open it."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class TryLock:
+    """Ask for the lock."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask who has the lock."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmLock:
+    """Ask whether the lock is still ours."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """Close the session, and with it whatever lock it holds."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """Start to become active; the lock stays confirmed meanwhile."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Interrupt an activation if one runs, make the service passive, let the lock go; `release`: on purpose."""
+
+    session: int
+    reason: str
+    release: bool
+
+
+class Handover(Enum):
+    """How a switchover ended."""
+
+    TAKEN_OVER = "taken over"
+    UNDONE = "undone"  # nobody took the lock; this replica is active again
+    NOT_ACTIVE = "not active"  # there was nothing to hand over
+    FAILED = "failed"  # nobody was seen taking the lock, and this replica did not become active again either
+
+
+@dataclass(frozen=True, slots=True)
+class ReportHandover:
+    """Tell whoever asked for a switchover how it ended."""
+
+    outcome: Handover
+    owner: LockOwner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndProcess:
+    """Nobody knows what still runs: the process must end, and its supervisor start another."""
+
+    reason: str
+
+
+Action: TypeAlias = (
+    OpenSession | TryLock | Look | ConfirmLock | CloseSession | Activate | StepDown | ReportHandover | EndProcess
+)

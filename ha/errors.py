@@ -1,0 +1,93 @@
+"""Errors of this room. Each has a stable code, what to do about it, and whether trying again can help."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HaError(Exception):
+    """Base of all that this room raises on purpose. `retry` False: do not start; a person must change something."""
+
+    code: ClassVar[str] = "HA_ERROR"
+    remedy: ClassVar[str] = "See the message."
+    retry: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return f"{self.code}: {super().__str__()}. {self.remedy}"
+
+
+class SettingsError(HaError):
+    """The settings contradict each other."""
+
+    code = "HA_SETTINGS"
+    remedy = "Change the setting named; the rules are in ha/election/settings.py"
+
+
+class ScopeMismatch(HaError):
+    """The server calls the database otherwise than the configuration does: two lock ids, so two actives."""
+
+    code = "HA_SCOPE_MISMATCH"
+    remedy = "Configure the database name as the server reports it, the same in every replica"
+
+
+class PoolerDetected(HaError):
+    """A connection pooler is in between; it shares sessions, and with them the lock."""
+
+    code = "HA_POOLER_DETECTED"
+    remedy = "Connect the replica to Postgres itself, not to PgBouncer or another pooler"
+
+
+class UnsafeCommitMode(HaError):
+    """`synchronous_commit` is off: a crash of the server may take an epoch back."""
+
+    code = "HA_SYNCHRONOUS_COMMIT_OFF"
+    remedy = "Set synchronous_commit to on (or remote_apply) for this database and role"
+
+
+class SessionSettingIgnored(HaError):
+    """The server does not run the session under the timeouts that make the lock a lease."""
+
+    code = "HA_SESSION_SETTING_IGNORED"
+    remedy = "Connect directly to Postgres 14 or newer, with nothing in between that drops start-up options"
+
+
+class LockUnavailable(HaError):
+    """No session could be opened. Nothing was asked of the lock."""
+
+    code = "HA_LOCK_UNAVAILABLE"
+    remedy = "Check that the database is up and reachable and that the credentials are right; the replica keeps trying"
+    retry = True
+
+
+class LockLost(HaError):
+    """The session is gone, and with it the lock. The outcome of the statement in flight is unknown."""
+
+    code = "HA_LOCK_LOST"
+    remedy = "Nothing: the replica steps down and rejoins the race; the next active settles what was in flight"
+    retry = True
+
+
+class ReadOnlyServer(LockLost):
+    """The session is on a server that takes no writes, perhaps a demoted primary."""
+
+    code = "HA_READ_ONLY_SERVER"
+    remedy = "Check which server is the primary; the replica keeps trying until it reaches a writable one"
+
+
+class ActivationFailed(HaError):
+    """The service could not become active. The lock is given back and this replica holds down."""
+
+    code = "HA_ACTIVATION_FAILED"
+    remedy = "See the reason; another replica takes over, and this one tries again after hold_down_s"
+    retry = True
+
+
+class TransitionFailed(HaError):
+    """A transition failed or took too long, so that nobody knows what still runs. The process must end."""
+
+    code = "HA_TRANSITION_FAILED"
+    remedy = "End the process with a non-zero code; its supervisor restarts it, in hold-down"
+
+
+class InvariantBroken(Exception):
+    """A bug. Nobody catches this; the process ends."""

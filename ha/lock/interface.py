@@ -1,0 +1,135 @@
+"""The lock session: the one dedicated database connection that holds the lock and carries every write.
+
+Contract, for the database forms and the in-memory double alike (one suite tests all of them):
+
+- The lock lives and dies with the session. Nobody reconnects behind it: a session that is lost is lost, and a new one
+  has a new activation.
+- The server frees the lock of a session that is silent for `lease_s`, and at once when the session ends.
+- A statement whose answer does not come in time is never cancelled: the session is closed, the outcome is unknown.
+- `answered_at_s` is when the latest answered statement was *sent*; any answered statement on the session counts.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+NEVER_S = float("-inf")  # boot time of what has not happened
+
+
+@dataclass(frozen=True, slots=True)
+class LockOwner:
+    """A session that holds the lock: the server's number for it, and the name of its replica."""
+
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockAnswer:
+    """What came of asking for the lock. `asked_at_s`: boot time when we asked, from which the lease counts.
+
+    `owner` is who holds it when it was refused, None when granted or when the holder was gone again already.
+    """
+
+    granted: bool
+    asked_at_s: float
+    owner: LockOwner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LockView:
+    """The lock seen from outside. `released_on_purpose`: its last holder gave it up in order, so grace is pointless."""
+
+    owner: LockOwner | None
+    released_on_purpose: bool
+
+    @property
+    def free(self) -> bool:
+        """Nobody holds the lock."""
+        return self.owner is None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseIdentity:
+    """Which database cluster this is, and which line of its history: two primaries of one cluster differ there."""
+
+    system_identifier: str
+    timeline: int
+
+
+class LockSession(Protocol):
+    """What the election needs of a session. Times are boot time in seconds; all methods raise HaError."""
+
+    @property
+    def name(self) -> str:
+        """The replica's name, as other replicas see it in LockOwner."""
+
+    @property
+    def answered_at_s(self) -> float:
+        """When the latest answered statement was sent; NEVER_S before the first. Never falls."""
+
+    @property
+    def closed(self) -> bool:
+        """True once the session was lost or closed; never false again."""
+
+    @property
+    def clock_skew_s(self) -> float:
+        """This replica's wall clock minus the database's, half a round trip taken off: they differ by at least this.
+
+        Measured anew by `open` and each question about the lock; 0.0 when the two cannot be told apart.
+        """
+
+    async def open(self) -> None:
+        """Connect, and check scope, pooler, writability, durability of commits, and that the timeouts are in force.
+
+        Raises LockUnavailable or ReadOnlyServer (worth retrying, with a new session), ScopeMismatch, PoolerDetected,
+        UnsafeCommitMode or SessionSettingIgnored (not worth it).
+        """
+
+    async def try_lock(self) -> LockAnswer:
+        """Take the lock if it is free; never waits for it. Once granted, asking again is InvariantBroken.
+
+        Raises LockLost when no answer came: the lock may have been granted, so the session is closed.
+        """
+
+    async def look(self) -> LockView:
+        """Who holds the lock, without touching it."""
+
+    async def confirm(self) -> float:
+        """Ask the server whether this very session still holds the lock and may write; returns when we asked.
+
+        Raises LockLost otherwise, and the session is closed.
+        """
+
+    async def release(self) -> None:
+        """Give the lock up on purpose: tell the others, then free it. `close` follows."""
+
+    async def close(self) -> None:
+        """End the session, and with it the lock. Prompt, may be repeated, never cancels a statement.
+
+        Whoever waits for an answer on this session gets LockLost.
+        """
+
+    async def wait_closed(self) -> None:
+        """Return as soon as the session is closed, by whomever."""
+
+
+ConnectionT_co = TypeVar("ConnectionT_co", covariant=True)
+
+
+class WriteSession(LockSession, Protocol[ConnectionT_co]):
+    """The same session as its store sees it: the only way to write to the shared database."""
+
+    def statement(self, name: str) -> AbstractAsyncContextManager[ConnectionT_co]:
+        """Use the connection, alone, for one statement or one transaction, under `answer_max_s` altogether.
+
+        Users take turns in the order they came. Leaving the block normally counts as a heartbeat, sent when the block
+        was entered, if the server answered anything meanwhile. LockLost when the outcome is unknown: deadline, broken
+        connection, the server's statement_timeout, a cancelled task, a transaction left open. Other errors of the
+        database are answers and pass through. `name` appears in errors and logs.
+        """
+
+    async def database_identity(self) -> DatabaseIdentity:
+        """The cluster and timeline that this session writes to, for the barrier."""

@@ -1,0 +1,360 @@
+"""The lock session on Postgres 14 or newer: a session-level advisory lock on one dedicated psycopg connection.
+
+What frees the lock when the holder cannot: the operating system when the process dies; `idle_session_timeout` and
+`idle_in_transaction_session_timeout` when it is frozen or cut off; `statement_timeout`, `tcp_user_timeout` and
+`client_connection_check_interval` when that happens inside a statement. Keepalive alone would not: the kernel of a
+frozen process answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import LiteralString
+
+import psycopg
+from psycopg import conninfo as libpq
+from psycopg import waiting
+from psycopg.abc import RV, PQGen
+from psycopg.pq import TransactionStatus
+from psycopg.rows import TupleRow
+
+from ha.clock import Clock
+from ha.election.settings import CLIENT_CHECK_S, ElectionSettings
+from ha.errors import (
+    HaError,
+    InvariantBroken,
+    LockLost,
+    LockUnavailable,
+    PoolerDetected,
+    ReadOnlyServer,
+    ScopeMismatch,
+    SessionSettingIgnored,
+    UnsafeCommitMode,
+)
+from ha.lock.ids import Counter, lock_id
+from ha.lock.interface import NEVER_S, DatabaseIdentity, LockAnswer, LockOwner, LockView
+
+OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
+_TRANSACTION_TIMEOUT_SINCE = 170_000
+_WALL: LiteralString = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+_READ_ONLY: LiteralString = "current_setting('transaction_read_only') = 'on'"
+
+# Advisory locks are kept per database, so a row of pg_locks is ours only with our database's oid: without it, an equal
+# id in another database of the server looks like a holder.
+_HOLDERS: LiteralString = """
+    select l.pid, coalesce(a.application_name, '') as name
+      from pg_catalog.pg_locks l left join pg_catalog.pg_stat_activity a using (pid)
+     where l.locktype = 'advisory' and l.granted and l.mode = 'ExclusiveLock'
+       and l.database = (select oid from pg_catalog.pg_database where datname = current_database())
+       and l.classid = 0 and l.objid = %(id)s and l.objsubid = 1
+"""
+_CHECK: LiteralString = f"""
+    select current_database(), pg_backend_pid(), current_setting('synchronous_commit'),
+           (select setting::bigint from pg_catalog.pg_settings where name = 'idle_session_timeout'),
+           {_READ_ONLY}, {_WALL}
+"""  # noqa: S608
+_LOOK: LiteralString = f"""
+    select h.pid, h.name, {_READ_ONLY}, {_WALL} from (select 1) one left join ({_HOLDERS}) h on true
+"""  # noqa: S608
+# Materialised, so that the lock is asked for exactly once: it is re-entrant, and would need as many unlocks.
+_TRY: LiteralString = f"""
+    with tried as materialized (select pg_try_advisory_lock(%(id)s) as granted)
+    select t.granted, h.pid, h.name, {_READ_ONLY}, {_WALL} from tried t left join ({_HOLDERS}) h on true
+"""  # noqa: S608
+_CONFIRM: LiteralString = f"""
+    select exists (select from ({_HOLDERS}) h where h.pid = pg_backend_pid()), {_READ_ONLY}, {_WALL}
+"""  # noqa: S608
+# The timeline being written now. The control file's is that of the last checkpoint, which lags a promotion.
+_IDENTITY: LiteralString = """
+    select (select system_identifier::text from pg_control_system()),
+           ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint
+"""
+
+
+class DirectConnection(psycopg.AsyncConnection[TupleRow]):
+    """A psycopg connection that closes its socket where psycopg would ask the server to cancel a statement.
+
+    psycopg sends a cancel request when a task is cancelled in mid-statement (`wait` and `_try_cancel`). A write on the
+    lock session either reaches its end at the server, or fails with the session; nothing in between.
+    """
+
+    answers = 0  # of the server on this connection, errors not counted
+
+    async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        try:
+            answer = await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+        except Exception:
+            raise
+        except BaseException:  # the task was cancelled while the server works
+            self.pgconn.finish()
+            raise
+        self.answers += 1
+        return answer
+
+    def cancel(self) -> None:
+        raise InvariantBroken("a statement on the lock session is never cancelled")
+
+    async def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        self.pgconn.finish()  # psycopg calls this for an interrupted COPY or stream
+
+    def settled(self) -> bool:
+        """No statement and no transaction is open, and the connection works."""
+        return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    def hang_up(self) -> None:
+        """End the connection at once although a task may be waiting on its socket: that task is told by the socket.
+
+        To close the descriptor under it instead would leave the event loop watching a number that is soon reused.
+        """
+        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as shared:
+            shared.shutdown(socket.SHUT_RDWR)
+
+
+def session_options(settings: ElectionSettings) -> dict[str, int]:
+    """Server settings of the lock session; milliseconds, except tcp_keepalives_idle and _interval (seconds)."""
+    lease_ms = _ms(settings.lease_s)
+    return {
+        "idle_session_timeout": lease_ms,
+        "idle_in_transaction_session_timeout": lease_ms,
+        "statement_timeout": _ms(settings.statement_max_s),
+        "lock_timeout": _ms(settings.heartbeat_s),
+        "tcp_keepalives_idle": 1,
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": 3,
+        "tcp_user_timeout": lease_ms,
+        "client_connection_check_interval": _ms(CLIENT_CHECK_S),
+    }
+
+
+def connection_parameters(conninfo: str, name: str, settings: ElectionSettings) -> dict[str, object]:
+    """libpq parameters of the lock session. What the operator gives in `options` stays, ours come after it and win."""
+    given: dict[str, object] = dict(libpq.conninfo_to_dict(conninfo))
+    ours = " ".join(f"-c {key}={value}" for key, value in session_options(settings).items())
+    return given | {
+        "application_name": name,
+        "options": f"{given.get('options') or ''} {ours}".strip(),
+        "target_session_attrs": "read-write",
+        "connect_timeout": max(1, round(settings.connect_max_s)),
+        "keepalives": 1,
+        "keepalives_idle": 1,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": _ms(settings.confirmed_age_max_s),
+    }
+
+
+def _ms(duration_s: float) -> int:
+    return round(duration_s * 1000)
+
+
+class PostgresLockSession:
+    """A WriteSession of DirectConnection. One object is one session: open it once, make another when it is closed."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        scope: str,
+        name: str,
+        settings: ElectionSettings,
+        clock: Clock,
+        counter: int = Counter.PARTICIPANT_WRITE,
+    ) -> None:
+        """`scope`: the database name that the lock id is made of. `name`: this replica's, unique among its peers."""
+        self._parameters = connection_parameters(conninfo, name, settings)
+        self._scope = scope
+        self._name = name
+        self._settings = settings
+        self._clock = clock
+        self._id = lock_id(scope, counter)
+        self._channel = f"ha_lock_{self._id}"
+        self._connection: DirectConnection | None = None
+        self._turn = asyncio.Lock()  # asyncio's is first come, first served
+        self._closed = asyncio.Event()
+        self._answered_at_s = NEVER_S
+        self._skew_s = 0.0
+        self._granted = False
+        self._release_noted = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def answered_at_s(self) -> float:
+        return self._answered_at_s
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def clock_skew_s(self) -> float:
+        return self._skew_s
+
+    async def open(self) -> None:
+        if self._connection is not None:
+            raise InvariantBroken("a lock session is opened once")
+        try:
+            async with asyncio.timeout(OPEN_MAX_S):
+                await self._connect()
+                await self._check()
+        except BaseException as error:
+            self._shut()
+            if isinstance(error, TimeoutError | LockLost) and not isinstance(error, ReadOnlyServer):
+                raise LockUnavailable(f"no session was opened: {error}") from error
+            raise
+
+    async def _connect(self) -> None:
+        try:
+            # prepare_threshold stays at its default: the connection is direct, so prepared statements are safe
+            connection = await DirectConnection.connect(**self._parameters, autocommit=True)  # type: ignore[arg-type]
+        except psycopg.Error as error:
+            raise LockUnavailable(f"cannot connect as {self._name}: {error}") from error
+        self._connection = connection
+        if self.closed:  # closed while it was being opened
+            connection.pgconn.finish()
+            raise LockLost("the session was closed while it was being opened")
+        connection.add_notify_handler(self._note_release)
+
+    async def _check(self) -> None:
+        async with self.statement("lock.check") as connection:
+            database, pid, commit, idle_ms, read_only, _ = await self._one(connection, _CHECK)
+            if database != self._scope:
+                raise ScopeMismatch(f"the configured scope is {self._scope!r}, the server's database is {database!r}")
+            if pid != connection.info.backend_pid:
+                raise PoolerDetected(f"the protocol's backend is {connection.info.backend_pid}, the session's is {pid}")
+            if commit == "off":
+                raise UnsafeCommitMode("the session commits asynchronously")
+            if idle_ms != _ms(self._settings.lease_s):
+                raise SessionSettingIgnored(f"idle_session_timeout is {idle_ms} ms")
+            self._refuse_read_only(read_only)
+            if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+                lease_ms = str(_ms(self._settings.lease_s))
+                await connection.execute("select set_config('transaction_timeout', %s, false)", (lease_ms,))
+            await connection.execute(psycopg.sql.SQL("listen {}").format(psycopg.sql.Identifier(self._channel)))
+
+    async def try_lock(self) -> LockAnswer:
+        if self._granted:
+            raise InvariantBroken("the lock is re-entrant: a second grant would need a second unlock")
+        asked_at_s = self._clock.boottime_s()
+        async with self.statement("lock.try") as connection:
+            granted, pid, name, read_only, _ = await self._one(connection, _TRY)
+            self._refuse_read_only(read_only)
+        if granted:
+            self._granted = True
+            return LockAnswer(True, asked_at_s)
+        self._release_noted = False
+        return LockAnswer(False, asked_at_s, _owner(pid, name))
+
+    async def look(self) -> LockView:
+        noted_before = self._release_noted
+        async with self.statement("lock.look") as connection:
+            pid, name, read_only, _ = await self._one(connection, _LOOK)
+            self._refuse_read_only(read_only)
+        owner = _owner(pid, name)
+        if owner is not None and noted_before:  # that release is over: somebody holds it again
+            self._release_noted = False
+        return LockView(owner, owner is None and self._release_noted)
+
+    async def confirm(self) -> float:
+        async with self.statement("lock.confirm") as connection:
+            asked_at_s = self._clock.boottime_s()
+            held, read_only, _ = await self._one(connection, _CONFIRM)
+            if not held:
+                raise self._lose("the server says that this session does not hold the lock")
+            self._refuse_read_only(read_only)
+        return asked_at_s
+
+    async def release(self) -> None:
+        async with self.statement("lock.release") as connection:
+            # First the note, then the lock, so that a peer that finds it free has the note in its mail already.
+            await connection.execute("select pg_notify(%s, %s)", (self._channel, self._name))
+            await connection.execute("select pg_advisory_unlock(%s)", (self._id,))
+
+    async def close(self) -> None:
+        self._shut()
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+    async def database_identity(self) -> DatabaseIdentity:
+        async with self.statement("lock.identity") as connection:
+            row = await (await connection.execute(_IDENTITY)).fetchone()
+        if row is None:
+            raise InvariantBroken("a select without from gave no row")
+        return DatabaseIdentity(str(row[0]), int(row[1]))
+
+    @asynccontextmanager
+    async def statement(self, name: str) -> AsyncIterator[DirectConnection]:
+        async with self._turn:
+            if self._connection is None or self.closed:
+                raise LockLost(f"{name}: the session is closed")
+            connection = self._connection
+            sent_at_s, answers_before = self._clock.boottime_s(), connection.answers
+            try:
+                async with asyncio.timeout(self._settings.answer_max_s):
+                    yield connection
+            except BaseException as error:
+                self._judge(name, connection, error)
+                raise
+            else:
+                if not connection.settled():
+                    raise self._lose(f"{name}: a statement or transaction was left open")
+                if connection.answers > answers_before:
+                    self._answered_at_s = max(self._answered_at_s, sent_at_s)
+            finally:
+                if self.closed:
+                    connection.pgconn.finish()
+
+    def _judge(self, name: str, connection: DirectConnection, error: BaseException) -> None:
+        """After an error in a statement: return if it was a definite answer or our own, else close, raise LockLost."""
+        broken = isinstance(error, psycopg.OperationalError | TimeoutError) or not connection.settled()
+        if not broken:
+            return
+        if isinstance(error, HaError) or not isinstance(error, Exception):
+            self._shut()  # our own verdict, or a cancelled task: its exception stays what it is
+            return
+        raise self._lose(f"{name}: {str(error).strip() or type(error).__name__}") from error
+
+    async def _one(self, connection: DirectConnection, query: LiteralString) -> TupleRow:
+        """The one row of a question about the lock, whose last column is the database's wall clock in microseconds."""
+        before_us = self._clock.wall_us()
+        row = await (await connection.execute(query, {"id": self._id})).fetchone()
+        after_us = self._clock.wall_us()
+        if row is None:
+            raise InvariantBroken("a question about the lock gave no row")
+        offset_us = (before_us + after_us) / 2 - row[-1]
+        certain_us = max(0.0, abs(offset_us) - abs(after_us - before_us) / 2)
+        self._skew_s = (certain_us if offset_us > 0 else -certain_us) / 1e6
+        return row
+
+    def _refuse_read_only(self, read_only: bool) -> None:
+        if read_only:
+            self._shut()
+            raise ReadOnlyServer("the session is read-only")
+
+    def _note_release(self, notify: psycopg.Notify) -> None:
+        self._release_noted = True
+
+    def _lose(self, reason: str) -> LockLost:
+        self._shut()
+        return LockLost(reason)
+
+    def _shut(self) -> None:
+        """Close, now if nobody waits on the socket, else as soon as that task has left (see `statement`)."""
+        self._closed.set()
+        if self._connection is None:
+            return
+        if self._turn.locked():
+            self._connection.hang_up()
+        else:
+            self._connection.pgconn.finish()
+
+
+def _owner(pid: int | None, name: str | None) -> LockOwner | None:
+    return None if pid is None else LockOwner(pid, name or "")
