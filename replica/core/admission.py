@@ -84,7 +84,7 @@ class Admission:
         self._append = append
         self._answer_accepted = answer_accepted
         self._queue: deque[Waiting] = deque()
-        self._admitting: list[Waiting] = []
+        self.admitting: list[Waiting] = []  # what the database is being told of, and may know already
         self._arrived = asyncio.Event()
 
     def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies) -> None:
@@ -117,18 +117,18 @@ class Admission:
         while True:
             await self._arrived.wait()
             count = min(len(self._queue), self._settings.admit_batch_max)
-            self._admitting = [self._queue.popleft() for _ in range(count)]
+            self.admitting = [self._queue.popleft() for _ in range(count)]
             if not self._queue:
                 self._arrived.clear()
-            await self._admit(self._admitting)
-            self._admitting = []
+            await self._admit(self.admitting)
+            self.admitting = []
 
-    def abandon(self) -> tuple[list[Waiting], list[Waiting]]:
-        """Empty the queue: what the database was not told of, and what it may have recorded but was not logged."""
-        untouched, unclear = list(self._queue), self._admitting
+    def close_queue(self) -> list[Waiting]:
+        """Empty the queue, and return what was in it: the database was not told of it."""
+        untouched = list(self._queue)
         self._queue.clear()
-        self._admitting = []
-        return untouched, unclear
+        self._arrived.clear()
+        return untouched
 
     async def _admit(self, batch: list[Waiting]) -> None:
         outcomes = await self._ask(batch)

@@ -142,16 +142,17 @@ class Publisher:
         self._queue: deque[_Unpublished] = deque()
         self._arrived = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._progress = asyncio.Event()
+        self._added = 0
+        self._done = 0
         self.ledger_end = 0
         self.position: Position | None = None
 
     def add(self, applied: Applied, submissions: int, states: int) -> None:
         """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published."""
         self._queue.append(_Unpublished(completions_of(applied), applied.position, submissions, states))
+        self._added += 1
         self._arrived.set()
-        self._empty.clear()
         if sum(len(item.completions) for item in self._queue) >= self._settings.publish_batch_max:
             self._hurry.set()
 
@@ -160,9 +161,12 @@ class Publisher:
         return {completion.change_id for item in self._queue for completion in item.completions}
 
     async def flush(self) -> None:
-        """Publish all that is queued without lingering; returns when done. Give it a deadline of your own."""
-        self._hurry.set()
-        await self._empty.wait()
+        """Publish what is queued now, without lingering; returns when it is done. Ends late if the session is over."""
+        target = self._added
+        while self._done < target:
+            self._hurry.set()
+            self._progress.clear()
+            await self._progress.wait()
 
     async def run(self) -> None:
         """Publish for ever."""
@@ -192,7 +196,8 @@ class Publisher:
         for item in taken:
             self._queue.popleft()
             self._on_published(item.submissions, item.states)
+        self._done += len(taken)
+        self._progress.set()
         if not self._queue:
             self._arrived.clear()
             self._hurry.clear()
-            self._empty.set()

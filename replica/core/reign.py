@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TypeVar
 
 import structlog
 
@@ -46,8 +45,8 @@ from replica.store.interface import Command, ParticipantStore
 
 log = structlog.get_logger()
 
-_T = TypeVar("_T")
 _STALL_TICK_S = 0.1
+_DRAIN_TICK_S = 0.005
 
 
 class Reign:
@@ -93,9 +92,8 @@ class Reign:
         self._writer: LogWriter | None = None
         self._sequence = 0
         self._waiting: dict[int, Waiting] = {}
-        self._drained = asyncio.Event()
-        self._in_force_offset: int | None = None  # set once our barrier is applied
-        self._answered_at_s = clock.boottime_s()
+        self._in_force: Position | None = None  # behind the run in which our barrier came into force
+        self._busy_since_s = clock.boottime_s()
         self.publisher = Publisher(store, clock, settings, self.load.leave)
         self._admission = Admission(
             store=store,
@@ -120,7 +118,7 @@ class Reign:
             now_s = self._clock.boottime_s()
             self.steps_s[step], began_s = now_s - began_s, now_s
 
-        position = await self._in_time(self._follower.wait_for(lambda _: True), "the log was not reached")
+        position = await self._applied(lambda _: True, "the log's first record")
         await self._store.bind(position.topic_id)
         self.epoch = await self._store.raise_epoch(position.epoch, self._name)
         done("epoch")
@@ -141,23 +139,15 @@ class Reign:
         self.serving = True
 
     async def _put_barrier_in_force(self) -> Position:
-        """Append our barrier until one reads back in force; each try above every epoch seen. Ends under a deadline."""
-        writer = self._require_writer()
-        deadline_s = self._clock.boottime_s() + 2 * self._settings.log_stall_max_s
+        """Append our barrier until one reads back in force, each try above every epoch seen; the position behind it."""
         while True:
             self.activation_id = self._random_bytes(ACTIVATION_ID_BYTES)
-            epoch = self.epoch
-            barrier = BarrierRecord(epoch, self.activation_id, self._name, self._database, FORMAT, RULES_VERSION)
-            writer.append(encode_record(barrier))
-            wait_s = max(0.0, deadline_s - self._clock.boottime_s())
-            try:
-                async with asyncio.timeout(wait_s):
-                    position = await self._follower.wait_for(partial(_has_epoch, epoch))
-            except TimeoutError:
-                raise ActivationFailed(f"the barrier of epoch {epoch} did not read back") from None
-            if position.barrier == barrier:
-                return position
-            log.warning("barrier_void", epoch=epoch, in_force=position.epoch)
+            barrier = BarrierRecord(self.epoch, self.activation_id, self._name, self._database, FORMAT, RULES_VERSION)
+            self._require_writer().append(encode_record(barrier))
+            position = await self._applied(partial(_has_epoch, self.epoch), f"the barrier of epoch {self.epoch}")
+            if self._in_force is not None:
+                return self._in_force
+            log.warning("barrier_void", epoch=self.epoch, in_force=position.epoch)
             self.epoch = await self._store.raise_epoch(position.epoch, self._name)
 
     async def _settle(self) -> None:
@@ -165,21 +155,21 @@ class Reign:
         while pending := await self._store.pending(self._settings.settlement_batch_max):
             sequence = self._next_sequence()
             record = SettlementRecord(FORMAT, self.activation_id, sequence, tuple(_settled(c) for c in pending))
-            published_to = self._follower.applied_offset
             self._require_writer().append(encode_record(record))
-            await self._in_time(
-                self._follower.wait_for(partial(_has_seen, sequence)),
-                "a settlement did not read back",
-            )
-            await self._in_time(self.publisher.flush(), "a settlement was not published")
-            log.info("commands_settled", count=len(pending), behind_offset=published_to)
+            await self._applied(partial(_has_seen, sequence), "a settlement")
+            await self.publisher.flush()
+            log.info("commands_settled", count=len(pending))
 
-    async def _in_time(self, step: Awaitable[_T], problem: str) -> _T:
-        try:
-            async with asyncio.timeout(2 * self._settings.log_stall_max_s):
-                return await step
-        except TimeoutError:
-            raise ActivationFailed(problem) from None
+    async def _applied(self, condition: Callable[[Position], bool], what: str) -> Position:
+        """Wait for an applied position, for as long as the follower makes progress. Raises ActivationFailed."""
+        while True:
+            before = self._follower.applied_offset
+            try:
+                async with asyncio.timeout(self._settings.log_stall_max_s):
+                    return await self._follower.wait_for(condition)
+            except TimeoutError:
+                if self._follower.applied_offset == before:
+                    raise ActivationFailed(f"{what} did not read back") from None
 
     # ---- while active ----
 
@@ -194,9 +184,9 @@ class Reign:
     def on_applied(self, applied: Applied) -> None:
         """Take note of records that the follower has applied: answer those who wait, and queue completions."""
         barrier = applied.position.barrier
-        if self._in_force_offset is None:
+        if self._in_force is None:
             if barrier is not None and barrier.activation_id == self.activation_id:
-                self._in_force_offset = applied.position.offset  # published by `open`, together with what lies before
+                self._in_force = applied.position  # published by `open`, together with what lies before
             return
         answered = self._match(applied)
         self.publisher.add(applied, len(answered), sum(waiting.states for waiting, _, _ in answered))
@@ -214,15 +204,13 @@ class Reign:
                 waiting = self._waiting.pop(entry.record.sequence, None)
                 if waiting is not None:
                     answered.append((waiting, entry, verdict))
-        if not self._waiting:
-            self._drained.set()
         return answered
 
     def _answer_decided(self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]]) -> None:
         """Answer a batch with one signature for all that were notarised in it."""
         now_s = self._clock.boottime_s()
-        self._estimate.note_batch(sum(waiting.states for waiting, _, _ in answered), now_s - self._answered_at_s)
-        self._answered_at_s = now_s
+        self._estimate.note_batch(sum(waiting.states for waiting, _, _ in answered), now_s - self._busy_since_s)
+        self._busy_since_s = now_s
         notarised = [
             (entry.request.tx_id, entry.content_digest)
             for _, entry, verdict in answered
@@ -262,8 +250,9 @@ class Reign:
         """Log an admitted submission; it waits by its sequence number, never by its transaction id."""
         sequence = self._next_sequence()
         record = RequestRecord(FORMAT, self.activation_id, sequence, self._clock.wall_us(), waiting.submission)
+        if not self._waiting:
+            self._busy_since_s = self._clock.boottime_s()
         self._waiting[sequence] = waiting
-        self._drained.clear()
         try:
             self._require_writer().append(encode_record(record))
         except LogUnavailable as error:
@@ -286,25 +275,22 @@ class Reign:
 
     async def close(self) -> None:
         """Stop serving, let what is on its way be answered briefly, purge the rest, and answer it as unknown."""
-        was_serving, self.serving = self.serving, False
-        untouched, unclear = self._admission.abandon()
-        send(
-            (w, NotNow(Code.NOT_ACTIVE.name, "the replica stepped down", self._settings.retry_after_s))
-            for w in untouched
-        )
-        if was_serving and self._waiting:
-            try:
-                async with asyncio.timeout(self._settings.drain_answers_s):
-                    await self._drained.wait()
-            except TimeoutError:
-                pass
+        self.serving = False
+        refused = NotNow(Code.NOT_ACTIVE.name, "the replica stepped down", self._settings.retry_after_s)
+        send((waiting, refused) for waiting in self._admission.close_queue())
+        try:
+            async with asyncio.timeout(self._settings.drain_answers_s):
+                while self._waiting or self._admission.admitting:
+                    await self._clock.sleep_s(_DRAIN_TICK_S)
+        except TimeoutError:
+            pass
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._writer is not None:
             await self._writer.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", self._settings.retry_after_s)
-        send((waiting, unknown) for waiting in (*unclear, *self._waiting.values()))
+        send((waiting, unknown) for waiting in (*self._admission.admitting, *self._waiting.values()))
         self._waiting.clear()
 
     def _start(self, work: Coroutine[object, object, None], name: str) -> None:
