@@ -2,7 +2,7 @@
 # test.sh [PHASE...]: runs the tests phase by phase, each with a time budget, and ends with a table.
 # All phases run even if one fails; the exit code is 1 if any did. A phase without test files is left out.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 PARALLEL="-n 2 --dist worksteal" # pure tests; real servers are shared by a session and run in one process
 #            phase          budget_s  options and folders

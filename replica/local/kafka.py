@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from replica.local.ports import LOOPBACK, PortReservation
-from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
+from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end, until
 
 FORMAT_MAX_S = 60.0
 READY_MAX_S = 90.0
@@ -163,8 +163,10 @@ class KafkaCluster:
         future = self.admin().create_topics([topic], operation_timeout=ANSWER_MAX_S)[name]
         try:
             await asyncio.to_thread(future.result, ANSWER_MAX_S)
-        except KafkaException as error:
-            raise ServerFailed(f"topic {name} was not created: {error}") from error
+            async with asyncio.timeout(ANSWER_MAX_S):
+                await until(lambda: self._has_leaders(name, partitions))
+        except (KafkaException, TimeoutError) as error:
+            raise ServerFailed(f"topic {name} was not created: {error!r}") from error
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records. Raises ServerFailed."""
@@ -172,12 +174,12 @@ class KafkaCluster:
         try:
             await asyncio.to_thread(future.result, ANSWER_MAX_S)
         except KafkaException as error:
-            raise ServerFailed(f"topic {name} was not deleted: {error}") from error
+            raise ServerFailed(f"topic {name} was not deleted: {error!r}") from error
 
     def admin(self) -> AdminClient:
         """An administration client, kept until `stop`: dropping one fails the calls still under way."""
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 2})  # not each retry
         return self._admin
 
     async def _all_known(self) -> bool:
@@ -186,6 +188,12 @@ class KafkaCluster:
         except KafkaException:
             return False
         return len(metadata.brokers) == len(self.brokers)
+
+    async def _has_leaders(self, topic: str, partitions: int) -> bool:
+        """True once clients see the topic: brokers learn of it a moment after the controller has created it."""
+        metadata = await asyncio.to_thread(self.admin().list_topics, topic, timeout=ANSWER_MAX_S)
+        found = metadata.topics[topic].partitions.values()
+        return len(found) == partitions and all(partition.leader >= 0 for partition in found)
 
     def _cluster_id(self) -> str:
         path = self.folder / "cluster.id"

@@ -79,6 +79,18 @@ class PostgresServer:
         if self._process is not None:
             await self._process.stop(first=signal.SIGQUIT if immediate else signal.SIGINT)
 
+    def freeze(self) -> None:
+        """Stop every process of the server where it is, as if its machine hung; the kernel still answers for them."""
+        self.process.signal_tree(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server run on."""
+        self.process.signal_tree(signal.SIGCONT)
+
+    async def kill(self) -> None:
+        """End every process of the server at once, as if its machine lost power, but for the disk cache."""
+        await self.process.kill()
+
     async def remove(self) -> None:
         """Stop the server and delete everything it kept."""
         await self.stop(immediate=True)

@@ -68,6 +68,7 @@ class ManagedProcess:
     def __init__(self, command: Command) -> None:
         self.command = command
         self._popen: subprocess.Popen[bytes] | None = None
+        self._swept = True  # nothing of the group is left, so its id may belong to strangers
 
     @property
     def pid(self) -> int:
@@ -100,20 +101,23 @@ class ManagedProcess:
                     env={**os.environ, **self.command.env},
                     cwd=self.command.cwd,
                 )
+                self._swept = False
             except OSError as error:
                 raise SoftwareMissing(f"{self.command.name} cannot be started: {error}") from error
 
     async def wait_ready(self, probe: Probe, timeout_s: float) -> None:
         """Ask `probe` until it says True. Otherwise end the process and raise ServerFailed with the end of its log."""
+        problem = None
         try:
             async with asyncio.timeout(timeout_s):
-                while not await probe():
-                    if not self.running:
-                        raise ServerFailed(self._story(f"ended with code {self.returncode} before it was ready"))
-                    await asyncio.sleep(PROBE_INTERVAL_S)
+                await until(probe, unless=lambda: not self.running)
+            if not self.running:
+                problem = f"ended with code {self.returncode} before it was ready"
         except TimeoutError:
+            problem = f"was not ready within {timeout_s:g} s"
+        if problem is not None:
             await self.kill()
-            raise ServerFailed(self._story(f"was not ready within {timeout_s:g} s")) from None
+            raise ServerFailed(f"{self.command.name} {problem}; the end of {self.command.log_path}:\n{self.log_tail()}")
 
     async def wait(self) -> int:
         """Wait for the leader's end and return its exit code (negative: the signal that ended it)."""
@@ -123,9 +127,9 @@ class ManagedProcess:
         return popen.wait()
 
     async def stop(self, grace_s: float = 10.0, first: signal.Signals = signal.SIGTERM) -> None:
-        """Ask the leader to end, then kill what is left of the group after `grace_s`. Does nothing when not running."""
+        """Ask the leader to end; after `grace_s`, or when it has ended, kill what is left. May repeat."""
         if self.running:
-            self.signal_group(signal.SIGCONT)
+            self.signal_tree(signal.SIGCONT)
             self.signal_leader(first)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
@@ -133,10 +137,12 @@ class ManagedProcess:
         await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL for the whole group, then wait for the leader's end."""
-        if self._popen is not None:
+        """SIGKILL for the leader, its descendants and what is left of the group; returns when the leader has ended."""
+        if not self._swept:
+            self.signal_tree(signal.SIGKILL)
             self.signal_group(signal.SIGKILL)
             await self.wait()
+            self._swept = True
 
     async def kill_leader(self) -> None:
         """SIGKILL for the leader alone; its children must end by themselves."""
@@ -145,8 +151,17 @@ class ManagedProcess:
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal, such as SIGSTOP or SIGCONT, to the whole group; nothing happens if it is gone."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+        if not self._swept:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def signal_tree(self, number: signal.Signals) -> None:
+        """Send a signal to the leader and all its descendants, also those, like Postgres's, in groups of their own."""
+        if self.running:
+            self.signal_leader(number)  # first: a leader that is stopped makes no more children
+            for pid in descendants(self.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def signal_leader(self, number: signal.Signals) -> None:
         """Send a signal to the leader alone; nothing happens if it has ended."""
@@ -161,8 +176,11 @@ class ManagedProcess:
             raise ServerFailed(f"{self.command.name} was never started")
         return self._popen
 
-    def _story(self, what: str) -> str:
-        return f"{self.command.name} {what}; the end of {self.command.log_path}:\n{self.log_tail()}"
+
+async def until(probe: Probe, unless: Callable[[], bool] = lambda: False) -> None:
+    """Ask `probe` every PROBE_INTERVAL_S until it says True, or `unless` does. The caller sets the time limit."""
+    while not unless() and not await probe():  # noqa: ASYNC110 - another process cannot set an asyncio.Event
+        await asyncio.sleep(PROBE_INTERVAL_S)
 
 
 async def run_to_end(command: Command, timeout_s: float) -> None:
@@ -178,6 +196,16 @@ async def run_to_end(command: Command, timeout_s: float) -> None:
         await process.kill()
     if code != 0:
         raise ServerFailed(f"{command.name} ended with code {code}:\n{process.log_tail()}")
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, grandchildren and so on of a process, as far as they are there at this moment."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *descendants(child)]
+    return found
 
 
 def log_tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
