@@ -1,0 +1,149 @@
+"""A small asynchronous client of the ledger API: submit, submit many, look up, and keep on until an answer is final."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from ledger_api.client.retry import RetryPolicy
+from ledger_api.client.signing import encode_batch, encode_submission
+from replica.notary.answers import Answer, NotNow
+from replica.notary.documents import (
+    BatchAnswerDocument,
+    NotarisedDocument,
+    NotaryDocument,
+    ProblemDocument,
+    answer_from_document,
+)
+from replica.notary.errors import BadRequest, Code, NotActive
+from replica.notary.requests import Submission
+
+Result = Answer | ProblemDocument
+"""An answer of the notary, or the problem for which a request never got as far: it must be changed first."""
+
+_NO_EXCHANGE = 0
+_QUOTE_MAX = 200
+_HEADERS = {"Content-Type": "application/json"}
+_notarised = msgspec.json.Decoder(NotarisedDocument)
+_problem = msgspec.json.Decoder(ProblemDocument)
+_batch = msgspec.json.Decoder(BatchAnswerDocument)
+_notary = msgspec.json.Decoder(NotaryDocument)
+
+
+class _Status(msgspec.Struct):
+    status: int
+
+
+_status = msgspec.json.Decoder(_Status)
+Asked = TypeVar("Asked", Submission, bytes)
+
+
+class NotaryClient:
+    """Use it as `async with NotaryClient("http://127.0.0.1:8080") as client`. Connections are kept open and shared.
+
+    Every call keeps on, with the same ids, while the answer is NotNow or the connection fails, until the policy's
+    deadline: then a NotNow is returned, and the outcome stays unknown until the same submission is sent again.
+    """
+
+    def __init__(self, endpoint: str, policy: RetryPolicy | None = None, *, connections_max: int = 100) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._policy = policy or RetryPolicy()
+        self._connections_max = connections_max
+        self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections_max),
+            timeout=aiohttp.ClientTimeout(total=self._policy.attempt_max_s),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def submit(self, submission: Submission) -> Result:
+        """Submit one and wait for its answer."""
+        return (await self._until_final([submission], self._submit_one))[0]
+
+    async def submit_batch(self, submissions: Sequence[Submission]) -> list[Result]:
+        """Submit several in one call; results in order. Only those without a final answer are sent again."""
+        return await self._until_final(list(submissions), self._submit_batch)
+
+    async def look_up(self, tx_id: bytes) -> Result:
+        """Whether a transaction was notarised: Notarised with a fresh receipt, or Refused with TX_NOT_FOUND."""
+        return (await self._until_final([tx_id], self._look_up))[0]
+
+    async def describe(self) -> NotaryDocument:
+        """The notary's key and limits, asked once. Raises NotActive when no replica says."""
+        status, body = await self._call("GET", "/v1/notary")
+        if status != HTTPStatus.OK:
+            raise NotActive(f"no replica describes the notary: {body[:_QUOTE_MAX]!r}")
+        return _notary.decode(body)
+
+    async def _until_final(
+        self, asked: list[Asked], ask: Callable[[list[Asked]], Awaitable[list[Result]]]
+    ) -> list[Result]:
+        """Ask again for what has no final answer yet, until the deadline."""
+        policy, loop = self._policy, asyncio.get_running_loop()
+        deadline_s = loop.time() + policy.deadline_s
+        results: dict[int, Result] = {}
+        missing = list(range(len(asked)))
+        for attempt in itertools.count():
+            results.update(zip(missing, await ask([asked[place] for place in missing]), strict=True))
+            open_answers = {place: answer for place in missing if isinstance(answer := results[place], NotNow)}
+            missing = list(open_answers)
+            told_s = max((answer.retry_after_s for answer in open_answers.values()), default=0.0)
+            delay_s = policy.delay_s(attempt, told_s, self._random())
+            if not missing or loop.time() + delay_s > deadline_s:
+                break
+            await asyncio.sleep(delay_s)
+        return [results[place] for place in range(len(asked))]
+
+    async def _submit_one(self, submissions: list[Submission]) -> list[Result]:
+        (submission,) = submissions
+        return [_read(*await self._call("POST", "/v1/submissions", encode_submission(submission)))]
+
+    async def _submit_batch(self, submissions: list[Submission]) -> list[Result]:
+        if not submissions:
+            return []
+        status, body = await self._call("POST", "/v1/submissions/batch", encode_batch(submissions))
+        if status != HTTPStatus.OK:
+            return [_read(status, body)] * len(submissions)
+        results = [_read(_status.decode(raw).status, bytes(raw)) for raw in _batch.decode(body).results]
+        if len(results) != len(submissions):
+            raise BadRequest(f"{len(results)} results for {len(submissions)} submissions")
+        return results
+
+    async def _look_up(self, tx_ids: list[bytes]) -> list[Result]:
+        (tx_id,) = tx_ids
+        return [_read(*await self._call("GET", f"/v1/transactions/{tx_id.hex()}"))]
+
+    async def _call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Status and body of one HTTP exchange; status 0 and a reason when there was none."""
+        if self._session is None:
+            raise RuntimeError("use the client in an `async with` block")
+        try:
+            async with self._session.request(method, self._endpoint + path, data=body, headers=_HEADERS) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return _NO_EXCHANGE, repr(error).encode()
+
+
+def _read(status: int, body: bytes) -> Result:
+    """The result in an answer's body; whatever does not come from the notary leaves the outcome unknown."""
+    try:
+        return answer_from_document(_notarised.decode(body) if status == HTTPStatus.OK else _problem.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, BadRequest):
+        return NotNow(Code.OUTCOME_UNKNOWN.name, f"no answer: {status} {body[:_QUOTE_MAX]!r}", 0.0)

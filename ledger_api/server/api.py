@@ -1,0 +1,254 @@
+"""The ledger API's calls: what happens between a read HTTP request and its answer. docs/api.md describes them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from ledger_api.server.gate import Gate
+from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
+from ledger_api.server.logs import LogLimit
+from ledger_api.server.settings import ApiSettings
+from replica.link.counts import ApiCounts, Latency
+from replica.link.interface import Participant, refuse_as_passive
+from replica.notary.answers import Answer, NotNow
+from replica.notary.documents import (
+    BatchAnswerDocument,
+    NotarisedDocument,
+    NotaryDocument,
+    ProblemDocument,
+    answer_to_document,
+    problem_document,
+)
+from replica.notary.errors import BadRequest, Code
+from replica.notary.requests import parse_tx_id
+
+CHUNK = 32  # submissions of a batch that are checked in a row: about 2 ms, then others get their turn
+SUBMISSIONS, BATCH = "/v1/submissions", "/v1/submissions/batch"
+TRANSACTIONS, NOTARY = "/v1/transactions/", "/v1/notary"
+_JSON_TYPE = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?\s*', re.IGNORECASE)
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,64}")
+_RETRY_ERROR_S = 1.0
+_log = structlog.get_logger(__name__)
+_encoder = msgspec.json.Encoder()
+
+Document = NotarisedDocument | ProblemDocument
+
+
+class Call(NamedTuple):
+    """One HTTP request, read: its correlation id, what the path names behind the route, and its body."""
+
+    request_id: str
+    argument: str
+    body: bytes
+
+
+class Route(NamedTuple):
+    """One path of the API. `label` is its name in the metrics; a POST has a JSON body."""
+
+    method: str
+    label: str
+    answer: Callable[[Call], Awaitable[Reply]]
+
+
+class Api:
+    """Answers every request that comes in. Nothing gets to the participant that the gate has not let through."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        gate: Gate,
+        counts: ApiCounts,
+        settings: ApiSettings,
+        about: NotaryDocument,
+    ) -> None:
+        self._participant = participant
+        self._gate = gate
+        self._counts = counts
+        self._settings = settings
+        self._about = about
+        self._loop = asyncio.get_running_loop()
+        self._log_limit = LogLimit(settings.problem_logs_per_s)
+        self._bodies_bytes = 0
+        self._id_prefix = os.urandom(4).hex()
+        self._id_numbers = itertools.count(1)
+        self._routes = {
+            SUBMISSIONS: Route("POST", SUBMISSIONS, self._submit_one),
+            BATCH: Route("POST", BATCH, self._submit_batch),
+            NOTARY: Route("GET", NOTARY, self._describe),
+        }
+        self._transactions = Route("GET", TRANSACTIONS + "{tx_id}", self._look_up)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The answer to one HTTP request, whatever happens on the way."""
+        started_s = self._loop.time()
+        request_id = self._request_id(request)
+        route, argument = self._find_route(request.raw_path)
+        label = "other" if route is None else route.label
+        try:
+            if route is None:
+                raise BadRequest(f"there is no {argument[:100]!r}", Code.ROUTE_NOT_FOUND)
+            if request.method != route.method:
+                raise BadRequest(f"{route.label} takes {route.method}", Code.METHOD_NOT_ALLOWED)
+            if route.method == "POST":
+                reply = await self._answer_body(request, route, request_id)
+            else:
+                reply = await route.answer(Call(request_id, argument, b""))
+        except BadRequest as error:
+            more = b"Allow: %b\r\n" % route.method.encode() if route and request.method != route.method else b""
+            reply = self._reply(self._refuse(error, request_id), request_id, more)
+        except ConnectionError:
+            raise  # the client is gone: nobody reads an answer
+        except Exception as error:
+            _log.error("request_failed", request_id=request_id, route=label, exc_info=error)
+            detail = "an error of the replica's own; whether anything was decided is not known"
+            reply = self._reply(NotNow(Code.INTERNAL.name, detail, _RETRY_ERROR_S), request_id)
+        self._count(label, reply.code, self._loop.time() - started_s)
+        return reply
+
+    # ---- calls ----
+
+    async def _answer_body(self, request: web.BaseRequest, route: Route, request_id: str) -> Reply:
+        """Read the body and answer it; bodies under way are bounded together, because they are held in memory."""
+        size = body_size(request, self._settings)
+        refusal = self._refusal(0, size)
+        if refusal is not None:
+            return self._reply(refusal, request_id)
+        if not _JSON_TYPE.fullmatch(request.headers.get("Content-Type", "")) or "Content-Encoding" in request.headers:
+            raise BadRequest("the body is not plain application/json in UTF-8", Code.MEDIA_TYPE_UNSUPPORTED)
+        self._bodies_bytes += size
+        try:
+            return await route.answer(Call(request_id, "", await read_body(request, self._settings)))
+        finally:
+            self._bodies_bytes -= size
+
+    async def _submit_one(self, call: Call) -> Reply:
+        refusal = self._refusal(1)
+        if refusal is not None:
+            return self._reply(refusal, call.request_id)
+        submission = self._gate.admit(call.body)
+        self._counts.in_flight += 1
+        try:
+            (answer,) = await self._participant.submit([submission])
+        finally:
+            self._counts.in_flight -= 1
+        return self._reply(answer, call.request_id)
+
+    async def _submit_batch(self, call: Call) -> Reply:
+        documents = self._gate.split(call.body)
+        refusal = self._refusal(len(documents))
+        if refusal is not None:
+            return self._reply(refusal, call.request_id)
+        self._counts.in_flight += len(documents)
+        try:
+            results = await self._submit_each(documents, call.request_id)
+        finally:
+            self._counts.in_flight -= len(documents)
+        rendered = [msgspec.Raw(_encoder.encode(self._note(result, call.request_id))) for result in results]
+        return Reply(200, _encoder.encode(BatchAnswerDocument(rendered)), call.request_id)
+
+    async def _submit_each(self, documents: list[msgspec.Raw], request_id: str) -> list[Answer | ProblemDocument]:
+        """Results in order. What is checked goes to the core at once, while the rest is still being checked."""
+        results: dict[int, Answer | ProblemDocument] = {}
+        under_way: list[tuple[list[int], asyncio.Task[list[Answer]]]] = []
+        for start in range(0, len(documents), CHUNK):
+            places, submissions = [], []
+            for place, raw in enumerate(documents[start : start + CHUNK], start):
+                try:
+                    submissions.append(self._gate.admit(raw))
+                    places.append(place)
+                except BadRequest as error:
+                    results[place] = self._refuse(error, request_id)
+            under_way.append((places, asyncio.create_task(self._participant.submit(submissions))))
+            await asyncio.sleep(0)
+        for places, task in under_way:
+            results.update(zip(places, await task, strict=True))
+        return [results[place] for place in range(len(documents))]
+
+    async def _look_up(self, call: Call) -> Reply:
+        tx_id = parse_tx_id(call.argument)
+        refusal = self._refusal(1)
+        if refusal is not None:
+            return self._reply(refusal, call.request_id)
+        self._counts.in_flight += 1
+        try:
+            answer = await self._participant.look_up(tx_id)
+        finally:
+            self._counts.in_flight -= 1
+        return self._reply(answer, call.request_id)
+
+    async def _describe(self, call: Call) -> Reply:
+        standing = self._participant.standing
+        document = msgspec.structs.replace(self._about, active=standing.active, epoch=standing.epoch)
+        return Reply(200, _encoder.encode(document), call.request_id)
+
+    # ---- parts of them ----
+
+    def _find_route(self, raw_path: str) -> tuple[Route | None, str]:
+        """The route, and the rest of the path behind it. A query is ignored."""
+        route = self._routes.get(raw_path)
+        if route is not None:
+            return route, ""
+        path = raw_path.partition("?")[0]
+        if path.startswith(TRANSACTIONS):
+            return self._transactions, path[len(TRANSACTIONS) :]
+        return self._routes.get(path), path
+
+    def _request_id(self, request: web.BaseRequest) -> str:
+        given = request.headers.get("X-Request-Id")
+        if given is not None and _SANE_ID.fullmatch(given):
+            return given
+        return f"{self._id_prefix}-{next(self._id_numbers):x}"
+
+    def _refusal(self, count: int, body_bytes: int = 0) -> NotNow | None:
+        """Why so much more cannot be taken now; None when it can."""
+        standing = self._participant.standing
+        if not standing.active:
+            return refuse_as_passive(standing)
+        settings = self._settings
+        if self._counts.in_flight + count > settings.in_flight_max:
+            detail = f"this front end has {self._counts.in_flight} submissions under way"
+        elif self._bodies_bytes + body_bytes > settings.bodies_max_bytes:
+            detail = f"this front end has {self._bodies_bytes} bytes of bodies under way"
+        else:
+            return None
+        return NotNow(Code.OVERLOADED.name, detail, standing.retry_after_s)
+
+    def _refuse(self, error: BadRequest, request_id: str) -> ProblemDocument:
+        withheld_count = self._log_limit.take()
+        if withheld_count is not None:
+            code, detail = error.code.name, error.detail
+            _log.info("request_refused", request_id=request_id, code=code, detail=detail, withheld=withheld_count)
+        return problem_document(error.code, error.detail, request_id)
+
+    def _reply(self, result: Answer | ProblemDocument, request_id: str, more: bytes = b"") -> Reply:
+        document = self._note(result, request_id)
+        body = _encoder.encode(document)
+        if type(document) is NotarisedDocument:
+            return Reply(200, body, request_id, kind=JSON)
+        assert isinstance(document, ProblemDocument)
+        more += retry_after_header(document.retry_after_s)
+        return Reply(document.status, body, request_id, kind=PROBLEM, more=more)
+
+    def _note(self, result: Answer | ProblemDocument, request_id: str) -> Document:
+        """The document of a result, which is counted."""
+        document = result if isinstance(result, ProblemDocument) else answer_to_document(result, request_id)
+        answers = self._counts.answers
+        answers[document.code] = answers.get(document.code, 0) + 1
+        return document
+
+    def _count(self, label: str, status: int, duration_s: float) -> None:
+        key = f"{label} {status}"
+        self._counts.requests[key] = self._counts.requests.get(key, 0) + 1
+        latency = self._counts.latency.get(label)
+        if latency is None:
+            latency = self._counts.latency[label] = Latency()
+        latency.observe(duration_s)

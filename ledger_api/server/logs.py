@@ -1,0 +1,49 @@
+"""Structured logs of a front end: one JSON object a line on standard output, in the same form as the core's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import structlog
+
+
+def set_up_logging(level: str, **bound: str) -> None:
+    """Log from now on, at this level and above, with these values in every line."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stdout),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(**bound)
+
+
+class LogLimit:
+    """Lets through so many log lines a second; a flood of bad requests must not become a flood of log lines."""
+
+    def __init__(self, per_s: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._per_s = per_s
+        self._second = -1
+        self._let_through = 0
+        self._withheld = 0
+
+    def take(self) -> int | None:
+        """None to say nothing; otherwise how many lines were withheld since the last one."""
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._let_through = second, 0
+        if self._let_through >= self._per_s:
+            self._withheld += 1
+            return None
+        self._let_through += 1
+        withheld, self._withheld = self._withheld, 0
+        return withheld

@@ -1,0 +1,146 @@
+"""One front-end process: reads its document, connects to its core, listens, and ends with its core.
+
+Exit codes: 0 after SIGTERM, 1 when the link to the core ended (start it again), 2 when it cannot run as it is
+configured (a person is needed; the last log line says why).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+
+import pydantic
+import structlog
+import uvloop
+
+from ledger_api.server.api import Api
+from ledger_api.server.gate import Gate
+from ledger_api.server.http import HttpServer
+from ledger_api.server.logs import set_up_logging
+from ledger_api.server.registry import Registry
+from ledger_api.server.settings import FrontEndDocument
+from replica.link.counts import ApiCounts
+from replica.link.frames import LinkBroken
+from replica.link.unix import LinkClient
+from replica.notary.documents import NotaryDocument
+from replica.notary.errors import ConfigError
+
+STOPPED, LINK_ENDED, MISCONFIGURED = 0, 1, 2
+DOCUMENT_MAX_BYTES = 1_000_000
+_BACKLOG = 1_024
+_PR_SET_PDEATHSIG = 1
+_log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    """Run the front end that standard input describes; returns the exit code."""
+    try:
+        document = FrontEndDocument.model_validate_json(sys.stdin.buffer.read(DOCUMENT_MAX_BYTES))
+    except pydantic.ValidationError as error:
+        set_up_logging("info", process="front_end")
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False))
+        _log.error("front_end_misconfigured", code=ConfigError.default_code.name, detail=problems)
+        return MISCONFIGURED
+    set_up_logging(document.api.log_level, front_end=document.name)
+    if not die_with_parent(document.core_pid):
+        return LINK_ENDED
+    try:
+        return uvloop.run(FrontEnd(document).run())
+    except ConfigError as error:
+        _log.error("front_end_misconfigured", code=error.code.name, detail=error.detail)
+        return MISCONFIGURED
+
+
+def die_with_parent(parent_pid: int) -> bool:
+    """Have the kernel kill this process when its parent ends; False if that has happened already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    return os.getppid() == parent_pid
+
+
+class FrontEnd:
+    """The parts of one front end, and the order in which they start and stop."""
+
+    def __init__(self, document: FrontEndDocument) -> None:
+        self._document = document
+        self._counts = ApiCounts()
+
+    async def run(self) -> int:
+        """Serve until SIGTERM or the end of the link; returns the exit code. Raises ConfigError."""
+        document = self._document
+        registry = Registry(document.api.registry_path)
+        link = LinkClient(document.link_path, document.generation, document.name, document.link)
+        try:
+            await link.connect()
+        except LinkBroken as error:
+            _log.error("link_refused", detail=str(error))
+            return LINK_ENDED
+        server = HttpServer(self._api(link, registry).handle, document.api)
+        listener = await self._listen(server)
+        stop = _on_signals(registry)
+        reporting = asyncio.create_task(self._report_for_ever(link, server), name="report")
+        ended = asyncio.create_task(link.wait_ended(), name="link end")
+        try:
+            await asyncio.wait((ended, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            listener.close()
+            await server.shutdown(document.api.drain_max_s)
+            reporting.cancel()
+            link.close()
+        if stop.is_set():
+            return STOPPED
+        _log.warning("link_ended", detail=ended.result())
+        return LINK_ENDED
+
+    def _api(self, link: LinkClient, registry: Registry) -> Api:
+        document = self._document
+        about = NotaryDocument(
+            notary_key=document.notary_key,
+            version=document.version,
+            replica=document.replica,
+            batch_max=document.api.batch_max,
+            body_max_bytes=document.api.body_max_bytes,
+        )
+        gate = Gate(registry, self._counts, document.api.batch_max)
+        return Api(link, gate, self._counts, document.api, about)
+
+    async def _listen(self, server: HttpServer) -> asyncio.Server:
+        api = self._document.api
+        try:
+            listener = await asyncio.get_running_loop().create_server(
+                server, api.host, api.port, reuse_port=True, backlog=_BACKLOG
+            )
+        except OSError as error:
+            raise ConfigError(f"the API cannot listen on {api.host}:{api.port}: {error}") from None
+        _log.info("api_started", host=api.host, port=listener.sockets[0].getsockname()[1])
+        return listener
+
+    async def _report_for_ever(self, link: LinkClient, server: HttpServer) -> None:
+        while True:
+            await asyncio.sleep(self._document.api.report_interval_s)
+            self._counts.connections = len(server.connections)
+            link.report(self._counts)
+
+
+def _on_signals(registry: Registry) -> asyncio.Event:
+    """SIGTERM sets the event that is returned; SIGHUP reads the registry again."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, _ignore)  # Ctrl-C reaches the whole group: the core decides when we stop
+    loop.add_signal_handler(signal.SIGHUP, _reload, registry)
+    return stop
+
+
+def _ignore() -> None:
+    pass
+
+
+def _reload(registry: Registry) -> None:
+    try:
+        _log.info("registry_reloaded", pairs=registry.reload())
+    except ConfigError as error:
+        _log.error("registry_refused", code=error.code.name, detail=f"the old registry stays: {error.detail}")

@@ -1,0 +1,93 @@
+"""The party registry: which public keys may sign for which X.500 name. Only registered pairs are served.
+
+A TOML file with one table, `parties`: the name in RFC 4514 form, and its Ed25519 public keys in hexadecimal.
+
+    [parties]
+    "O=Bank A,L=London,C=GB" = ["d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cryptography import x509
+
+from replica.notary.documents import bytes_from_hex
+from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.requests import PARTY_MAX_BYTES, PUBLIC_KEY_BYTES
+
+KEYS_PER_PARTY_MAX = 100
+
+
+class Registry:
+    """The pairs of party and key that were in the file when it was last read."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file. Raises ConfigError naming what is wrong with it."""
+        self._path = path
+        self._pairs = read_registry(path)
+
+    def knows(self, party: str, public_key: bytes) -> bool:
+        """Whether this key may sign for this party, spelt exactly as in the file."""
+        return (party, public_key) in self._pairs
+
+    def reload(self) -> int:
+        """Read the file again; returns how many pairs it has. Raises ConfigError if it is bad: the old pairs stay."""
+        self._pairs = read_registry(self._path)
+        return len(self._pairs)
+
+
+def read_registry(path: Path) -> frozenset[tuple[str, bytes]]:
+    """All pairs of party and public key in a registry file. Raises ConfigError."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the party registry cannot be read: {error}") from None
+    except ValueError as error:  # broken UTF-8 and broken TOML
+        raise ConfigError(f"the party registry {path} is no TOML file: {error}") from None
+    parties = tables.get("parties")
+    if not isinstance(parties, dict) or len(tables) != 1:
+        raise ConfigError(f"the party registry {path} has one table, [parties]")
+    return frozenset(
+        (check_party(party), key) for party, keys in parties.items() for key in _check_keys(path, party, keys)
+    )
+
+
+def write_registry(path: Path, parties: Mapping[str, Sequence[str]]) -> None:
+    """Write a registry file: party to public keys in hexadecimal. It is in place whole or not at all.
+
+    Raises ConfigError, and writes nothing, when a name or a key is not right.
+    """
+    lines = ["# Party (RFC 4514) = its Ed25519 public keys. Read again on SIGHUP.", "[parties]"]
+    for party, keys in parties.items():
+        hex_keys = [key.hex() for key in _check_keys(path, check_party(party), list(keys))]
+        lines.append(f"{json.dumps(party, ensure_ascii=False)} = {json.dumps(hex_keys)}")  # as TOML spells them, too
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def check_party(party: str) -> str:
+    """The name, if it is an X.500 name in its one canonical spelling. Raises ConfigError."""
+    try:
+        canonical = x509.Name.from_rfc4514_string(party).rfc4514_string()
+    except ValueError as error:
+        raise ConfigError(f"{party!r} is no X.500 name in RFC 4514 form: {error}") from None
+    if party != canonical:
+        raise ConfigError(f"the party {party!r} is to be spelt {canonical!r}")
+    if not 1 <= len(party.encode()) <= PARTY_MAX_BYTES or not party.isprintable():
+        raise ConfigError(f"the party {party!r} has 1 to {PARTY_MAX_BYTES} bytes, all printable")
+    return party
+
+
+def _check_keys(path: Path, party: str, keys: object) -> list[bytes]:
+    if not isinstance(keys, list) or not 1 <= len(keys) <= KEYS_PER_PARTY_MAX:
+        raise ConfigError(f"the party {party!r} in {path} has a list of 1 to {KEYS_PER_PARTY_MAX} keys")
+    try:
+        return [bytes_from_hex("a public key", str(key), PUBLIC_KEY_BYTES) for key in keys]
+    except BadRequest as error:
+        raise ConfigError(f"the party {party!r} in {path}: {error.detail}") from None

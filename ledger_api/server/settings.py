@@ -1,0 +1,57 @@
+"""Settings of the ledger API's front ends, and the document that the core hands to each one it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from replica.link.settings import LinkSettings
+
+
+class ApiSettings(BaseModel):
+    """What a front end takes, and how long it waits. Every bound holds for each front-end process by itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", description="Address that the API listens on.")
+    port: int = Field(8080, ge=0, le=65_535, description="Port that the API listens on; all front ends share it.")
+    registry_path: Path = Field(description="File that maps each party to its public keys.")
+    body_max_bytes: int = Field(8 * 2**20, ge=2**20, le=2**28, description="Largest body of one call.")
+    bodies_max_bytes: int = Field(256 * 2**20, ge=2**20, description="Bodies under way together.")
+    batch_max: int = Field(1_000, ge=1, le=10_000, description="Submissions in one call.")
+    in_flight_max: int = Field(8_192, ge=1, le=1_000_000, description="Submissions and look-ups under way.")
+    connections_max: int = Field(4_096, ge=1, le=1_000_000, description="Client connections; further ones are closed.")
+    header_max_bytes: int = Field(8_192, ge=1_024, le=65_536, description="Largest request line, and header field.")
+    headers_max: int = Field(64, ge=16, le=1_024, description="Header fields of one request.")
+    idle_max_s: float = Field(75.0, gt=0, description="A connection without a whole request head is closed then.")
+    body_read_max_s: float = Field(10.0, gt=0, description="Longest wait for a request's body.")
+    drain_max_s: float = Field(2.0, gt=0, description="Longest wait for answers under way when a front end stops.")
+    report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the core is told what was counted.")
+    problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+
+    @model_validator(mode="after")
+    def _a_largest_request_fits(self) -> Self:
+        if self.bodies_max_bytes < self.body_max_bytes:
+            raise ValueError("bodies_max_bytes is at least body_max_bytes")
+        if self.in_flight_max < self.batch_max:
+            raise ValueError("in_flight_max is at least batch_max: a larger batch could never be taken")
+        return self
+
+
+class FrontEndDocument(BaseModel):
+    """What the core writes to a front end's standard input: the token must not show in arguments or environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, description="Name of this front end in logs and metrics.")
+    replica: str = Field(min_length=1, description="Name of the replica.")
+    core_pid: int = Field(gt=0, description="Process id of the core.")
+    link_path: Path = Field(description="Unix socket of the core.")
+    generation: str = Field(min_length=16, description="Random token of this core's life.")
+    link: LinkSettings = Field(description="The link's settings, the core's own.")
+    api: ApiSettings = Field(description="The API's settings.")
+    notary_key: str = Field(pattern="^[0-9a-f]{64}$", description="The notary's Ed25519 public key.")
+    version: str = Field(description="Release of the notary.")

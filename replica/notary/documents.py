@@ -1,0 +1,317 @@
+"""The JSON documents of the ledger API, and their way to and from what the notary works on. docs/api.md describes them.
+
+Byte strings are hexadecimal, times RFC 3339. Server and client share these types, so that they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+
+from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.canonical import decode_request, encode_request
+from replica.notary.errors import BadRequest, Code, Retry
+from replica.notary.receipts import ReceiptDocument, receipt_from_document, receipt_to_document
+from replica.notary.requests import (
+    DIGEST_BYTES,
+    PUBLIC_KEY_BYTES,
+    SIGNATURE_BYTES,
+    STATES_LIMIT,
+    Submission,
+    TimeWindow,
+    check_command,
+    format_state_ref,
+    make_request,
+    parse_state_ref,
+    parse_tx_id,
+)
+from replica.notary.rules import Conflict, Usage
+
+NOTARISED = "NOTARISED"
+ANONYMOUS = "anonymous"
+PROBLEM_TYPE = "urn:notary:problem:"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class WindowDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A time window `[from, until)`; at least one end is there."""
+
+    from_: Instant | None = msgspec.field(default=None, name="from")
+    until: Instant | None = None
+
+
+class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A signed notarisation request. States are `<64 hexadecimal digits>:<index>`, in any order."""
+
+    tx_id: str
+    inputs: list[str]
+    references: list[str] = []
+    time_window: WindowDocument | None = None
+    party: str
+    public_key: str
+    signature: str
+
+
+class SubmissionDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A request and the command it is submitted under. An id that is left out gets its default."""
+
+    request: RequestDocument
+    command_id: str | None = None  # default: the transaction id
+    user_id: str = ANONYMOUS
+    act_as: list[str] | None = None  # default: the requesting party
+    submission_id: str | None = None  # default: a random one
+
+
+class BatchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Submissions in the order in which they are to be logged. Each is judged by itself, bad ones too."""
+
+    submissions: list[msgspec.Raw]
+
+
+class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A success."""
+
+    status: int = 200
+    code: str = NOTARISED
+    tx_id: str
+    content_digest: str
+    log_offset: int
+    record_offset: int | None
+    duplicate: bool
+    receipt: ReceiptDocument
+
+
+class ConflictDocument(msgspec.Struct, frozen=True):
+    """A state that was consumed already."""
+
+    state: str
+    consumed_by_hash: str
+    usage: Usage
+
+
+class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A problem of RFC 9457. `code` and `retry` are for programs; `detail` and `remedy` are for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    remedy: str
+    retry: Retry
+    request_id: str = ""
+    retry_after_s: float | None = None
+    tx_id: str = ""
+    record_offset: int | None = None
+    conflicts: list[ConflictDocument] = []
+    judged_at: str = ""
+
+
+class BatchAnswerDocument(msgspec.Struct, frozen=True):
+    """One result for each submission, in order."""
+
+    results: list[msgspec.Raw]
+
+
+class NotaryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client must know of the notary; `active` and `epoch` are this replica's, at this moment."""
+
+    notary_key: str
+    signature_scheme: str = "ed25519"
+    version: str
+    replica: str
+    active: bool = False
+    epoch: int = 0
+    states_max: int = STATES_LIMIT - 1
+    batch_max: int
+    body_max_bytes: int
+
+
+def submission_from_document(document: SubmissionDocument, new_id: Callable[[], str]) -> Submission:
+    """The submission in canonical form; registry and signature are not looked at. Raises BadRequest."""
+    parts = document.request
+    if len(parts.inputs) + len(parts.references) >= STATES_LIMIT:  # before any work is put into them
+        found = len(parts.inputs) + len(parts.references)
+        raise BadRequest(f"{found} states, the limit is {STATES_LIMIT - 1}", Code.TOO_MANY_STATES)
+    request = make_request(
+        parse_tx_id(parts.tx_id),
+        [parse_state_ref(text) for text in parts.inputs],
+        [parse_state_ref(text) for text in parts.references],
+        None if parts.time_window is None else _window_from_document(parts.time_window),
+        parts.party,
+    )
+    submission = Submission(
+        encode_request(request),
+        bytes_from_hex("public_key", parts.public_key, PUBLIC_KEY_BYTES),
+        bytes_from_hex("signature", parts.signature, SIGNATURE_BYTES),
+        document.user_id,
+        request.tx_id.hex() if document.command_id is None else document.command_id,
+        (parts.party,) if document.act_as is None else tuple(sorted(document.act_as)),
+        new_id() if document.submission_id is None else document.submission_id,
+    )
+    check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
+    return submission
+
+
+def submission_to_document(submission: Submission) -> SubmissionDocument:
+    """The JSON form of a submission, with every id spelt out. Raises BadRequest for a window beyond the year 9999."""
+    request, _ = decode_request(submission.request)
+    return SubmissionDocument(
+        request=RequestDocument(
+            tx_id=request.tx_id.hex(),
+            inputs=[format_state_ref(ref) for ref in request.inputs],
+            references=[format_state_ref(ref) for ref in request.references],
+            time_window=None if request.window is None else _window_to_document(request.window),
+            party=request.party,
+            public_key=submission.public_key.hex(),
+            signature=submission.signature.hex(),
+        ),
+        command_id=submission.command_id,
+        user_id=submission.user_id,
+        act_as=list(submission.act_as),
+        submission_id=submission.submission_id,
+    )
+
+
+def answer_to_document(answer: Answer, request_id: str = "") -> NotarisedDocument | ProblemDocument:
+    """The JSON form of an answer; its `status` is the HTTP status as well."""
+    match answer:
+        case Notarised():
+            return NotarisedDocument(
+                tx_id=answer.tx_id.hex(),
+                content_digest=answer.content_digest.hex(),
+                log_offset=answer.log_offset,
+                record_offset=answer.record_offset,
+                duplicate=answer.duplicate,
+                receipt=receipt_to_document(answer.receipt),
+            )
+        case NotNow():
+            code = Code[answer.code]
+            return problem_document(code, answer.detail, request_id, retry_after_s=answer.retry_after_s)
+        case Refused():
+            return _refusal_to_document(answer, request_id)
+
+
+def problem_document(
+    code: Code, detail: str, request_id: str = "", *, retry_after_s: float | None = None
+) -> ProblemDocument:
+    """The problem document of a catalogue entry."""
+    return ProblemDocument(
+        type=PROBLEM_TYPE + code.name,
+        title=code.title,
+        status=code.status,
+        detail=detail,
+        code=code.name,
+        remedy=code.remedy,
+        retry=code.retry,
+        request_id=request_id,
+        retry_after_s=retry_after_s,
+    )
+
+
+def answer_from_document(document: NotarisedDocument | ProblemDocument) -> Answer | ProblemDocument:
+    """The answer in a JSON form; a problem that is no answer of the notary, as it never got there, stays what it is.
+
+    Raises BadRequest when the document cannot be read.
+    """
+    if isinstance(document, NotarisedDocument):
+        return Notarised(
+            parse_tx_id(document.tx_id),
+            bytes_from_hex("content_digest", document.content_digest, DIGEST_BYTES),
+            document.log_offset,
+            document.record_offset,
+            document.duplicate,
+            receipt_from_document(document.receipt),
+        )
+    if document.retry is Retry.SAME:
+        return NotNow(document.code, document.detail, document.retry_after_s or 0.0)
+    if not document.tx_id:
+        return document
+    return Refused(
+        document.code,
+        parse_tx_id(document.tx_id),
+        document.record_offset,
+        tuple([_conflict_from_document(conflict) for conflict in document.conflicts]),
+        parse_time(document.judged_at) if document.judged_at else None,
+    )
+
+
+def bytes_from_hex(name: str, text: str, size: int) -> bytes:
+    """`size` bytes from exactly their hexadecimal digits. Raises BadRequest naming the field."""
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != size or len(text) != 2 * size:  # `fromhex` skips spaces
+        raise BadRequest(f"{name} is {2 * size} hexadecimal digits")
+    return raw
+
+
+def format_time(time_us: int) -> str:
+    """RFC 3339 of a time in microseconds UTC. Raises BadRequest beyond the year 9999."""
+    return _instant(time_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> int:
+    """Microseconds UTC of an RFC 3339 time. Raises BadRequest."""
+    try:
+        return _microseconds(msgspec.convert(text, Instant))
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{text[:40]!r}: {error}") from None
+
+
+def _instant(time_us: int) -> datetime:
+    try:
+        return _EPOCH + time_us * _MICROSECOND
+    except OverflowError:
+        raise BadRequest("a time in JSON ends with the year 9999") from None
+
+
+def _microseconds(instant: datetime) -> int:
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+def _window_from_document(document: WindowDocument) -> TimeWindow:
+    return TimeWindow(
+        None if document.from_ is None else _microseconds(document.from_),
+        None if document.until is None else _microseconds(document.until),
+    )
+
+
+def _window_to_document(window: TimeWindow) -> WindowDocument:
+    return WindowDocument(
+        None if window.from_us is None else _instant(window.from_us),
+        None if window.until_us is None else _instant(window.until_us),
+    )
+
+
+def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
+    code = Code[refused.code]
+    detail = code.title
+    if refused.conflicts:
+        first = format_state_ref(refused.conflicts[0].state)
+        detail = f"{len(refused.conflicts)} of the request's states were consumed before, {first} among them"
+    judged_at = "" if refused.judged_us is None else format_time(refused.judged_us)
+    if code is Code.TIME_WINDOW_CLOSED and judged_at:
+        detail = f"judged at {judged_at}, which is outside the window"
+    return msgspec.structs.replace(
+        problem_document(code, detail, request_id),
+        tx_id=refused.tx_id.hex(),
+        record_offset=refused.record_offset,
+        conflicts=[
+            ConflictDocument(format_state_ref(conflict.state), conflict.consumed_by_hash.hex(), conflict.usage)
+            for conflict in refused.conflicts
+        ],
+        judged_at=judged_at,
+    )
+
+
+def _conflict_from_document(document: ConflictDocument) -> Conflict:
+    consumed_by_hash = bytes_from_hex("consumed_by_hash", document.consumed_by_hash, DIGEST_BYTES)
+    return Conflict(parse_state_ref(document.state), consumed_by_hash, document.usage)
