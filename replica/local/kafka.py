@@ -42,7 +42,7 @@ class KafkaBroker:
     async def format(self, cluster_id: str, voters: str, cluster_size: int) -> None:
         """Write the settings, and the storage's format unless the folder has one already."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._properties_path.write_text(self._properties(voters, cluster_size))
+        self._properties_path.write_text(self.properties(voters, cluster_size))
         if (self.folder / "data" / "meta.properties").exists():
             return
         argv = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties_path)]
@@ -66,7 +66,8 @@ class KafkaBroker:
         argv = [str(find_java()), *JAVA_OPTIONS, *LOG_OPTIONS, "-cp", f"{self._libs}/*", *main]
         return Command(name=name, argv=argv, log_path=self.folder / "kafka.log")
 
-    def _properties(self, voters: str, cluster_size: int) -> str:
+    def properties(self, voters: str, cluster_size: int) -> str:
+        """The broker's settings file: durable for the number of brokers that there are, and small."""
         copies = min(3, cluster_size)
         in_sync = max(1, copies - 1)
         settings = {

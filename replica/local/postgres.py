@@ -156,7 +156,7 @@ class PostgresServer:
         """Where the data is or shall be: inside `folder`, unless the server's account cannot get there."""
         self.folder.mkdir(parents=True, exist_ok=True)
         link = self.folder / "data"
-        if self._account and not link.exists() and not _reachable(self.folder, self._account):
+        if self._account and not link.exists() and not reachable(self.folder, self._account):
             elsewhere = UNREACHABLE_HOME / hashlib.sha256(str(self.folder).encode()).hexdigest()[:16]
             elsewhere.mkdir(mode=0o755, parents=True, exist_ok=True)
             link.unlink(missing_ok=True)  # a link whose target somebody deleted
@@ -202,14 +202,15 @@ def find_binaries(root: Path = Path("/usr/lib/postgresql")) -> Path:
     return Path(on_path).resolve().parent
 
 
-def _reachable(folder: Path, account: str) -> bool:
+def reachable(folder: Path, account: str) -> bool:
     """True if `account` may enter every folder on the way to `folder`."""
     entry = pwd.getpwnam(account)
     groups = set(os.getgrouplist(account, entry.pw_gid))
-    return all(_may_enter(part.stat(), entry.pw_uid, groups) for part in (folder.resolve(), *folder.resolve().parents))
+    return all(may_enter(part.stat(), entry.pw_uid, groups) for part in (folder.resolve(), *folder.resolve().parents))
 
 
-def _may_enter(info: os.stat_result, uid: int, groups: set[int]) -> bool:
+def may_enter(info: os.stat_result, uid: int, groups: set[int]) -> bool:
+    """True if the folder's mode lets this account pass through it."""
     if info.st_uid == uid:
         return bool(info.st_mode & stat.S_IXUSR)
     if info.st_gid in groups:

@@ -1,0 +1,143 @@
+"""Servers of our own, restarted, frozen and killed: what they keep, and that nothing of them stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from replica.local.kafka import KafkaCluster
+from replica.local.ports import PortReservation
+from replica.local.postgres import PostgresServer
+from replica.local.process import descendants
+from replica.local.run_file import ProcessIdentity
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def folder(servers_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    path = servers_folder / request.node.name[:40]
+    path.mkdir()
+    yield path
+
+
+async def all_ended(processes: list[ProcessIdentity]) -> bool:
+    return not any(process.runs() for process in processes)
+
+
+async def rows_of(dsn: str) -> list[tuple[object, ...]]:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        return await (await connection.execute("SELECT n FROM kept ORDER BY n")).fetchall()
+
+
+@pytest.mark.postgres
+async def test_postgres_keeps_what_it_committed(folder: Path, ports: PortReservation) -> None:
+    """Goal: a second start reuses the data and password. Method: write, kill the whole server, start anew, read."""
+    server = PostgresServer(folder / "pg", ports.take())
+    await server.start()
+    try:
+        async with await psycopg.AsyncConnection.connect(server.dsn(), autocommit=True) as connection:
+            await connection.execute("CREATE TABLE kept (n int)")
+            await connection.execute("INSERT INTO kept VALUES (1)")
+            everything = [ProcessIdentity.of(pid) for pid in (server.process.pid, *descendants(server.process.pid))]
+            await server.kill()
+        await eventually(lambda: all_ended(everything))
+        again = PostgresServer(folder / "pg", ports.take())
+        await again.start()
+        try:
+            assert await rows_of(again.dsn()) == [(1,)]
+        finally:
+            await again.stop()
+    finally:
+        await server.remove()
+    assert not (folder / "pg").exists()
+
+
+@pytest.mark.postgres
+async def test_a_frozen_postgres_answers_nobody_until_it_thaws(folder: Path, ports: PortReservation) -> None:
+    """Goal: the fault "database host hangs" reaches the backends. Method: freeze under an open session, then thaw."""
+    server = PostgresServer(folder / "pg", ports.take())
+    await server.start()
+    try:
+        async with await psycopg.AsyncConnection.connect(server.dsn(), autocommit=True) as connection:
+            server.freeze()
+            question = asyncio.create_task(connection.execute("SELECT 1"))
+            done, _ = await asyncio.wait([question], timeout=0.5)
+            assert not done
+            server.thaw()
+            async with asyncio.timeout(10):
+                await question
+    finally:
+        await server.remove()
+
+
+@pytest.mark.postgres
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another account")
+async def test_a_folder_that_the_server_cannot_reach_is_no_obstacle(folder: Path, ports: PortReservation) -> None:
+    """Goal: a clone in a private home works. Method: a folder of mode 0700 on the way, start, remove, look around."""
+    folder.chmod(0o700)
+    server = PostgresServer(folder / "pg", ports.take())
+    await server.start()
+    data = (folder / "pg" / "data").resolve()
+    try:
+        assert not data.is_relative_to(folder)
+        assert stat.S_IMODE(data.stat().st_mode) == 0o700
+        assert data.stat().st_uid != 0
+    finally:
+        await server.remove()
+    assert not data.parent.exists()
+
+
+@pytest.mark.kafka
+async def test_kafka_keeps_its_topics_and_records(folder: Path, ports: PortReservation) -> None:
+    """Goal: a second start reuses the storage. Method: produce, kill the broker, start anew, consume."""
+    numbers = [ports.take(), ports.take()]
+    cluster = KafkaCluster(folder / "kafka", numbers)
+    await cluster.start()
+    try:
+        await cluster.create_topic("kept")
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+        producer.produce("kept", b"record")
+        assert producer.flush(10) == 0
+        await cluster.brokers[0].process.kill()
+        cluster = KafkaCluster(folder / "kafka", numbers)
+        await cluster.start()
+        assert await asyncio.to_thread(_first_record, cluster.bootstrap_servers, "kept") == b"record"
+    finally:
+        await cluster.remove()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+async def test_three_brokers_serve_on_without_one(folder: Path, ports: PortReservation) -> None:
+    """Goal: an acknowledged record survives a broker. Method: three brokers, kill the leader, produce, read."""
+    cluster = KafkaCluster(folder / "kafka", [ports.take() for _ in range(6)])
+    await cluster.start()
+    try:
+        await cluster.create_topic("kept")
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 2})
+        producer.produce("kept", b"before")
+        assert producer.flush(10) == 0
+        leader = cluster.admin().list_topics("kept", timeout=10).topics["kept"].partitions[0].leader
+        await cluster.brokers[leader - 1].process.kill()
+        producer.produce("kept", b"after")
+        assert await asyncio.to_thread(producer.flush, 60) == 0
+        assert await asyncio.to_thread(_first_record, cluster.bootstrap_servers, "kept") == b"before"
+    finally:
+        await cluster.remove()
+
+
+def _first_record(bootstrap_servers: str, topic: str) -> bytes | None:
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "g", "log_level": 2})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(30)
+        return None if message is None else message.value()
+    finally:
+        consumer.close()
