@@ -51,6 +51,22 @@ class Code(Enum):
         "The body is too large",
         "Send less in one call; see the detail.",
     )
+    BODY_TOO_SLOW = (
+        408,
+        "The body did not arrive in time",
+        "Send the whole body at once; the detail names the limit.",
+        Retry.SAME,
+    )
+    MEDIA_TYPE_UNSUPPORTED = (
+        415,
+        "The body is not sent as plain JSON",
+        "Send Content-Type: application/json, in UTF-8 and without Content-Encoding.",
+    )
+    HTTP_MALFORMED = (
+        400,
+        "The HTTP request cannot be read",
+        "Correct the HTTP client; the detail says what was found. The connection was closed.",
+    )
     SIGNATURE_INVALID = (
         401,
         "The signature does not match the canonical request and key",
@@ -183,6 +199,11 @@ class Code(Enum):
         "Software that the local cluster runs is not installed",
         "Run `make setup`, or install what the detail names.",
     )
+    HISTORY_INVALID = (
+        0,
+        "The history cannot be checked, because it is not one",
+        "Correct or complete the file; docs/formats.md describes each line.",
+    )
 
 
 class NotaryError(Exception):
@@ -218,6 +239,12 @@ class StoreUnavailable(NotaryError):
     """The database's answer is missing, so the outcome is unknown; the session is over."""
 
     default_code = Code.STORE_UNAVAILABLE
+
+
+class StoreMismatch(NotaryError):
+    """The database is not this notary's, or not of this release: do not serve, a person must look."""
+
+    default_code = Code.STORE_MISMATCH
 
 
 class LogUnavailable(NotaryError):

@@ -76,10 +76,16 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class ParticipantStore(Protocol):
-    """Every method is one round trip on the lock session, and raises StoreUnavailable when its outcome is unknown."""
+    """Every method is one round trip on the lock session (`admit` two when some command is known).
+
+    What the session raises when it is lost passes through: the outcome is unknown then, and the session is over.
+    """
 
     async def bind(self, topic_id: str) -> None:
-        """Record the log's identity the first time; raise StoreMismatch's code ever after when it is another one."""
+        """Prepare the session, and record the log's identity the first time; ever after, refuse another one.
+
+        Raises StoreMismatch, also when the database has no schema of this release.
+        """
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """Take the next epoch, above `above` and above every epoch granted before; durable before it returns."""
@@ -101,6 +107,3 @@ class ParticipantStore(Protocol):
 
     async def pending(self, limit: int) -> list[Command]:
         """Commands that are accepted and have no completion yet, oldest first."""
-
-    async def note_release(self, epoch: int) -> None:
-        """Record that the lock is released on purpose, so that passives need not wait out the grace period."""

@@ -1,0 +1,142 @@
+"""The participant store in memory: a double with the same contract, for tests and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from replica.notary.errors import InvariantBroken, StoreMismatch
+from replica.notary.position import Position
+from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Published
+
+_T = TypeVar("_T")
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A command that was accepted, and the transaction that was notarised for it."""
+
+    tx_id: bytes
+    content_digest: bytes
+    notarised_offset: int
+    accepted_us: int
+
+
+class MemoryDatabase:
+    """The tables. Every method is one transaction: it takes effect whole or raises before it changes anything."""
+
+    def __init__(self) -> None:
+        self.topic_id: str | None = None
+        self.epoch = 0
+        self.grants: list[tuple[int, str]] = []
+        self.position: Position | None = None
+        self.completions: list[tuple[int, Completion]] = []
+        self.in_flight: dict[bytes, Command] = {}
+        self.accepted: dict[bytes, Accepted] = {}
+
+    def bind(self, topic_id: str) -> None:
+        """See ParticipantStore."""
+        if self.topic_id is None:
+            self.topic_id = topic_id
+        if self.topic_id != topic_id:
+            raise StoreMismatch(f"the database belongs to topic id {self.topic_id}, the log's is {topic_id}")
+
+    def raise_epoch(self, above: int, replica: str) -> int:
+        """See ParticipantStore."""
+        self.epoch = max(self.epoch, above) + 1
+        self.grants.append((self.epoch, replica))
+        return self.epoch
+
+    def published(self) -> Published:
+        """See ParticipantStore."""
+        return Published(self.position, len(self.completions))
+
+    def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+        """See ParticipantStore."""
+        return [self._admit(command, accepted_since_us) for command in commands]
+
+    def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        """See ParticipantStore."""
+        if self.position is not None and position.offset <= self.position.offset:
+            raise InvariantBroken(f"completions are published past offset {position.offset} already")
+        self.position = position
+        for completion in completions:
+            self.completions.append((len(self.completions) + 1, completion))
+            waiting = self.in_flight.get(completion.change_id)
+            if waiting is not None and waiting.submission_id == completion.submission_id:
+                del self.in_flight[completion.change_id]
+            if completion.outcome == NOTARISED and completion.notarised_offset is not None:
+                self.accepted[completion.change_id] = Accepted(
+                    completion.tx_id, completion.content_digest, completion.notarised_offset, completion.recorded_us
+                )
+        return len(self.completions)
+
+    def pending(self, limit: int) -> list[Command]:
+        """See ParticipantStore."""
+        return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
+
+    def _admit(self, command: Command, accepted_since_us: int) -> Admission:
+        same = (command.tx_id, command.content_digest)
+        waiting = self.in_flight.get(command.change_id)
+        if waiting is not None:
+            in_flight = (waiting.tx_id, waiting.content_digest) == same
+            return Admission(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED)
+        accepted = self.accepted.get(command.change_id)
+        if accepted is not None and accepted.accepted_us >= accepted_since_us:
+            if (accepted.tx_id, accepted.content_digest) == same:
+                return Admission(Admitted.ACCEPTED, accepted.notarised_offset)
+            return Admission(Admitted.REUSED)
+        self.in_flight[command.change_id] = command
+        return Admission(Admitted.FRESH)
+
+
+class MemoryServerConnection(Protocol):
+    """Runs a function at the server, if the session is still alive there."""
+
+    async def run(self, action: Callable[[], _T]) -> _T:
+        """The function's result; raises what the session raises when the answer is lost."""
+
+
+class MemorySession(Protocol):
+    """The lock session as far as this double needs it."""
+
+    def statement(self, name: str) -> AbstractAsyncContextManager[MemoryServerConnection]:
+        """The connection for one statement."""
+
+
+class MemoryStore:
+    """See ParticipantStore: the tables, reached through the lock session's double."""
+
+    def __init__(self, session: MemorySession, database: MemoryDatabase) -> None:
+        self._session = session
+        self._database = database
+
+    async def bind(self, topic_id: str) -> None:
+        """See ParticipantStore."""
+        await self._run("bind_topic", lambda: self._database.bind(topic_id))
+
+    async def raise_epoch(self, above: int, replica: str) -> int:
+        """See ParticipantStore."""
+        return await self._run("raise_epoch", lambda: self._database.raise_epoch(above, replica))
+
+    async def published(self) -> Published:
+        """See ParticipantStore."""
+        return await self._run("published", self._database.published)
+
+    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+        """See ParticipantStore."""
+        return await self._run("admit", lambda: self._database.admit(commands, accepted_since_us))
+
+    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        """See ParticipantStore."""
+        return await self._run("publish", lambda: self._database.publish(completions, position))
+
+    async def pending(self, limit: int) -> list[Command]:
+        """See ParticipantStore."""
+        return await self._run("pending", lambda: self._database.pending(limit))
+
+    async def _run(self, name: str, action: Callable[[], _T]) -> _T:
+        async with self._session.statement(name) as connection:
+            return await connection.run(action)
