@@ -1,0 +1,232 @@
+"""Answers against the log: whatever a client was definitely told must be what the log says, now and for ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import sha256
+
+import msgspec
+
+from replica.checker.findings import FindingCode, Findings
+from replica.checker.judge import (
+    NOTARISED,
+    STATE_CONFLICT,
+    TIME_WINDOW_CLOSED,
+    Judged,
+    JudgedRequest,
+    JudgedSettlement,
+    JudgedVoid,
+)
+from replica.checker.operations import (
+    DECIDED_BY_LOG,
+    Answer,
+    ConflictSeen,
+    Operation,
+    command_fingerprint,
+)
+from replica.checker.order import OrderCheck
+
+NOT_FOUND = "TX_NOT_FOUND"
+
+
+class _Claim(msgspec.Struct, gc=False):
+    """An answer that rests on the record at `offset`."""
+
+    offset: int
+    operation: Operation
+    answer: Answer
+
+
+class AnswerCheck:
+    """Takes what each record of the log is, in log order, and compares the answers that rest on it.
+
+    Records below `first_offset` come from before the history. `complete` says that every attempt of every client is
+    in the history, so that no counting record may come from nowhere.
+    """
+
+    def __init__(self, operations: list[Operation], first_offset: int, complete: bool, findings: Findings) -> None:
+        self._findings = findings
+        self._first_offset = first_offset
+        self._complete = complete
+        self._order = OrderCheck()
+        self._sent_ns: dict[bytes, int] = {}  # transaction id -> when it was first sent
+        self._open: Counter[bytes] = Counter()  # transaction id -> submissions whose outcome is unknown
+        self._without_record: list[Operation] = []
+        for operation in operations:
+            self._note_sent(operation)
+        self._claims = self._claims_of(operations)
+        self._check_denials(operations)
+
+    def see(self, judged: Judged) -> None:
+        """The next record of the log."""
+        own: _Claim | None = None
+        while self._claims and self._claims[-1].offset == judged.offset:
+            claim = self._claims.pop()
+            if claim.answer.record_offset is None:
+                self._check_recalled(claim, judged)
+                continue
+            if own is not None:
+                self._add(FindingCode.SHARED_RECORD, claim, other=own.operation.name)
+            own = claim
+            self._check_decided(claim, judged)
+        if isinstance(judged, JudgedRequest):
+            self._note_record(judged, own)
+        elif isinstance(judged, JudgedSettlement):
+            for command in judged.record.commands:
+                self._explain(command.tx_id, judged.offset)
+
+    def finish(self, epochs: dict[int, str]) -> None:
+        """The log has ended. `epochs`: each epoch that was in force, with its replica."""
+        for claim in reversed(self._claims):
+            self._add(FindingCode.LOST_ANSWER, claim, problem="the log ends before it")
+        for operation in self._without_record:
+            answer = operation.answer
+            if answer is not None and answer.epoch is not None:
+                held_by = epochs.get(answer.epoch)
+                if held_by is None or answer.replica not in (None, held_by):
+                    claim = _Claim(-1, operation, answer)
+                    self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
+        self._order.finish(self._findings)
+
+    # ---- before the log ----
+
+    def _note_sent(self, operation: Operation) -> None:
+        if operation.is_look_up:
+            return
+        first_ns = self._sent_ns.get(operation.tx_id)
+        if first_ns is None or operation.sent_ns < first_ns:
+            self._sent_ns[operation.tx_id] = operation.sent_ns
+        if operation.answer is None:
+            self._open[operation.tx_id] += 1
+
+    def _claims_of(self, operations: list[Operation]) -> list[_Claim]:
+        """All claims, the last one first."""
+        claims: list[_Claim] = []
+        for operation in operations:
+            answer = operation.answer
+            if answer is None:
+                continue
+            if answer.record_offset is not None:
+                claims.append(_Claim(answer.record_offset, operation, answer))
+                continue
+            recalled = operation.is_look_up or answer.duplicate
+            if answer.code == NOTARISED and answer.log_offset is not None and recalled:
+                claims.append(_Claim(answer.log_offset, operation, answer))
+                self._without_record.append(operation)
+            elif answer.code in DECIDED_BY_LOG:
+                self._add(FindingCode.LOST_ANSWER, _Claim(-1, operation, answer), problem="it names no record")
+            elif answer.code == NOT_FOUND:
+                self._without_record.append(operation)
+        claims.sort(key=_offset_of, reverse=True)
+        return claims
+
+    def _check_denials(self, operations: list[Operation]) -> None:
+        denied = {o.tx_id for o in operations if o.answer is not None and o.answer.code == NOT_FOUND}
+        known_ns: dict[bytes, int] = {}
+        for operation in operations:
+            answer = operation.answer
+            if operation.tx_id in denied and answer is not None and answer.code == NOTARISED:
+                known_ns[operation.tx_id] = min(answer.at_ns, known_ns.get(operation.tx_id, answer.at_ns))
+        for operation in operations:
+            answer = operation.answer
+            if answer is not None and answer.code == NOT_FOUND:
+                since_ns = known_ns.get(operation.tx_id)
+                if since_ns is not None and since_ns < operation.sent_ns:
+                    self._add(FindingCode.DENIED, _Claim(-1, operation, answer), notarised_ns=since_ns)
+
+    # ---- record by record ----
+
+    def _check_decided(self, claim: _Claim, judged: Judged) -> None:
+        answer, operation = claim.answer, claim.operation
+        if isinstance(judged, JudgedVoid):
+            self._add(FindingCode.OK_FOR_VOID, claim, reason=judged.reason)
+            return
+        if not isinstance(judged, JudgedRequest) or not _is_submission_of(operation, judged):
+            self._add(FindingCode.WRONG_RECORD, claim)
+            return
+        if answer.epoch not in (None, judged.barrier.epoch) or answer.replica not in (None, judged.barrier.replica):
+            self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
+        if answer.code != judged.outcome:
+            double_spend = answer.code == NOTARISED and judged.outcome == STATE_CONFLICT
+            code = FindingCode.DOUBLE_SPEND if double_spend else FindingCode.WRONG_VERDICT
+            self._add(code, claim, log_says=judged.outcome)
+        elif answer.log_offset != judged.notarised_offset:
+            self._add(FindingCode.WRONG_OFFSET, claim, log_says=judged.notarised_offset)
+        elif answer.code == TIME_WINDOW_CLOSED and answer.judged_us not in (None, judged.judged_us):
+            self._add(FindingCode.WRONG_TIME, claim, answered=answer.judged_us, log_says=judged.judged_us)
+        elif answer.code == STATE_CONFLICT:
+            self._check_conflict(claim, judged)
+
+    def _check_conflict(self, claim: _Claim, judged: JudgedRequest) -> None:
+        true = [ConflictSeen(c.state, sha256(c.consumed_by).digest(), c.usage) for c in judged.conflicts]
+        if sorted(claim.answer.conflicts) != sorted(true):
+            self._add(FindingCode.WRONG_CONFLICT, claim)
+        for conflict in judged.conflicts:
+            sent_ns = self._sent_ns.get(conflict.consumed_by)
+            if sent_ns is None and (conflict.consumed_at < self._first_offset or not self._complete):
+                continue
+            if sent_ns is None or sent_ns >= claim.answer.at_ns:
+                self._add(FindingCode.WINNER_FROM_NOWHERE, claim, winner=conflict.consumed_by.hex(), sent_ns=sent_ns)
+                return
+
+    def _check_recalled(self, claim: _Claim, judged: Judged) -> None:
+        """A success without a record of its own: it must name the record that first notarised the transaction."""
+        answer, operation = claim.answer, claim.operation
+        if not isinstance(judged, JudgedRequest) or judged.request.tx_id != operation.tx_id:
+            self._add(FindingCode.LOST_ANSWER, claim, problem="the record is not of this transaction")
+        elif judged.outcome != NOTARISED:
+            self._add(FindingCode.WRONG_VERDICT, claim, log_says=judged.outcome)
+        elif judged.notarised_offset != answer.log_offset:
+            self._add(FindingCode.WRONG_OFFSET, claim, log_says=judged.notarised_offset)
+        elif judged.content_digest != operation.content_digest:
+            self._add(FindingCode.WRONG_DIGEST, claim, log_says=judged.content_digest.hex())
+        elif answer.epoch is not None and answer.epoch < judged.barrier.epoch:
+            self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
+
+    def _note_record(self, judged: JudgedRequest, own: _Claim | None) -> None:
+        if own is not None:
+            self._order.note(judged.offset, own.operation.sent_ns, own.answer.at_ns)
+            return
+        sent_ns = self._sent_ns.get(judged.request.tx_id)
+        if sent_ns is not None:
+            self._order.note(judged.offset, sent_ns, None)
+        self._explain(judged.request.tx_id, judged.offset)
+
+    def _explain(self, tx_id: bytes, offset: int) -> None:
+        """What the log decided and nobody was told must belong to an operation whose outcome is unknown."""
+        if offset < self._first_offset or not self._complete:
+            return
+        self._open[tx_id] -= 1
+        if self._open[tx_id] < 0:
+            self._findings.add(FindingCode.RECORD_FROM_NOWHERE, record_offset=offset, tx_id=tx_id.hex())
+
+    def _add(self, code: FindingCode, claim: _Claim, **more: str | int | None) -> None:
+        answer = claim.answer
+        self._findings.add(
+            code,
+            operation=claim.operation.name,
+            tx_id=claim.operation.tx_id.hex(),
+            answer=answer.code,
+            log_offset=answer.log_offset,
+            record_offset=answer.record_offset,
+            **more,
+        )
+
+
+def _offset_of(claim: _Claim) -> int:
+    return claim.offset
+
+
+def _is_submission_of(operation: Operation, judged: JudgedRequest) -> bool:
+    submission = judged.record.submission
+    return (
+        operation.tx_id == judged.request.tx_id
+        and operation.content_digest == judged.content_digest
+        and (
+            operation.command is None
+            or operation.command
+            == command_fingerprint(
+                submission.user_id, submission.command_id, submission.act_as, submission.submission_id
+            )
+        )
+    )

@@ -1,0 +1,116 @@
+"""The check: was every answer ever given, and every completion ever published, what the log says?
+
+The log gives the order of everything, so the check is polynomial: replay the log in the reference judge, compare what
+was answered, and walk the log backwards once for real-time order. Invariants (docs/architecture.md) and findings:
+
+    I1  no state consumed by two successes           DOUBLE_SPEND
+    I2  nothing answered is lost or changed          LOST_ANSWER, OK_FOR_VOID, WRONG_RECORD, WRONG_VERDICT,
+                                                     WRONG_DIGEST, WRONG_TIME, DENIED, SHARED_RECORD, RECEIPT_INVALID
+    I3  a conflict names a winner sent before it     WRONG_CONFLICT, WINNER_FROM_NOWHERE, RECORD_FROM_NOWHERE
+    I4  all inputs are consumed, or none             follows from the judge; WRONG_CONFLICT, WRONG_VERDICT
+    I5  a success stays, with its log offset         WRONG_OFFSET, WRONG_VERDICT
+    I6  log order embeds real-time order             ORDER_BROKEN
+    I7  one replica per epoch, epochs rise           PASSIVE_ANSWERED (barriers: the void rule itself)
+    I8  ledger offsets dense, completions once       COMPLETION_*, COMMAND_*
+    I10 a passive replica never answers              PASSIVE_ANSWERED, OK_FOR_VOID
+    I11 what is not definite is unknown              an open operation may be in the log or not; else HistoryError
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+import msgspec
+
+from replica.checker.answers import AnswerCheck
+from replica.checker.completions import CommandCheck, CompletionCheck, CompletionRow, completions_of
+from replica.checker.findings import Findings, Report, Summary
+from replica.checker.history import Event
+from replica.checker.judge import (
+    Judged,
+    JudgedBarrier,
+    JudgedRequest,
+    JudgedSettlement,
+    ReferenceJudge,
+)
+from replica.checker.operations import collect
+from replica.notary.receipts import Receipt, signature_holds, verify_receipt
+
+_SIGNATURES_KEPT = 65_536  # one signature covers a batch: most are met again soon
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """What the history and the completions cover of the log.
+
+    first_offset: records below it are older than the history. complete: every attempt of every client is in the
+    history. deduplication_us: how long an accepted command blocks another run; None if longer than the log took.
+    published_offset: the completions cover the log up to this offset, None to its end. first_ledger_offset: of the
+    first completion.
+    """
+
+    first_offset: int = 0
+    complete: bool = True
+    deduplication_us: int | None = None
+    published_offset: int | None = None
+    first_ledger_offset: int = 1
+
+
+def receipt_verifier(notary_key: bytes) -> Callable[[Receipt], bool]:
+    """Verifies receipts by the notary's public key; a signature that covers a batch is checked once."""
+    holds = lru_cache(_SIGNATURES_KEPT)(signature_holds)
+    return lambda receipt: verify_receipt(receipt, notary_key, holds)
+
+
+def check(
+    history: Iterable[Event],
+    log: Iterable[tuple[int, bytes]],
+    *,
+    completions: Iterable[CompletionRow] | None = None,
+    verify: Callable[[Receipt], bool] | None = None,
+    scope: Scope | None = None,
+) -> Report:
+    """Check a history, and the completions in order of their ledger offsets, against the whole log (offset, value).
+
+    Raises HistoryError when the history is none, InvariantBroken when the log has a gap, FormatUnknown when a newer
+    release wrote it. Memory grows with operations, consumed states and commands, about 1.8 kB for an operation of four
+    inputs; the log is streamed.
+    """
+    scope = scope or Scope()
+    findings, summary = Findings(), Summary()
+    operations = collect(history, verify, findings, summary)
+    answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings)
+    commands = CommandCheck(scope.deduplication_us, findings)
+    published = None
+    if completions is not None:
+        published = CompletionCheck(completions, scope.first_ledger_offset, findings)
+    tally: Counter[str] = Counter()
+    voids: Counter[str] = Counter()
+    ledger_offset = scope.first_ledger_offset
+    for judged in ReferenceJudge().judge(log):
+        summary.records += 1
+        _count(judged, tally, voids, summary)
+        answers.see(judged)
+        expected = completions_of(judged, ledger_offset)
+        ledger_offset += len(expected)
+        commands.see(expected)
+        if published is not None and (scope.published_offset is None or judged.offset <= scope.published_offset):
+            published.see(judged.offset, expected)
+    answers.finish(summary.epochs)
+    if published is not None:
+        published.finish()
+        summary.completions = published.compared
+    summary.outcomes, summary.voids = dict(tally), dict(voids)
+    return Report(findings.kept, {code.name: count for code, count in findings.counts.items()}, summary)
+
+
+def _count(judged: Judged, tally: Counter[str], voids: Counter[str], summary: Summary) -> None:
+    if isinstance(judged, JudgedRequest):
+        tally[judged.outcome] += 1
+    elif isinstance(judged, JudgedSettlement):
+        tally["SETTLEMENT"] += 1
+    elif isinstance(judged, JudgedBarrier):
+        summary.epochs[judged.record.epoch] = judged.record.replica
+    else:
+        voids[judged.reason] += 1

@@ -1,0 +1,168 @@
+"""Completions against the log: exactly one for each decided submission, dense, in log order, with the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
+import msgspec
+
+from replica.checker.findings import FindingCode, Findings
+from replica.checker.judge import NOTARISED, Judged, JudgedRequest, JudgedSettlement
+from replica.notary.canonical import change_id
+
+NOT_SEQUENCED = "SUBMISSION_NOT_SEQUENCED"
+
+
+class CompletionRow(msgspec.Struct, frozen=True, gc=False):
+    """One completion as the participant store keeps it; times in microseconds UTC.
+
+    `outcome` is NOTARISED or a code of the error catalogue; `detail` a conflict's states in MessagePack, else empty.
+    """
+
+    ledger_offset: int
+    log_offset: int
+    change_id: bytes
+    user_id: str
+    command_id: str
+    act_as: tuple[str, ...]
+    submission_id: str
+    tx_id: bytes
+    content_digest: bytes
+    outcome: str
+    notarised_offset: int | None
+    recorded_us: int
+    detail: bytes = b""
+
+
+def completions_of(judged: Judged, ledger_offset: int) -> list[CompletionRow]:
+    """The completions that a record must have, the first with this ledger offset."""
+    if isinstance(judged, JudgedRequest):
+        return [_of_request(judged, ledger_offset)]
+    if isinstance(judged, JudgedSettlement):
+        return [
+            CompletionRow(
+                ledger_offset + at,
+                judged.offset,
+                change_id(command.user_id, command.command_id, command.act_as),
+                command.user_id,
+                command.command_id,
+                command.act_as,
+                command.submission_id,
+                command.tx_id,
+                command.content_digest,
+                NOT_SEQUENCED,
+                None,
+                judged.judged_us,
+            )
+            for at, command in enumerate(judged.record.commands)
+        ]
+    return []
+
+
+def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
+    submission = judged.record.submission
+    detail = b""
+    if judged.conflicts:
+        named = [[c.state, sha256(c.consumed_by).digest(), c.usage] for c in judged.conflicts]
+        detail = msgspec.msgpack.encode(named)
+    return CompletionRow(
+        ledger_offset,
+        judged.offset,
+        change_id(submission.user_id, submission.command_id, submission.act_as),
+        submission.user_id,
+        submission.command_id,
+        submission.act_as,
+        submission.submission_id,
+        judged.request.tx_id,
+        judged.content_digest,
+        judged.outcome,
+        judged.notarised_offset,
+        judged.judged_us,
+        detail,
+    )
+
+
+class CommandCheck:
+    """A command is accepted at most once within its deduplication period, and not rejected after that.
+
+    Without a period an acceptance holds for ever. With one, rejections are not looked at: the log does not say when a
+    settled command was submitted.
+    """
+
+    def __init__(self, deduplication_us: int | None, findings: Findings) -> None:
+        self._deduplication_us = deduplication_us
+        self._findings = findings
+        self._accepted_us: dict[bytes, int] = {}
+
+    def see(self, expected: Iterable[CompletionRow]) -> None:
+        """The completions of the next record."""
+        for row in expected:
+            accepted_us = self._accepted_us.get(row.change_id)
+            period_us = self._deduplication_us
+            if row.outcome == NOTARISED:
+                if accepted_us is not None and (period_us is None or row.recorded_us - accepted_us <= period_us):
+                    self._findings.add(FindingCode.COMMAND_ACCEPTED_TWICE, **_evidence(row))
+                self._accepted_us[row.change_id] = row.recorded_us
+            elif row.outcome == NOT_SEQUENCED and accepted_us is not None and period_us is None:
+                self._findings.add(FindingCode.COMMAND_SETTLED_WRONGLY, **_evidence(row))
+
+
+class CompletionCheck:
+    """Compares the store's completions, in order of their ledger offsets, with those that the log demands."""
+
+    def __init__(self, rows: Iterable[CompletionRow], first_ledger_offset: int, findings: Findings) -> None:
+        self._rows: Iterator[CompletionRow] = iter(rows)
+        self._findings = findings
+        self._next_ledger_offset = first_ledger_offset
+        self.compared = 0
+        self._row = self._take()
+
+    def see(self, log_offset: int, expected: list[CompletionRow]) -> None:
+        """The completions that the record at `log_offset` demands."""
+        found: list[CompletionRow] = []
+        while self._row is not None and self._row.log_offset <= log_offset:
+            if self._row.log_offset == log_offset:
+                found.append(self._row)
+            else:
+                self._extra(self._row)
+            self._row = self._take()
+        for demanded, row in zip(expected, found, strict=False):
+            if msgspec.structs.replace(demanded, ledger_offset=row.ledger_offset) != row:
+                self._findings.add(FindingCode.COMPLETION_WRONG, **_evidence(row))
+        for row in found[len(expected) :]:
+            self._extra(row)
+        for demanded in expected[len(found) :]:
+            self._findings.add(FindingCode.COMPLETION_MISSING, **_evidence(demanded) | {"ledger_offset": None})
+
+    def finish(self) -> None:
+        """The log ends, or is published no further: no completion may be left."""
+        while self._row is not None:
+            self._extra(self._row)
+            self._row = self._take()
+
+    def _extra(self, row: CompletionRow) -> None:
+        self._findings.add(FindingCode.COMPLETION_EXTRA, **_evidence(row))
+
+    def _take(self) -> CompletionRow | None:
+        row = next(self._rows, None)
+        if row is None:
+            return None
+        self.compared += 1
+        if row.ledger_offset != self._next_ledger_offset:
+            self._findings.add(
+                FindingCode.COMPLETION_MISNUMBERED, ledger_offset=row.ledger_offset, due=self._next_ledger_offset
+            )
+        self._next_ledger_offset = row.ledger_offset + 1
+        return row
+
+
+def _evidence(row: CompletionRow) -> dict[str, str | int | None]:
+    return {
+        "ledger_offset": row.ledger_offset,
+        "log_offset": row.log_offset,
+        "command_id": row.command_id,
+        "submission_id": row.submission_id,
+        "tx_id": row.tx_id.hex(),
+        "outcome": row.outcome,
+    }
