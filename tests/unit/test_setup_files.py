@@ -1,0 +1,50 @@
+"""The files that the set-up installs from agree with one another, and say nothing of where they were made."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+
+
+def locked_versions() -> dict[str, str]:
+    pins = re.findall(r"^([a-z0-9._-]+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def wanted() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return [Requirement(text) for text in (*project["project"]["dependencies"], *project["dependency-groups"]["dev"])]
+
+
+@pytest.mark.parametrize("requirement", wanted(), ids=str)
+def test_every_dependency_is_pinned_as_wanted(requirement: Requirement) -> None:
+    """Goal: nobody forgets `make lock`. Method: look up each dependency of pyproject.toml in the lock file."""
+    assert locked_versions()[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_every_pin_has_a_checksum_and_no_address() -> None:
+    """Goal: what is installed is what was reviewed, from whichever index. Method: read the lock file."""
+    text = (ROOT / "requirements.lock").read_text()
+    blocks = re.split(r"\n(?=\S)", text.rstrip())
+    pins = [block for block in blocks if not block.startswith("#")]
+    assert len(pins) == len(locked_versions())
+    assert all("--hash=sha256:" in block for block in pins)
+    assert "://" not in text
+
+
+def test_the_checksums_are_those_of_the_pinned_broker() -> None:
+    """Goal: nobody forgets `make kafka-checksums`. Method: look for the versions of the pom among the jars."""
+    pom = (ROOT / "scripts/kafka/pom.xml").read_text()
+    dependencies = re.findall(
+        r"<dependency>.*?<artifactId>(.*?)</artifactId>\s*<version>(.*?)</version>", pom, re.DOTALL
+    )
+    jars = {line.split("  ")[1] for line in (ROOT / "scripts/kafka/SHA256SUMS").read_text().splitlines()}
+    assert len(dependencies) == 2
+    assert {f"{artifact}-{version}.jar" for artifact, version in dependencies} <= jars
