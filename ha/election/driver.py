@@ -214,15 +214,12 @@ class Election(Generic[SessionT]):
             raise self._failure
 
     async def _next_event(self) -> Event:
-        """The oldest event, or a tick when one is due: a tick never waits behind more than one event."""
-        due_in_s = self._next_tick_s - self._clock.boottime_s()
-        if due_in_s > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(due_in_s):
-                    event = await self._inbox.get()
-                    self._wished.discard(type(event))
-                    return event
-        await asyncio.sleep(0)  # ticks that are always late must not keep the tasks from running
+        """What came in first; else a tick, when one is due. Events are few: each question and transition yields one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._next_tick_s - self._clock.boottime_s())):
+                event = await self._inbox.get()
+                self._wished.discard(type(event))
+                return event
         self._next_tick_s = self._clock.boottime_s() + self._settings.tick_s
         session = self._session
         return Tick(
@@ -250,11 +247,11 @@ class Election(Generic[SessionT]):
                 self._session = self._lock_factory()
                 self._spawn(self._open(number, self._session))
             case TryLock(number):
-                self._spawn(self._ask(number, self._try_lock(number, self._in_use())))
+                self._spawn(self._ask(number, self._in_use(), self._try_lock))
             case Look(number):
-                self._spawn(self._ask(number, self._look(number, self._in_use())))
+                self._spawn(self._ask(number, self._in_use(), self._look))
             case ConfirmLock(number):
-                self._spawn(self._ask(number, self._confirm(number, self._in_use())))
+                self._spawn(self._ask(number, self._in_use(), self._confirm))
             case CloseSession():
                 if self._session is not None:
                     self._spawn(self._session.close())
@@ -281,9 +278,9 @@ class Election(Generic[SessionT]):
         await session.wait_closed()
         self._post(LockLost(number, "the lock session was closed"))
 
-    async def _ask(self, number: int, question: Awaitable[Event]) -> None:
+    async def _ask(self, number: int, session: SessionT, question: Callable[[int, SessionT], Awaitable[Event]]) -> None:
         try:
-            event = await question
+            event = await question(number, session)
         except HaError as error:
             event = LockLost(number, str(error))
         self._post(event)

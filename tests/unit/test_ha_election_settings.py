@@ -1,0 +1,50 @@
+"""The safety argument in the settings, and the time budget that follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha.election.settings import ElectionSettings, Fault, detection_budget
+from ha.errors import SettingsError
+
+
+def test_the_defaults_are_those_of_the_manual() -> None:
+    """Goal: a changed default is noticed. Method: the published ones."""
+    settings = ElectionSettings()
+    assert (settings.lease_s, settings.heartbeat_s, settings.margin_s, settings.grace_s) == (3.0, 0.5, 0.5, 0.0)
+    assert settings.confirmed_age_max_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"heartbeat_s": 0.61}, "heartbeat_s"),
+        ({"answer_max_s": 2.01}, "answer_max_s"),
+        ({"drain_max_s": 2.01}, "drain_max_s"),
+        ({"margin_s": 0.09}, "tick_s"),
+        ({"statement_max_s": 2.0}, "statement_max_s"),
+        ({"lease_s": 2.9}, "answer_max_s"),
+        ({"retry_s": 2.0}, "polls"),
+        ({"retry_jitter": 1.1}, "retry_jitter"),
+        ({"switchover_wait_s": 1.0}, "switchover_wait_s"),
+        ({"lease_s": 0.0}, "lease_s"),
+        ({"grace_s": -0.1}, "grace_s"),
+        ({"tick_s": 0.0}, "tick_s"),
+    ],
+)
+def test_each_rule_of_the_argument_is_checked(changed: dict[str, float], named: str) -> None:
+    """Goal: settings that break the argument do not start. Method: break one rule at a time, just so."""
+    with pytest.raises(SettingsError, match=named) as refused:
+        ElectionSettings(**changed)
+    assert not refused.value.retry
+
+
+@pytest.mark.parametrize(
+    ("fault", "first", "total_s"), [(Fault.STOPPED, 2.0, 3.35), (Fault.KILLED, 1.0, 2.85), (Fault.FROZEN, 3.0, 4.85)]
+)
+def test_the_budget_adds_up(fault: Fault, first: float, total_s: float) -> None:
+    """Goal: the worst case per fault, grace only where it applies. Method: defaults with a grace of half a second."""
+    steps = detection_budget(ElectionSettings(grace_s=0.5), fault)
+    assert steps[0].worst_s == first
+    assert sum(step.worst_s for step in steps) == pytest.approx(total_s)
+    assert all(step.name and step.setting for step in steps)
