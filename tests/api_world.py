@@ -1,0 +1,149 @@
+"""A ledger API without a notary behind it: parties, a participant and a handler that answer as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from nacl.signing import SigningKey
+
+from ledger_api.client import Party
+from ledger_api.server.api import Api
+from ledger_api.server.gate import Gate
+from ledger_api.server.http import HttpServer
+from ledger_api.server.registry import Registry, write_registry
+from ledger_api.server.settings import ApiSettings
+from replica.link.counts import ApiCounts
+from replica.link.interface import Replies, Standing, TicketedLookUp, TicketedSubmission
+from replica.notary.answers import Answer, Notarised, Refused
+from replica.notary.canonical import summarise
+from replica.notary.documents import NotaryDocument
+from replica.notary.errors import Code
+from replica.notary.receipts import make_receipts
+from replica.notary.requests import Submission
+
+BANK = Party("O=Bank A,L=London,C=GB", SigningKey(b"bank a's key, only for the tests"))
+NOTARY_KEY = SigningKey(b"the notary's key, also for tests")
+ACTIVE = Standing(True, 7, 0.25)
+PASSIVE = Standing(False, 7, 0.25)
+OFFSET = 41
+
+
+def notarise(submission: Submission) -> Answer:
+    """A success with a receipt that verifies."""
+    tx_id, digest, _ = summarise(submission.request)
+    (receipt,) = make_receipts([(tx_id, digest)], bytes(NOTARY_KEY.verify_key), lambda m: NOTARY_KEY.sign(m).signature)
+    return Notarised(tx_id, digest, OFFSET, OFFSET, False, receipt)
+
+
+def make_submission(party: Party = BANK, inputs_count: int = 4) -> Submission:
+    """A signed submission with a random transaction id and random inputs."""
+    return party.sign(os.urandom(32), [os.urandom(36) for _ in range(inputs_count)])
+
+
+class StubParticipant:
+    """Notes what reaches it, and answers as it is told."""
+
+    def __init__(self, answer: Callable[[Submission], Answer] = notarise) -> None:
+        self.standing = ACTIVE
+        self.answer = answer
+        self.found: dict[bytes, Answer] = {}
+        self.submitted: list[Submission] = []
+        self.looked_up: list[bytes] = []
+        self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
+
+    @property
+    def reached(self) -> int:
+        """How many submissions and look-ups got here."""
+        return len(self.submitted) + len(self.looked_up)
+
+    async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
+        self.submitted.extend(submissions)
+        if self.gate is not None:
+            await self.gate.wait()
+        return [self.answer(submission) for submission in submissions]
+
+    async def look_up(self, tx_id: bytes) -> Answer:
+        self.looked_up.append(tx_id)
+        return self.found.get(tx_id, Refused(Code.TX_NOT_FOUND.name, tx_id))
+
+
+class StubHandler:
+    """The core's side of a link: keeps what comes until it is told to answer, or answers at once."""
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.word = ACTIVE
+        self.at_once = at_once
+        self.batches: list[list[TicketedSubmission]] = []
+        self.waiting: list[tuple[Replies, int, Submission]] = []
+        self.looked_up: list[TicketedLookUp] = []
+
+    def standing(self) -> Standing:
+        return self.word
+
+    def submit(self, replies: Replies, batch: list[TicketedSubmission]) -> None:
+        self.batches.append(batch)
+        if self.at_once:
+            replies.send([(ticket, notarise(submission)) for ticket, submission in batch])
+        else:
+            self.waiting.extend((replies, ticket, submission) for ticket, submission in batch)
+
+    def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:
+        self.looked_up.extend(batch)
+        replies.send([(ticket, Refused(Code.TX_NOT_FOUND.name, tx_id)) for ticket, tx_id in batch])
+
+    def answer(self, at: int = 0) -> None:
+        """Answer one of those that wait."""
+        replies, ticket, submission = self.waiting.pop(at)
+        replies.send([(ticket, notarise(submission))])
+
+
+class ApiWorld:
+    """A real HTTP server over a stub participant."""
+
+    def __init__(self, folder: Path, participant: StubParticipant, **settings: object) -> None:
+        registry_path = folder / "parties.toml"
+        write_registry(registry_path, {BANK.name: [BANK.public_key.hex()]})
+        self.settings = ApiSettings.model_validate({"port": 0, "registry_path": registry_path, **settings})
+        self.participant = participant
+        self.counts = ApiCounts()
+        about = NotaryDocument(
+            notary_key=bytes(NOTARY_KEY.verify_key).hex(),
+            version="0.0.0",
+            replica="r1",
+            batch_max=self.settings.batch_max,
+            body_max_bytes=self.settings.body_max_bytes,
+        )
+        gate = Gate(Registry(registry_path), self.counts, self.settings.batch_max)
+        self.server = HttpServer(Api(participant, gate, self.counts, self.settings, about).handle, self.settings)
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @contextlib.asynccontextmanager
+    async def serve(self) -> AsyncIterator[ApiWorld]:
+        listener = await asyncio.get_running_loop().create_server(self.server, "127.0.0.1", 0)
+        self.port = listener.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            listener.close()
+            await self.server.shutdown(0.5)
+
+    async def exchange(self, raw: bytes, *, close: bool = True) -> bytes:
+        """Send bytes as they are and return all that comes back until the server closes the connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(raw)
+            await writer.drain()
+            if close:
+                writer.write_eof()
+            async with asyncio.timeout(10):
+                return await reader.read()
+        finally:
+            writer.close()
