@@ -67,7 +67,9 @@ class HaproxySettings(BaseModel):
         description="Where a reload finds which replica is up; `show servers state` is saved there before it.",
     )
     exporter: Endpoint | None = Field(None, description="Where Prometheus finds HAProxy's own metrics; off by default.")
-    worker_user: Name | None = Field(None, description="Account of the workers when HAProxy is started by root.")
+    worker_user: Name | None = Field(
+        None, description="Account, and its group, of the workers when HAProxy is started by root."
+    )
 
     check_interval_s: Seconds = Field(0.5, description="Between health checks of a replica that is up.")
     check_interval_changing_s: Seconds = Field(0.2, description="Between checks while its state is changing.")

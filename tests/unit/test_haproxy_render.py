@@ -42,7 +42,7 @@ def test_options_that_are_off_leave_no_trace() -> None:
     plain, full = settings_with(), settings_with(exporter=Endpoint(port=9_404), worker_user="haproxy")
     assert "frontend metrics" not in lines(plain)
     assert not any(line.startswith("user ") for line in lines(plain))
-    assert {"frontend metrics", "bind 127.0.0.1:9404", "user haproxy"} <= set(lines(full))
+    assert {"frontend metrics", "bind 127.0.0.1:9404", "user haproxy", "group haproxy"} <= set(lines(full))
 
 
 def test_the_waits_are_the_sum_of_the_checks() -> None:
