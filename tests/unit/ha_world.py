@@ -152,12 +152,12 @@ class StallingElection(Election[MemoryLockSession]):
     """An election whose loop is held up now and then: late ticks, late events."""
 
     stalls: Callable[[], float] = staticmethod(lambda: 0.0)
+    frozen_until_s = 0.0
 
     async def _next_event(self) -> Event:
-        stall_s = self.stalls()
-        if stall_s:
-            await asyncio.sleep(stall_s)
-        return await super()._next_event()
+        event = await super()._next_event()
+        await asyncio.sleep(max(self.stalls(), self.frozen_until_s - asyncio.get_running_loop().time()))
+        return event
 
 
 class Replica:
@@ -251,6 +251,17 @@ class World:
         if owner is not None:
             self.server.end(owner.pid)
             self.killed_at_s = self.clock.boottime_s()
+
+    def freeze_leader(self, duration_s: float) -> None:
+        """SIGSTOP: its loop does not run and it says nothing; what others see of it is what it claimed last."""
+        for replica in self.replicas:
+            if replica.election.is_leading():
+                replica.election.frozen_until_s = self.clock.boottime_s() + duration_s
+                self.faults.cut_off.add(replica.name)
+                self.heal_later(replica.name, duration_s)
+
+    def heal_later(self, name: str, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s, self.faults.cut_off.discard, name)
 
     def restart_server(self) -> None:
         self.server.end_all()
