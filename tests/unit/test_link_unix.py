@@ -68,14 +68,15 @@ async def test_answers_in_any_order_reach_who_asked(socket_path: Path) -> None:
     """Goal: answers are matched by ticket. Method: answer a batch of three last first, and a later one in between."""
     handler = StubHandler()
     async with linked(socket_path, handler) as (_, client):
-        three = asyncio.create_task(client.submit([make_submission() for _ in range(3)]))
-        await eventually(lambda: _holds(len(handler.waiting) == 3))
-        single = asyncio.create_task(client.submit([make_submission()]))
-        await eventually(lambda: _holds(len(handler.waiting) == 4))
-        waiting = [submission for _, _, submission in handler.waiting]
-        for at in (3, 2, 0, 0):
-            handler.answer(at)
-        answers = [*await three, *await single]
+        async with asyncio.TaskGroup() as group:
+            three = group.create_task(client.submit([make_submission() for _ in range(3)]))
+            await eventually(lambda: _holds(len(handler.waiting) == 3))
+            one = group.create_task(client.submit([make_submission()]))
+            await eventually(lambda: _holds(len(handler.waiting) == 4))
+            waiting = [submission for _, _, submission in handler.waiting]
+            for at in (3, 2, 0, 0):
+                handler.answer(at)
+        answers = three.result() + one.result()
     assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [bytes(s.request[16:48]) for s in waiting]
 
 
