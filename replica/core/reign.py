@@ -38,6 +38,7 @@ from replica.notary.records import (
     SettledCommand,
     SettlementRecord,
     encode_record,
+    settled_together,
 )
 from replica.notary.requests import Submission
 from replica.notary.rules import RULES_VERSION, Outcome, Verdict
@@ -154,7 +155,8 @@ class Reign:
         """Reject, through the log, every command that is pending: its record can never count any more."""
         while pending := await self._store.pending(self._settings.settlement_batch_max):
             sequence = self._next_sequence()
-            record = SettlementRecord(FORMAT, self.activation_id, sequence, tuple(_settled(c) for c in pending))
+            commands = settled_together([_settled(command) for command in pending])
+            record = SettlementRecord(FORMAT, self.activation_id, sequence, commands)
             self._require_writer().append(encode_record(record))
             await self._applied(partial(_has_seen, sequence), "a settlement")
             await self.publisher.flush()

@@ -10,6 +10,7 @@ fit a position or a database column later. No element may follow the last one; a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated
 
@@ -22,13 +23,13 @@ FORMAT = 1  # the newest record format that this release writes and reads
 FORMATS_KNOWN = frozenset({1})
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
-SETTLED_PER_RECORD = 1_000  # keeps a settlement record far below RECORD_MAX_BYTES
+SETTLED_PER_RECORD = 1_000  # commands in one settlement record; see `settled_together` for its bytes
 BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
 
 ActivationId = Annotated[bytes, msgspec.Meta(min_length=ACTIVATION_ID_BYTES, max_length=ACTIVATION_ID_BYTES)]
 BarrierText = Annotated[str, msgspec.Meta(max_length=BARRIER_TEXT_MAX)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
 
 
@@ -51,7 +52,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
     format: int
     activation_id: ActivationId
-    sequence: Sequence
+    sequence: SequenceNumber
     stamp_us: StampUs
     submission: Submission
 
@@ -72,7 +73,7 @@ class SettlementRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
 
     format: int
     activation_id: ActivationId
-    sequence: Sequence
+    sequence: SequenceNumber
     commands: Annotated[tuple[SettledCommand, ...], msgspec.Meta(max_length=SETTLED_PER_RECORD)]
 
 
@@ -109,6 +110,21 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
         return record
     except (msgspec.DecodeError, UnicodeDecodeError, BadRequest) as error:  # a validation error is a decode error too
         raise Undecodable(str(error)) from None
+
+
+def settled_together(commands: Sequence[SettledCommand]) -> tuple[SettledCommand, ...]:
+    """The commands, from the first on, that one settlement record takes; at least one unless there is none.
+
+    Their number is bounded, and so are their bytes: a thousand commands with the longest texts would not fit the log.
+    """
+    room = RECORD_MAX_BYTES - 100  # the head of the record has about 40 bytes
+    count = 0
+    for command in commands[:SETTLED_PER_RECORD]:
+        room -= len(_encoder.encode(command))
+        if room < 0:
+            break
+        count += 1
+    return tuple(commands[:count])
 
 
 def record_digest(value: bytes) -> bytes:
