@@ -68,7 +68,8 @@ class PostgresStore:
         known = await self._known(list(first.keys() - fresh_ids), accepted_since_us)
         admissions = []
         for command in commands:
-            if command.change_id in fresh_ids and first[command.change_id] is command:
+            if command.change_id in fresh_ids:
+                fresh_ids.remove(command.change_id)  # a second one of this call is not fresh any more
                 admissions.append(Admission(Admitted.FRESH))
             else:
                 tx_id, digest, offset = known.get(command.change_id) or _row_of(first[command.change_id])
