@@ -25,7 +25,7 @@ from ha.lock.postgres import PostgresLockSession
 from replica.core.front_ends import FrontEnds
 from replica.core.logs import set_up_logging
 from replica.core.metrics import make_metrics
-from replica.core.participant import CoreSession, Participant
+from replica.core.participant import Participant
 from replica.core.settings import CoreSettings
 from replica.core.signer import FileSigner, load_signer
 from replica.index.rocks import RocksIndex
@@ -99,7 +99,7 @@ class _Replica:
             stack.callback(index.close)
             request_log = KafkaLog(settings.kafka)
             stack.push_async_callback(request_log.close)
-            participant = Participant(
+            participant: Participant[PostgresLockSession] = Participant(
                 name=settings.name,
                 request_log=request_log,
                 index=index,
@@ -108,7 +108,7 @@ class _Replica:
                 clock=self._clock,
                 settings=settings.core,
             )
-            election: Election[CoreSession] = Election(
+            election: Election[PostgresLockSession] = Election(
                 self._lock_session,
                 participant,
                 clock=self._clock,
@@ -136,7 +136,10 @@ class _Replica:
         log.info("replica_stopped")
 
     async def _until_stopped(
-        self, participant: Participant, election: Election[CoreSession], front_ends: FrontEnds
+        self,
+        participant: Participant[PostgresLockSession],
+        election: Election[PostgresLockSession],
+        front_ends: FrontEnds,
     ) -> None:
         """Wait until the election ends, by a signal or by failing, or something else fails."""
         loop = asyncio.get_running_loop()
@@ -157,7 +160,7 @@ class _Replica:
             if isinstance(result, Exception):
                 raise result
 
-    def _lock_session(self) -> CoreSession:
+    def _lock_session(self) -> PostgresLockSession:
         settings = self._settings
         return PostgresLockSession(
             settings.conninfo,
@@ -183,8 +186,8 @@ class _Replica:
 
     def _health(
         self,
-        participant: Participant,
-        election: Election[CoreSession],
+        participant: Participant[PostgresLockSession],
+        election: Election[PostgresLockSession],
         link: LinkServer,
         pulse: LoopPulse,
     ) -> HealthListener:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Generic
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ha.election.driver import Election, Role
-from replica.core.participant import CoreSession, Participant
+from replica.core.participant import Participant, SessionT
 
 
-class _CoreMetrics(Collector):
-    def __init__(self, participant: Participant, election: Election[CoreSession], version: str) -> None:
+class _CoreMetrics(Collector, Generic[SessionT]):
+    def __init__(self, participant: Participant[SessionT], election: Election[SessionT], version: str) -> None:
         self._participant = participant
         self._election = election
         self._version = version
@@ -69,8 +70,8 @@ class _Api(Collector):
 
 
 def make_metrics(
-    participant: Participant,
-    election: Election[CoreSession],
+    participant: Participant[SessionT],
+    election: Election[SessionT],
     version: str,
     api_families: Callable[[], Iterable[Metric]],
 ) -> Callable[[], bytes]:

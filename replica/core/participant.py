@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
@@ -25,7 +25,7 @@ from replica.index.interface import Index
 from replica.link.interface import Replies, Standing, refuse_as_passive
 from replica.log.interface import RequestLog
 from replica.notary.answers import Answer, Notarised, Refused
-from replica.notary.errors import Code, LogUnavailable, NotaryError, StoreUnavailable
+from replica.notary.errors import Code, LogUnavailable, NotaryError
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
 from replica.notary.rules import TX_KEY
@@ -41,7 +41,10 @@ class CoreSession(LockSession, Protocol):
         """Which database cluster grants the epochs."""
 
 
-class Participant:
+SessionT = TypeVar("SessionT", bound=CoreSession)
+
+
+class Participant(Generic[SessionT]):
     """Ties election, follower and front ends together. Decides nothing about the log: that is the rules' affair."""
 
     def __init__(
@@ -50,7 +53,7 @@ class Participant:
         name: str,
         request_log: RequestLog,
         index: Index,
-        make_store: Callable[[CoreSession], ParticipantStore],
+        make_store: Callable[[SessionT], ParticipantStore],
         signer: Signer,
         clock: Clock,
         settings: CoreSettings,
@@ -107,7 +110,7 @@ class Participant:
 
     # ---- the election's service ----
 
-    async def activate(self, session: CoreSession) -> None:
+    async def activate(self, session: SessionT) -> None:
         """Open a reign on the lock session; see `Reign.open` for the order."""
         if self.broken.done():
             raise ActivationFailed("the replica is broken")
@@ -131,7 +134,7 @@ class Participant:
         )
         try:
             await self.reign.open()
-        except (LogUnavailable, StoreUnavailable) as error:
+        except LogUnavailable as error:
             raise ActivationFailed(str(error)) from error
         steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.reign.steps_s.items()}
         log.info("activated", epoch=self.reign.epoch, steps_ms=steps_ms)

@@ -124,8 +124,8 @@ class _Unpublished(msgspec.Struct):
 class Publisher:
     """Publishes the runs it is given, in order, several in one transaction.
 
-    `run` ends only with an error: StoreUnavailable when the outcome of a transaction is unknown (the session is over
-    then), InvariantBroken when the database contradicts the log.
+    `run` ends only with an error: the session's, when the outcome of a transaction is unknown, or InvariantBroken when
+    the database contradicts the log.
     """
 
     def __init__(

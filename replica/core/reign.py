@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 
 from ha.clock import Clock
-from ha.errors import ActivationFailed
+from ha.errors import ActivationFailed, HaError
 from replica.core.admission import Admission, Load, Waiting, send
 from replica.core.apply import Applied
 from replica.core.estimate import CompletionEstimate
@@ -26,7 +26,7 @@ from replica.index.interface import Index
 from replica.link.interface import Replies
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, LogUnavailable, StoreUnavailable
+from replica.notary.errors import Code, LogUnavailable
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
 from replica.notary.receipts import make_receipts
@@ -302,8 +302,8 @@ class Reign:
     async def _run(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except StoreUnavailable as error:
-            self._on_lost(f"the database did not answer: {error.detail}")
+        except HaError as error:  # the lock session is over, and the outcome of its last statement unknown
+            self._on_lost(str(error))
         except Exception as error:  # a bug or bad data: the process must end, and is told so
             self._on_broken(error)
 
