@@ -74,13 +74,14 @@ class FrontEnd:
         document = self._document
         registry = Registry(document.api.registry_path)
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
+        server = HttpServer(self._api(link, registry).handle, document.api)
+        listener = await self._listen(server)  # before the link: a front end that the core sees is one that serves
         try:
             await link.connect()
         except LinkBroken as error:
+            listener.close()
             _log.error("link_refused", detail=str(error))
             return LINK_ENDED
-        server = HttpServer(self._api(link, registry).handle, document.api)
-        listener = await self._listen(server)
         stop = _on_signals(registry)
         reporting = asyncio.create_task(self._report_for_ever(link, server), name="report")
         ended = asyncio.create_task(link.wait_ended(), name="link end")

@@ -146,7 +146,7 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
         if self._hello_due is not None:
             self._hello_due.cancel()
         self._server.closed(self)
-        _log.info("link.front_end_gone", front_end=self.name, why=self.broken or "it closed the connection")
+        _log.info("front_end_gone", front_end=self.name, why=self.broken or "it closed the connection")
 
     def pause_writing(self) -> None:
         self._writing_paused = True

@@ -111,16 +111,16 @@ VERDICTS: dict[str, tuple[Answer, int, dict[str, object], str | None]] = {
 async def test_verdicts_have_their_status_and_code(tmp_path: Path, case: str) -> None:
     """Goal: every answer of the core is told as the catalogue says. Method: one answer each, alone and in a batch."""
     answer, status, expected, retry_after = VERDICTS[case]
-    async with ApiWorld(tmp_path, StubParticipant(lambda _: answer)).serve() as world:
-        async with aiohttp.ClientSession(headers=JSON) as session:
-            submissions = [make_submission(), make_submission()]
-            url = world.endpoint + "/v1/submissions"
-            async with session.post(url, data=encode_submission(submissions[0])) as response:
-                problem = await response.json(content_type=None)
-                assert (response.status, response.content_type) == (status, "application/problem+json")
-                assert response.headers.get("Retry-After") == retry_after
-            async with session.post(url + "/batch", data=encode_batch(submissions)) as response:
-                results = (await response.json())["results"]
+    world = ApiWorld(tmp_path, StubParticipant(lambda _: answer))
+    async with world.serve(), aiohttp.ClientSession(headers=JSON) as session:
+        submissions = [make_submission(), make_submission()]
+        url = world.endpoint + "/v1/submissions"
+        async with session.post(url, data=encode_submission(submissions[0])) as response:
+            problem = await response.json(content_type=None)
+            assert (response.status, response.content_type) == (status, "application/problem+json")
+            assert response.headers.get("Retry-After") == retry_after
+        async with session.post(url + "/batch", data=encode_batch(submissions)) as response:
+            results = (await response.json())["results"]
     for document in (problem, *results):
         assert {key: document.get(key) for key in expected} == expected
         assert document["status"] == status
@@ -137,7 +137,8 @@ async def test_a_batch_is_answered_in_order_and_checked_in_chunks(tmp_path: Path
 
     participant = StubParticipant(judge)
     async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
-        async with session.post(world.endpoint + "/v1/submissions/batch", data=encode_batch(submissions)) as response:
+        url = world.endpoint + "/v1/submissions/batch"
+        async with session.post(url, data=encode_batch(submissions)) as response:
             results = (await response.json())["results"]
     assert [result["tx_id"] for result in results] == [submission.request[16:48].hex() for submission in submissions]
     assert participant.submitted == submissions
@@ -205,7 +206,8 @@ async def test_a_passive_serves_nothing_but_the_notarys_key(tmp_path: Path) -> N
 async def test_the_correlation_id_is_echoed_or_made(tmp_path: Path, given: str, kept: bool) -> None:
     """Goal: a sane id of the client's is used, another is replaced. Method: header and body of a problem."""
     async with ApiWorld(tmp_path, StubParticipant()).serve() as world, aiohttp.ClientSession() as session:
-        async with session.get(world.endpoint + "/", headers={"X-Request-Id": given}) as response:
+        url = world.endpoint + "/"
+        async with session.get(url, headers={"X-Request-Id": given}) as response:
             problem = await response.json(content_type=None)
             made = response.headers["X-Request-Id"]
             assert problem["request_id"] == made

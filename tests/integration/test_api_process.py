@@ -1,0 +1,250 @@
+"""A front end as the core starts it: a process of its own, with a real link and a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from ledger_api.client import NotaryClient, Party, RetryPolicy, certifies
+from ledger_api.server.registry import write_registry
+from replica.link.settings import LinkSettings
+from replica.link.unix import LinkServer
+from replica.local.ports import PortReservation
+from replica.notary.answers import Notarised, NotNow
+from replica.notary.documents import ProblemDocument
+from tests.api_world import BANK, NOTARY_KEY, PASSIVE, StubHandler, make_submission
+from tests.waiting import eventually
+
+GENERATION = "generation-of-this-test"
+LINK = LinkSettings(keep_alive_s=0.05, standing_max_age_s=0.5)
+ONCE = RetryPolicy(deadline_s=0.0)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: Unix sockets take 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="api-") as name:
+        yield Path(name)
+
+
+class Core:
+    """What a core has to do with its front ends, over a stub handler."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
+        self.handler = StubHandler(at_once=True)
+        self.link = LinkServer(folder / "link.sock", GENERATION, self.handler, LINK)
+        self.registry_path = folder / "parties.toml"
+        self.processes: list[asyncio.subprocess.Process] = []
+        write_registry(self.registry_path, {BANK.name: [BANK.public_key.hex()]})
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def document(self, name: str = "r1/api-1", **changes: object) -> dict[str, Any]:
+        return {
+            "name": name,
+            "replica": "r1",
+            "core_pid": os.getpid(),
+            "link_path": str(self.folder / "link.sock"),
+            "generation": GENERATION,
+            "link": LINK.model_dump(mode="json"),
+            "api": {"port": self.port, "registry_path": str(self.registry_path), "report_interval_s": 0.05},
+            "notary_key": bytes(NOTARY_KEY.verify_key).hex(),
+            "version": "0.0.0",
+            **changes,
+        }
+
+    async def spawn(self, document: object) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ledger_api.server", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        self.processes.append(process)
+        assert process.stdin is not None
+        process.stdin.write(document if isinstance(document, bytes) else json.dumps(document).encode())
+        process.stdin.close()
+        return process
+
+    async def end_of(self, process: asyncio.subprocess.Process) -> tuple[int, list[dict[str, Any]]]:
+        """Exit code and log lines."""
+        async with asyncio.timeout(10):
+            out, _ = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+async def core(folder: Path, ports: PortReservation) -> AsyncIterator[Core]:
+    """A core with its link up and no front end yet; whatever it starts is gone afterwards."""
+    core = Core(folder, ports.take())
+    await core.link.start()
+    yield core
+    await core.link.stop()
+    for process in core.processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def connected(core: Core, count: int = 1) -> None:
+    await eventually(lambda: _holds(len(core.link.front_ends) == count))
+
+
+async def test_two_front_ends_serve_one_port(core: Core) -> None:
+    """Goal: a submission goes the whole way; counts of both come together. Method: two processes, many connections."""
+    first = await core.spawn(core.document())
+    await core.spawn(core.document("r1/api-2"))
+    await connected(core, 2)
+    async with NotaryClient(core.endpoint) as client:
+        submissions = [make_submission() for _ in range(40)]
+        answers = await asyncio.gather(*map(client.submit, submissions[:20]), client.submit_batch(submissions[20:]))
+        notary = await client.describe()
+    flat = [*answers[:20], *answers[20]]  # type: ignore[misc]
+    assert all(
+        isinstance(answer, Notarised) and certifies(answer, submission, bytes.fromhex(notary.notary_key))
+        for answer, submission in zip(flat, submissions, strict=True)
+    )
+    await eventually(lambda: _holds(core.link.api_counts().answers == {"NOTARISED": 40}))
+    first.send_signal(signal.SIGTERM)
+    code, lines = await core.end_of(first)
+    assert code == 0
+    assert [line["event"] for line in lines] == ["api_started"]
+    assert lines[0]["front_end"] == "r1/api-1"
+    await connected(core, 1)
+    assert core.link.api_counts().answers == {"NOTARISED": 40}
+
+
+async def test_a_front_end_serves_only_on_the_cores_word(core: Core) -> None:
+    """Goal: passive at the core is passive at the API, at once. Method: change the standing and announce it."""
+    core.handler.word = PASSIVE
+    await core.spawn(core.document())
+    await connected(core)
+    async with NotaryClient(core.endpoint, ONCE) as client:
+        answer = await client.submit(make_submission())
+        assert isinstance(answer, NotNow) and answer.code == "NOT_ACTIVE"
+    assert core.handler.batches == []
+
+
+async def test_a_front_end_ends_with_its_link(core: Core) -> None:
+    """Goal: no front end outlives its core's word, and who waits is told "unknown". Method: stop the link meanwhile."""
+    core.handler.at_once = False
+    process = await core.spawn(core.document())
+    await connected(core)
+    async with NotaryClient(core.endpoint, ONCE) as client:
+        waiting = asyncio.create_task(client.submit(make_submission()))
+        await eventually(lambda: _holds(len(core.handler.waiting) == 1))
+        await core.link.stop()
+        answer = await waiting
+    assert isinstance(answer, NotNow) and answer.code == "OUTCOME_UNKNOWN"
+    code, lines = await core.end_of(process)
+    assert (code, lines[-1]["event"]) == (1, "link_ended")
+
+
+async def test_a_front_end_dies_with_a_killed_core(core: Core, folder: Path) -> None:
+    """Goal: SIGKILL of the core ends its front ends at once. Method: a core in between that is killed."""
+    script = textwrap.dedent(
+        """
+        import json, os, subprocess, sys, time
+        document = json.load(sys.stdin)
+        document["core_pid"] = os.getpid()
+        child = subprocess.Popen([sys.executable, "-m", "ledger_api.server"], stdin=subprocess.PIPE)
+        child.stdin.write(json.dumps(document).encode())
+        child.stdin.close()
+        print(child.pid, flush=True)
+        time.sleep(60)
+        """
+    )
+    between = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    core.processes.append(between)
+    assert between.stdin is not None and between.stdout is not None
+    between.stdin.write(json.dumps(core.document()).encode())
+    between.stdin.close()
+    front_end_pid = int(await between.stdout.readline())
+    await connected(core)
+    between.kill()
+    await eventually(lambda: _holds(core.link.front_ends == ()))
+    await eventually(lambda: _holds(not _is_running(front_end_pid)))
+
+
+async def test_a_front_end_of_a_core_that_is_gone_does_not_start(core: Core) -> None:
+    """Goal: the race before the parent-death signal is closed. Method: another parent's process id."""
+    process = await core.spawn(core.document(core_pid=os.getpid() + 1))
+    code, _ = await core.end_of(process)
+    assert code == 1
+
+
+async def test_another_generation_is_refused(core: Core) -> None:
+    """Goal: a front end of another core life neither serves nor stays. Method: another token."""
+    process = await core.spawn(core.document(generation="another generation"))
+    code, lines = await core.end_of(process)
+    assert (code, lines[-1]["event"]) == (1, "link_refused")
+
+
+async def test_what_needs_a_person_has_its_own_exit_code(core: Core) -> None:
+    """Goal: the core can tell a bad configuration from an accident. Method: four that cannot run."""
+    taken = await core.spawn(
+        core.document(api={"port": 1, "host": "192.0.2.1", "registry_path": str(core.registry_path)})
+    )
+    unknown = await core.spawn(core.document(colour="red"))
+    garbage = await core.spawn(b"not json")
+    core_document = core.document(api={"port": core.port, "registry_path": str(core.folder / "none.toml")})
+    missing = await core.spawn(core_document)
+    for process, said in ((taken, "192.0.2.1"), (unknown, "colour"), (garbage, "JSON"), (missing, "none.toml")):
+        code, lines = await core.end_of(process)
+        assert code == 2
+        assert (lines[-1]["event"], lines[-1]["code"]) == ("front_end_misconfigured", "CONFIG_INVALID")
+        assert said in lines[-1]["detail"]
+        assert GENERATION not in json.dumps(lines)
+
+
+async def test_the_registry_is_read_again_on_sighup(core: Core) -> None:
+    """Goal: a party is added without a restart, and a broken file changes nothing. Method: SIGHUP after each change."""
+    process = await core.spawn(core.document())
+    await connected(core)
+    newcomer = Party("O=Bank N,L=Oslo,C=NO")
+    async with NotaryClient(core.endpoint, ONCE) as client, aiohttp.ClientSession():
+        refused = await client.submit(make_submission(newcomer))
+        assert isinstance(refused, ProblemDocument) and refused.code == "PARTY_UNKNOWN"
+        keys = {party.name: [party.public_key.hex()] for party in (BANK, newcomer)}
+        write_registry(core.registry_path, keys)
+        process.send_signal(signal.SIGHUP)
+
+        async def newcomer_is_served() -> bool:
+            return isinstance(await client.submit(make_submission(newcomer)), Notarised)
+
+        await eventually(newcomer_is_served)
+        core.registry_path.write_text("[parties\n")
+        process.send_signal(signal.SIGHUP)
+        assert await newcomer_is_served()
+    process.terminate()
+    _, lines = await core.end_of(process)
+    events = [line["event"] for line in lines]
+    assert events[0] == "api_started"
+    assert "registry_reloaded" in events
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def _holds(what: bool) -> bool:
+    return what
