@@ -1,0 +1,85 @@
+"""The party registry's file: written whole, read strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledger_api.server.registry import Registry, read_registry, write_registry
+from replica.notary.errors import ConfigError
+
+KEY_A, KEY_B = "ab" * 32, "cd" * 32
+PARTIES = {
+    "O=Bank A,L=London,C=GB": [KEY_A],
+    'CN=A \\"quoted\\" \\, name,O=Bänk Ü,C=DE': [KEY_A, KEY_B],
+}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Goal: names with anything legal in them survive the file. Method: quotes, commas, umlauts, several keys."""
+    path = tmp_path / "parties.toml"
+    write_registry(path, PARTIES)
+    assert read_registry(path) == {(party, bytes.fromhex(key)) for party, keys in PARTIES.items() for key in keys}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["parties.toml"]
+
+
+def test_only_registered_pairs_are_known(tmp_path: Path) -> None:
+    """Goal: a key is good for its own party only. Method: all pairs of two parties and two keys."""
+    path = tmp_path / "parties.toml"
+    write_registry(path, {"O=A": [KEY_A], "O=B": [KEY_B]})
+    registry = Registry(path)
+    known = [registry.knows(party, bytes.fromhex(key)) for party in ("O=A", "O=B", "O=C") for key in (KEY_A, KEY_B)]
+    assert known == [True, False, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[parties",
+        "",
+        "parties = 1",
+        f'[parties]\n"O=A" = ["{KEY_A}"]\n[more]\n',
+        f'[parties]\n"Bank A" = ["{KEY_A}"]',
+        f'[parties]\n"O=A, C=GB" = ["{KEY_A}"]',
+        f'[parties]\n"o=A" = ["{KEY_A}"]',
+        f'[parties]\n"" = ["{KEY_A}"]',
+        '[parties]\n"O=A" = []',
+        f'[parties]\n"O=A" = "{KEY_A}"',
+        '[parties]\n"O=A" = ["abcd"]',
+        '[parties]\n"O=A" = [1]',
+        f'[parties]\n"O=A" = ["{KEY_A}"]\n"O=A" = ["{KEY_B}"]',
+    ],
+)
+def test_a_file_that_is_not_right_is_refused_and_changes_nothing(tmp_path: Path, text: str) -> None:
+    """Goal: nobody gets in or out by a typing error. Method: one broken file each, at a reload."""
+    path = tmp_path / "parties.toml"
+    write_registry(path, {"O=A": [KEY_A]})
+    registry = Registry(path)
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        registry.reload()
+    assert registry.knows("O=A", bytes.fromhex(KEY_A))
+    with pytest.raises(ConfigError):
+        Registry(path)
+
+
+def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+    """Goal: an error that names the file, not a trace. Method: bytes that are no UTF-8, and no file."""
+    path = tmp_path / "parties.toml"
+    with pytest.raises(ConfigError, match=r"parties\.toml"):
+        read_registry(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"parties\.toml"):
+        read_registry(path)
+
+
+@pytest.mark.parametrize("parties", [{"Bank A": [KEY_A]}, {"O=A": ["abcd"]}, {"O=A": []}, {"O=" + "a" * 600: [KEY_A]}])
+def test_nothing_wrong_is_written(tmp_path: Path, parties: dict[str, list[str]]) -> None:
+    """Goal: the helper cannot make a file that the server refuses. Method: bad entries; the old file stays."""
+    path = tmp_path / "parties.toml"
+    write_registry(path, {"O=A": [KEY_A]})
+    before = path.read_text()
+    with pytest.raises(ConfigError):
+        write_registry(path, parties)
+    assert path.read_text() == before

@@ -1,0 +1,103 @@
+"""Settings of front ends and link, what is counted, and when a client tries again."""
+
+from __future__ import annotations
+
+import prometheus_client
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.core import Metric
+
+from ledger_api.client import RetryPolicy
+from ledger_api.server.logs import LogLimit
+from ledger_api.server.settings import ApiSettings
+from replica.link.counts import ApiCounts, Latency, metric_families
+from replica.link.settings import LinkSettings
+from replica.notary.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"registry_path": "x", "bodies_max_bytes": 2**20},
+        {"registry_path": "x", "in_flight_max": 10},
+        {"registry_path": "x", "colour": "red"},
+        {"registry_path": "x", "port": 65_536},
+        {},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(values: dict[str, object]) -> None:
+    """Goal: a front end does not start on a contradiction. Method: one contradiction each."""
+    with pytest.raises(pydantic.ValidationError):
+        ApiSettings.model_validate(values)
+
+
+def test_the_link_tolerates_late_words() -> None:
+    """Goal: one late keep-alive does not make a replica passive. Method: an age of two intervals is refused."""
+    with pytest.raises(pydantic.ValidationError, match="keep_alive_s"):
+        LinkSettings(keep_alive_s=0.5, standing_max_age_s=1.0)
+
+
+def test_the_metrics_page_has_every_count() -> None:
+    """Goal: operators see what front ends counted. Method: render the sum of two as Prometheus text."""
+    counts, other = ApiCounts(), ApiCounts()
+    counts.add(ApiCounts(requests={"/v1/submissions 200": 2}, answers={"NOTARISED": 2}, signatures_good=2, in_flight=1))
+    latency = Latency()
+    for duration_s in (0.0005, 0.02, 99.0):
+        latency.observe(duration_s)
+    other.add(ApiCounts(requests={"/v1/submissions 200": 1}, latency={"/v1/submissions": latency}, signatures_bad=3))
+    counts.add(other)
+
+    class Collector:
+        def collect(self) -> list[Metric]:
+            return list(metric_families(counts))
+
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Collector())  # type: ignore[arg-type]
+    text = prometheus_client.generate_latest(registry).decode()
+    for line in (
+        'notary_api_requests_total{route="/v1/submissions",status="200"} 3.0',
+        'notary_api_answers_total{code="NOTARISED"} 2.0',
+        'notary_api_request_seconds_bucket{le="0.001",route="/v1/submissions"} 1.0',
+        'notary_api_request_seconds_bucket{le="0.025",route="/v1/submissions"} 2.0',
+        'notary_api_request_seconds_bucket{le="+Inf",route="/v1/submissions"} 3.0',
+        'notary_api_request_seconds_count{route="/v1/submissions"} 3.0',
+        'notary_api_signature_checks_total{result="good"} 2.0',
+        'notary_api_signature_checks_total{result="bad"} 3.0',
+        "notary_api_in_flight 1.0",
+        "notary_api_connections 0.0",
+    ):
+        assert line in text
+
+
+@given(st.integers(0, 1_000), st.floats(0, 1e4), st.floats(0, 1, exclude_max=True))
+def test_retry_delays_are_bounded_and_respect_the_server(attempt: int, asked_s: float, random: float) -> None:
+    """Goal: never sooner than the server asks, never longer than both bounds allow. Method: any attempt."""
+    policy = RetryPolicy(delay_first_s=0.05, delay_max_s=2.0, jitter=0.5)
+    delay_s = policy.delay_s(attempt, asked_s, random)
+    assert max(asked_s, 0.05) <= delay_s <= max(asked_s, 2.0) * 1.5
+
+
+def test_retry_delays_grow() -> None:
+    """Goal: a server that is down is not hammered. Method: the first delays without jitter."""
+    policy = RetryPolicy(delay_first_s=0.1, delay_max_s=1.0)
+    assert [policy.delay_s(attempt, 0.0, 0.0) for attempt in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    with pytest.raises(ConfigError):
+        RetryPolicy(delay_first_s=3.0, delay_max_s=1.0)
+
+
+async def test_a_flood_of_problems_is_not_a_flood_of_log_lines() -> None:
+    """Goal: lines a second are bounded, and what was withheld is told. Method: the loop's clock moved by hand."""
+    limit = LogLimit(2)
+    limit._loop = _Clock()  # type: ignore[assignment]
+    assert [limit.take() for _ in range(5)] == [0, 0, None, None, None]
+    limit._loop.now_s = 11.0  # type: ignore[attr-defined]
+    assert [limit.take() for _ in range(3)] == [3, 0, None]
+
+
+class _Clock:
+    now_s = 10.0
+
+    def time(self) -> float:
+        return self.now_s
