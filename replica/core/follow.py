@@ -112,10 +112,11 @@ class Follower:
 
     async def _watch_end(self) -> None:
         while True:
+            applied_offset = self.applied_offset  # before asking: it moves on meanwhile
             self._known_end = await self._log.end_offset()
             self._reached_at_s = self._clock.boottime_s()
-            if self._known_end <= self.applied_offset:
-                raise LogRefused(f"the log ends at {self._known_end}, but {self.applied_offset} is applied already")
+            if self._known_end <= applied_offset:
+                raise LogRefused(f"the log ends at {self._known_end}, but {applied_offset} is applied already")
             await self._clock.sleep_s(self._settings.read_wait_s)
 
 
