@@ -1,0 +1,64 @@
+"""Positions: one form each, strict, and a newer release's are told by their version."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replica.notary.errors import FormatUnknown
+from replica.notary.position import Position, begin, decode_position, encode_position
+from replica.notary.records import BarrierRecord
+
+BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 1, 1)
+POSITION = Position(1, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
+
+
+@pytest.mark.parametrize("position", [begin("topic"), POSITION])
+def test_a_position_survives_its_bytes(position: Position) -> None:
+    """Goal: reading goes on where it stopped. Method: encode, decode, compare."""
+    assert decode_position(encode_position(position)) == position
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xc0",
+        encode_position(POSITION)[:-1],
+        encode_position(POSITION) + b"\x00",
+        msgspec.msgpack.encode([1, "topic"]),
+        msgspec.msgpack.encode([1, 5, 0, b"", None, -1, 0, []]),
+        b"\x99" + encode_position(POSITION)[1:] + b"\x00",
+        b"\x99" + encode_position(POSITION)[1:] + b"\x91" * 200_000 + b"\x90",
+        encode_position(POSITION).replace(b"\xa5topic", b"\xa5to\xffic"),
+        encode_position(msgspec.structs.replace(POSITION, barrier=msgspec.structs.replace(BARRIER, epoch=0))),
+        b"\xdc\x00\x08" + encode_position(POSITION)[1:],
+    ],
+)
+def test_damaged_bytes_are_refused_with_one_error(raw: bytes) -> None:
+    """Goal: no half-read position, no other exception. Method: cut, extend, damage, other encodings of the same."""
+    with pytest.raises(FormatUnknown, match="cannot be read"):
+        decode_position(raw)
+
+
+@pytest.mark.parametrize("fields", [[2], [2, "topic", 1, 2, 3, 4, 5, 6, 7], [2, {"laid": "out otherwise"}]])
+def test_a_newer_position_is_told_by_its_version(fields: list[object]) -> None:
+    """Goal: the operator learns what is wrong, whatever the newer layout. Method: other layouts behind version 2."""
+    with pytest.raises(FormatUnknown, match="version 2"):
+        decode_position(msgspec.msgpack.encode(fields))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(0, len(encode_position(POSITION)) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_refused_or_another_position(at: int, change: int) -> None:
+    """Goal: bytes and positions match one to one. Method: change one byte."""
+    raw = bytearray(encode_position(POSITION))
+    raw[at] ^= change
+    try:
+        position = decode_position(bytes(raw))
+    except FormatUnknown:
+        return
+    assert encode_position(position) == bytes(raw)
+    assert position != POSITION

@@ -1,0 +1,126 @@
+"""Test vectors: the bytes of docs/formats.md built by hand, for those who implement them in another language."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import pytest
+from nacl.signing import SigningKey
+
+from replica.notary.canonical import change_id, content_digest, decode_request, encode_request
+from replica.notary.merkle import leaf_hash, tree_levels
+from replica.notary.receipts import ReceiptDocument, receipt_from_document, signature_holds, verify_receipt
+from replica.notary.requests import TimeWindow, make_request, parse_state_ref
+from tests.golden.make import FOLDER
+
+
+def _vectors(name: str) -> Any:
+    return msgspec.json.decode((FOLDER / "vectors" / name).read_bytes())
+
+
+REQUESTS = {case["name"]: case for case in _vectors("canonical.json")}
+
+
+def _by_hand(case: dict[str, Any]) -> str:
+    """The canonical bytes in hexadecimal, put together without the product's code."""
+
+    def refs(texts: list[str]) -> str:
+        return "".join(sorted(f"{text[:64]}{int(text[65:]):08x}" for text in texts))
+
+    flags = (case["from_us"] is not None) + 2 * (case["until_us"] is not None)
+    party = case["party"].encode().hex()
+    return (
+        b"notary/request/1".hex()
+        + case["tx_id"]
+        + f"{len(case['inputs']):04x}{len(case['references']):04x}"
+        + refs(case["inputs"])
+        + refs(case["references"])
+        + f"{flags:02x}{case['from_us'] or 0:016x}{case['until_us'] or 0:016x}"
+        + f"{len(party) // 2:04x}{party}"
+    )
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_canonical_bytes_digest_and_signature(name: str) -> None:
+    """Goal: anyone can rebuild what is signed. Method: by hand, by the product, and by another Ed25519 call."""
+    case = REQUESTS[name]
+    raw = bytes.fromhex(case["canonical"])
+    assert _by_hand(case) == case["canonical"]
+    window = None
+    if case["from_us"] is not None or case["until_us"] is not None:
+        window = TimeWindow(case["from_us"], case["until_us"])
+    request = make_request(
+        bytes.fromhex(case["tx_id"]),
+        [parse_state_ref(text) for text in reversed(case["inputs"])],
+        [parse_state_ref(text) for text in case["references"]],
+        window,
+        case["party"],
+    )
+    assert encode_request(request) == raw
+    assert decode_request(raw)[0] == request
+    content = raw[48 : len(raw) - 2 - len(case["party"].encode())]
+    assert case["content_digest"] == sha256(b"notary/content/1" + content).hexdigest() == content_digest(request).hex()
+    key = SigningKey(bytes.fromhex(case["party_seed"]))
+    assert bytes(key.verify_key).hex() == case["party_public_key"]
+    assert key.sign(raw).signature.hex() == case["signature"]
+    assert signature_holds(bytes(key.verify_key), raw, bytes.fromhex(case["signature"]))
+
+
+def test_one_case_written_out_in_full() -> None:
+    """Goal: a reader can follow the layout with a finger. Method: the bytes of "one input" as text."""
+    assert REQUESTS["one input"]["canonical"] == "".join(
+        [
+            "6e6f746172792f726571756573742f31",  # notary/request/1
+            "22" * 32,  # transaction id
+            "0001",  # one input
+            "0000",  # no reference
+            "33" * 32 + "00000001",  # the input: id, index 1
+            "00" + "00" * 8 + "00" * 8,  # no window
+            "0016",  # 22 bytes of name
+            "4f3d42616e6b20412c4c3d4c6f6e646f6e2c433d4742",  # O=Bank A,L=London,C=GB
+        ]
+    )
+
+
+@pytest.mark.parametrize("case", _vectors("change_id.json"), ids=lambda case: case["user_id"] + str(case["act_as"]))
+def test_change_ids(case: dict[str, Any]) -> None:
+    """Goal: anyone can rebuild a command's id. Method: by hand and by the product."""
+    parts = [text.encode() for text in (case["user_id"], case["command_id"], *sorted(case["act_as"]))]
+    by_hand = b"notary/command/1" + b"".join(len(part).to_bytes(2, "big") + part for part in parts)
+    assert case["change_id"] == sha256(by_hand).hexdigest()
+    assert case["change_id"] == change_id(case["user_id"], case["command_id"], tuple(case["act_as"])).hex()
+
+
+def test_merkle_roots_of_one_to_nine_leaves() -> None:
+    """Goal: anyone can rebuild a root. Method: three trees put together by hand, all by the product."""
+    vectors = _vectors("merkle.json")
+    leaves = [bytes.fromhex(leaf) for leaf in vectors["leaves"]]
+    for number, leaf in enumerate(leaves):
+        assert leaf == sha256(b"\x00" + bytes([number]) * 32 + bytes([0xD0 + number]) * 32).digest()
+        assert leaf == leaf_hash(bytes([number]) * 32, bytes([0xD0 + number]) * 32)
+
+    def node(left: bytes, right: bytes) -> bytes:
+        return sha256(b"\x01" + left + right).digest()
+
+    roots = vectors["root_of_the_first"]
+    a, b, c, d, e, *_ = leaves
+    assert roots["1"] == a.hex()
+    assert roots["3"] == node(node(a, b), c).hex()
+    assert roots["5"] == node(node(node(a, b), node(c, d)), e).hex()
+    assert roots == {str(count): tree_levels(leaves[:count])[-1][0].hex() for count in range(1, 10)}
+
+
+def test_receipts() -> None:
+    """Goal: anyone can verify a receipt. Method: the middle one of three by hand, all by the product."""
+    vectors = _vectors("receipts.json")
+    documents = [msgspec.convert(document, ReceiptDocument) for document in vectors["receipts"]]
+    first, middle, last = documents
+    leaves = [sha256(b"\x00" + bytes.fromhex(d.tx_id + d.content_digest)).digest() for d in documents]
+    assert middle.path == [leaves[0].hex(), leaves[2].hex()]
+    root = sha256(b"\x01" + sha256(b"\x01" + leaves[0] + leaves[1]).digest() + leaves[2]).digest()
+    key = SigningKey(bytes.fromhex(vectors["notary_seed"]))
+    assert key.sign(b"notary/receipt/1" + (3).to_bytes(4, "big") + root).signature.hex() == middle.signature
+    public_key = bytes.fromhex(vectors["notary_public_key"])
+    assert all(verify_receipt(receipt_from_document(document), public_key) for document in (first, middle, last))
