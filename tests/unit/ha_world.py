@@ -19,10 +19,12 @@ NAMES = ("R1", "R2", "R3")
 
 
 class LoopClock:
-    """The running loop's virtual time as every clock of the machine."""
+    """The running loop's virtual time as every clock of the machine; only the boot clock counts suspension."""
+
+    suspended_s = 0.0
 
     def boottime_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() + self.suspended_s
 
     def wall_us(self) -> int:
         return 1_700_000_000_000_000 + round(self.boottime_s() * 1e6)

@@ -100,6 +100,23 @@ def test_a_stalled_active_says_passive_in_its_first_words() -> None:
     play(story)
 
 
+def test_a_machine_that_was_suspended_knows_it_at_once() -> None:
+    """Goal: the claim is as old as the boot clock says, to the millisecond. Method: the clock jumps, nothing runs."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: len(world.leaders()) == 1)
+        old = leader_of(world)
+        left_s = old.election.leads_until_s - world.clock.boottime_s()
+        assert SETTINGS.confirmed_age_max_s - SETTINGS.heartbeat_s - 0.1 < left_s <= SETTINGS.confirmed_age_max_s
+        world.clock.suspended_s += left_s - 0.001
+        assert old.election.is_leading()
+        world.clock.suspended_s += 0.001
+        assert not old.election.is_leading()
+        await world.until(lambda: old.election.role is not Role.ACTIVE, timeout_s=0.1)
+
+    play(story)
+
+
 def test_stop_releases_on_purpose_and_the_next_takes_over_at_once() -> None:
     """Goal: a graceful stop costs a poll, whatever the grace. Method: a grace of two seconds, stop the active."""
     settings = ElectionSettings(grace_s=2.0)
