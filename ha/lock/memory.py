@@ -74,6 +74,19 @@ class MemoryLockServer:
         self._holder: int | None = None
         self._last_pid = 0
 
+    async def exchange(self, name: str, pid: int, statement: str, action: Callable[[], T]) -> T:
+        """A statement goes to the server, is carried out there, and its answer comes back."""
+        await self.network.request(name, statement)
+        try:
+            return self.carry_out(pid, action)
+        finally:
+            await self.network.answer(name, statement)
+
+    def client_closed(self, name: str, pid: int) -> None:
+        """The client closed its end of the session."""
+        if self.network.hears_close(name):
+            self.end(pid)
+
     def connect(self, name: str) -> int:
         """A new session; its number is never used again. Raises ConnectionGone while the server is down."""
         if not self.accepts:
@@ -141,12 +154,9 @@ class MemoryConnection:
 
     async def run(self, action: Callable[[], T]) -> T:
         """Carry out `action` at the server as one atomic step of this session. What it raises is an answer, too."""
-        network = self._server.network
-        await network.request(self._name, self.statement)
         try:
-            return self._server.carry_out(self.pid, action)
+            return await self._server.exchange(self._name, self.pid, self.statement, action)
         finally:
-            await network.answer(self._name, self.statement)
             self.answers += 1
 
 
@@ -306,5 +316,5 @@ class MemoryLockSession:
         self._closed.set()
         if self._deadline is not None:  # wakes the task that waits for an answer
             self._deadline.reschedule(asyncio.get_running_loop().time())
-        if self._connection is not None and self._server.network.hears_close(self._name):
-            self._server.end(self._connection.pid)
+        if self._connection is not None:
+            self._server.client_closed(self._name, self._connection.pid)
