@@ -91,6 +91,7 @@ class FrontEnd:
             listener.close()
             await server.shutdown(document.api.drain_max_s)
             reporting.cancel()
+            self._report(link, server)
             link.close()
         if stop.is_set():
             return STOPPED
@@ -123,8 +124,11 @@ class FrontEnd:
     async def _report_for_ever(self, link: LinkClient, server: HttpServer) -> None:
         while True:
             await asyncio.sleep(self._document.api.report_interval_s)
-            self._counts.connections = len(server.connections)
-            link.report(self._counts)
+            self._report(link, server)
+
+    def _report(self, link: LinkClient, server: HttpServer) -> None:
+        self._counts.connections = len(server.connections)
+        link.report(self._counts)
 
 
 def _on_signals(registry: Registry) -> asyncio.Event:

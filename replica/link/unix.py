@@ -249,8 +249,9 @@ class LinkClient(FrameProtocol[FromCore]):
         return self.broken or "the core closed the connection"
 
     def close(self) -> None:
-        """End the link. May be repeated."""
-        self.cut("closed by the front end")
+        """End the link once what was written is out. May be repeated."""
+        if self.transport is not None:
+            self.transport.close()
 
     def report(self, counts: ApiCounts) -> None:
         """Tell the core what this front end has counted so far."""

@@ -295,8 +295,10 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
     code = Code[refused.code]
     detail = code.title
     if refused.conflicts:
-        first = format_state_ref(refused.conflicts[0].state)
-        detail = f"{len(refused.conflicts)} of the request's states were consumed before, {first} among them"
+        first, others_count = format_state_ref(refused.conflicts[0].state), len(refused.conflicts) - 1
+        detail = (
+            f"{first} and {others_count} more were consumed before" if others_count else f"{first} was consumed before"
+        )
     judged_at = "" if refused.judged_us is None else format_time(refused.judged_us)
     if code is Code.TIME_WINDOW_CLOSED and judged_at:
         detail = f"judged at {judged_at}, which is outside the window"
