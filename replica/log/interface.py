@@ -24,10 +24,11 @@ class LogWriter(Protocol):
         """Hand a record over, without waiting. Order is usual but not promised, and a record may be stored twice.
 
         Raises LogUnavailable when the bounded local queue is full or the writer is closed; then nothing was written.
+        Raises InvariantBroken for more than RECORD_MAX_BYTES.
         """
 
     async def close(self) -> None:
-        """Purge what was not sent, wait briefly for nothing else, and close. May be repeated."""
+        """Purge what was not sent, and close without waiting for the rest. May be repeated."""
 
 
 class LogReader(Protocol):
@@ -36,12 +37,13 @@ class LogReader(Protocol):
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
         """The next records, at least one unless none comes within `wait_s`; never more than `max_records`.
 
-        Raises LogUnavailable when the log cannot be reached (reading may be tried again), and LogRefused when the
-        log no longer has the next offset.
+        A read that is cancelled loses nothing: the next one returns its records. Raises LogUnavailable when the log
+        cannot be reached or the reader is closed, and LogRefused when the log no longer has the next offset. A reader
+        that has failed stays so; after LogUnavailable another one may be opened.
         """
 
     async def close(self) -> None:
-        """Stop reading. May be repeated."""
+        """Stop reading; a read under way ends. May be repeated."""
 
 
 class RequestLog(Protocol):
@@ -54,7 +56,10 @@ class RequestLog(Protocol):
         """
 
     async def end_offset(self) -> int:
-        """The offset that the next record will get. Raises LogUnavailable."""
+        """The offset that the next record will get.
+
+        Raises LogUnavailable, and LogRefused when the log is another one by now than when it was checked.
+        """
 
     async def open_reader(self, start_offset: int) -> LogReader:
         """A reader from `start_offset` on. Raises LogRefused when that lies behind the end or was cut off."""

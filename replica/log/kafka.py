@@ -1,0 +1,331 @@
+"""The request log on Kafka, through librdkafka: one topic, one partition, no transactions, no consumer group.
+
+The event loop never waits for a broker. The writer hands records to librdkafka, which sends them from threads of its
+own; the reader has one thread that waits for records; opening and closing clients happens in threads as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from replica.log.interface import LogRecords
+from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, passes_by_itself
+from replica.log.settings import KafkaSettings
+from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, refuse_unsafe
+from replica.notary.errors import InvariantBroken, LogRefused, LogUnavailable, NotaryError
+from replica.notary.records import RECORD_MAX_BYTES
+
+log = structlog.get_logger()
+
+SERVE_EVERY_S = 0.05  # how often the delivery reports of a writer are taken in
+POLL_MAX_S = 0.02  # how long the reader's thread waits at a time, and so how long a close may wait for it
+CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
+
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+
+
+class KafkaLog:
+    """A `RequestLog` over one Kafka topic. Connects when first asked, so that a replica can stay away from Kafka."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._admin = TopicAdmin(settings)
+        self._topic_id: str | None = None
+        self._open: set[KafkaReader | KafkaWriter] = set()
+        if settings.single_broker:
+            log.warning(
+                "single_broker_log",
+                topic=settings.topic,
+                detail="development only: acknowledged records are lost with this broker's disk",
+            )
+
+    async def check(self) -> str:
+        """Check the topic's contract (replica/log/topic.py) and return its id, which readers from now on rely on.
+
+        Raises LogRefused (TOPIC_UNSAFE) naming every violation, or that there is no topic, and LogUnavailable.
+        """
+        facts = await self._admin.facts()
+        refuse_unsafe(self._settings.topic, facts, self._settings.single_broker)
+        self._topic_id = facts.topic_id
+        return facts.topic_id
+
+    async def end_offset(self) -> int:
+        """The offset that the next record will get.
+
+        Raises LogUnavailable, and LogRefused when the topic was deleted or created anew since it was checked: a reader
+        cannot notice that by itself if the new topic has more records than the old one.
+        """
+        await self._confirm_identity()
+        return await self._admin.end_offset()
+
+    async def open_reader(self, start_offset: int) -> KafkaReader:
+        """A reader from `start_offset` on. Raises LogRefused when that lies behind the end or was cut off."""
+        end, first = await self.end_offset(), await self._admin.first_offset()
+        if not first <= start_offset <= end:
+            raise LogRefused(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
+        reader = KafkaReader(self._settings, start_offset, self._confirm_identity, self._open.discard)
+        self._open.add(reader)
+        await reader.start()
+        return reader
+
+    async def open_writer(self) -> KafkaWriter:
+        """A writer that knows the topic's leader, so that the first append is sent at once. Raises LogUnavailable."""
+        failures = DeliveryFailures()
+        producer = await asyncio.to_thread(_connect_producer, self._settings, failures)
+        writer = KafkaWriter(producer, self._settings.topic, failures, self._open.discard)
+        self._open.add(writer)
+        return writer
+
+    async def close(self) -> None:
+        """Close every reader, writer and connection. May be repeated; what is opened later connects anew."""
+        await asyncio.gather(*[handle.close() for handle in self._open])
+        await self._admin.close()
+
+    async def _confirm_identity(self) -> None:
+        topic_id = await self._admin.topic_id()
+        if self._topic_id is None:
+            self._topic_id = topic_id
+        if topic_id != self._topic_id:
+            raise LogRefused(
+                f"topic {self._settings.topic} was created anew: its id is {topic_id}, it was {self._topic_id}"
+            )
+
+
+class KafkaReader:
+    """Reads the partition from one offset on, one read at a time. Once it has failed it stays so: open another one."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        start_offset: int,
+        confirm_identity: Callable[[], Awaitable[None]],
+        on_close: Callable[[KafkaReader], None],
+    ) -> None:
+        self._settings = settings
+        self._next = start_offset  # this, the consumer and the failure belong to the thread
+        self._failure: NotaryError | None = None
+        self._confirm_identity = confirm_identity
+        self._on_close = on_close
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-reader")
+        self._consumer: Consumer | None = None
+        self._fetching: asyncio.Future[LogRecords] | None = None
+        self._ahead: LogRecords = []
+        self._closing: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to fetch. Raises ConfigError."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        """The next records, as `LogReader.read` has it. What a cancelled read has fetched is left to the next one."""
+        if not self._ahead and self._closing is None:
+            if self._fetching is None:
+                loop = asyncio.get_running_loop()
+                self._fetching = loop.run_in_executor(self._thread, self._fetch, max_records, wait_s)
+            await asyncio.wait([self._fetching])  # not awaited itself: that would cancel it with this read
+            self._ahead, self._fetching = self._fetching.result(), None
+        if self._closing is not None:
+            raise LogUnavailable("the reader is closed")
+        if not self._ahead and self._failure is not None:
+            if isinstance(self._failure, LogUnavailable):
+                await self._confirm_identity()  # perhaps the topic was what failed
+            raise self._failure
+        records, self._ahead = self._ahead[:max_records], self._ahead[max_records:]
+        return records
+
+    async def close(self) -> None:
+        """Stop reading, in a few milliseconds whatever the brokers do; a read under way ends. May be repeated."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+            self._thread.shutdown(wait=False)  # ends the thread once it has disconnected
+            self._on_close(self)
+        await _wait_closed(self._closing, "reader")
+
+    # ---- in the reader's thread ----
+
+    def _connect(self) -> None:
+        self._consumer = connect(Consumer, _consumer_config(self._settings))
+        self._consumer.assign([TopicPartition(self._settings.topic, PARTITION, self._next)])
+
+    def _disconnect(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _fetch(self, max_records: int, wait_s: float) -> LogRecords:
+        records: list[tuple[int, bytes]] = []
+        for message in self._take(max_records, wait_s):
+            self._failure = self._failure_of(message)
+            if self._failure is not None:
+                break
+            if message.error() is None:
+                records.append((self._next, message.value() or b""))
+                self._next += 1
+        return records
+
+    def _take(self, max_records: int, wait_s: float) -> list[Message]:
+        """Wait for one message, then take what is there already: `consume` alone waits for all that it may take."""
+        if self._consumer is None or self._failure is not None:
+            return []
+        until_s = monotonic() + wait_s
+        first = self._consumer.poll(min(wait_s, POLL_MAX_S))
+        while first is None and self._closing is None and (left_s := until_s - monotonic()) > 0:
+            first = self._consumer.poll(min(left_s, POLL_MAX_S))
+        if first is None or max_records == 1:
+            return [] if first is None else [first]
+        return [first, *self._consumer.consume(max_records - 1, 0)]
+
+    def _failure_of(self, message: Message) -> NotaryError | None:
+        error, offset = message.error(), message.offset()
+        if error is not None:
+            return None if passes_by_itself(error) else meaning_of(error, f"reading on from offset {self._next}")
+        if offset != self._next:
+            return LogRefused(f"the log goes on at offset {offset}, but {self._next} is next: records are missing")
+        return None
+
+
+class KafkaWriter:
+    """Appends through a plain producer that is not idempotent: a new idempotent one may not send for half a second.
+
+    The void rule makes that safe: a record that the client sends twice, late or out of order has its sequence number.
+    """
+
+    def __init__(
+        self, producer: Producer, topic: str, failures: DeliveryFailures, on_close: Callable[[KafkaWriter], None]
+    ) -> None:
+        self._producer: Producer | None = producer
+        self._topic = topic
+        self._failures = failures
+        self._reported_count = 0
+        self._on_close = on_close
+        self._closing: asyncio.Future[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(SERVE_EVERY_S, self._serve)
+
+    @property
+    def failed_count(self) -> int:
+        """Records that the client gave up; each may still turn up in the log. What `close` purges is not counted."""
+        return self._failures.count
+
+    def append(self, value: bytes) -> None:
+        """Hand a record to librdkafka; see `LogWriter.append`. Raises InvariantBroken past RECORD_MAX_BYTES."""
+        if self._producer is None:
+            raise LogUnavailable("the writer is closed")
+        if len(value) > RECORD_MAX_BYTES:
+            raise InvariantBroken(f"a record of {len(value)} bytes, the limit is {RECORD_MAX_BYTES}")
+        try:
+            try:
+                self._producer.produce(self._topic, value, partition=PARTITION)
+            except BufferError:
+                self._producer.poll(0)  # reports not taken in yet count as queued
+                self._producer.produce(self._topic, value, partition=PARTITION)
+        except BufferError:
+            raise LogUnavailable("the queue of records that no broker has acknowledged is full") from None
+        except KafkaException as exception:
+            raise LogUnavailable(f"appending: {error_in(exception).str()}") from None
+
+    async def close(self) -> None:
+        """Purge what is queued and in flight, and close, waiting for no broker. May be repeated."""
+        if self._closing is None:
+            self._timer.cancel()
+            dropped, self._producer = [self._producer], None
+            self._closing = asyncio.ensure_future(asyncio.to_thread(_purge_and_drop, dropped))
+            self._on_close(self)
+        await _wait_closed(self._closing, "writer")
+
+    def _serve(self) -> None:
+        """Take delivery reports in, which frees their places in the queue. Only failures reach Python code."""
+        if self._producer is not None:
+            self._producer.poll(0)
+            self._timer = asyncio.get_running_loop().call_later(SERVE_EVERY_S, self._serve)
+        new, self._reported_count = self._failures.count - self._reported_count, self._failures.count
+        if new:
+            log.warning("log_append_failed", count=new, detail=self._failures.last)
+
+
+class DeliveryFailures:
+    """Counts the records that the client gave up, purged ones apart."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = ""
+
+    def __call__(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None and error.code() not in _PURGED:
+            self.count += 1
+            self.last = f"{error.name()}, {error.str()}"
+
+
+def _connect_producer(settings: KafkaSettings, failures: DeliveryFailures) -> Producer:
+    """A producer that knows the partition's leader. Blocks for up to `connect_timeout_s`."""
+    producer = connect(Producer, _producer_config(settings, failures))
+    doing = f"opening a writer to topic {settings.topic}"
+    try:
+        topic = producer.list_topics(settings.topic, timeout=settings.connect_timeout_s).topics[settings.topic]
+    except KafkaException as exception:
+        raise meaning_of(error_in(exception), doing) from None
+    if topic.error is not None:
+        raise meaning_of(topic.error, doing)
+    if topic.partitions[PARTITION].leader < 0:
+        raise LogUnavailable(f"{doing}: its partition has no leader")
+    return producer
+
+
+def _purge_and_drop(dropped: list[Producer | None]) -> None:
+    """Let the last reference to a producer go here, in a thread: that waits for the threads of the client.
+
+    Not `Producer.close`, which would wait without limit for every record to be acknowledged.
+    """
+    producer = dropped.pop()
+    if producer is not None:
+        producer.purge()
+        producer.poll(0)  # releases what the client keeps for each purged record
+
+
+def _producer_config(settings: KafkaSettings, on_delivery: DeliveryFailures) -> dict[str, Any]:
+    return client_config(settings) | {
+        "acks": "all",
+        "enable.idempotence": False,
+        "linger.ms": settings.append_linger_s * 1_000,
+        "compression.type": settings.compression,
+        "message.max.bytes": MESSAGE_MAX_BYTES,
+        "message.timeout.ms": ms(settings.append_timeout_s),
+        "request.timeout.ms": ms(min(settings.append_timeout_s, settings.answer_max_s)),
+        "retry.backoff.ms": 50,
+        "retry.backoff.max.ms": 500,
+        "queue.buffering.max.messages": settings.append_queue_max,
+        "queue.buffering.max.kbytes": settings.append_queue_max_mib * 1_024,
+        "delivery.report.only.error": True,
+        "on_delivery": on_delivery,
+    }
+
+
+def _consumer_config(settings: KafkaSettings) -> dict[str, Any]:
+    return client_config(settings) | {
+        "group.id": "notary",  # must be given, but nothing is subscribed or committed
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "check.crcs": True,
+        "max.poll.interval.ms": 86_400_000,  # how often we read is the core's business
+        "fetch.wait.max.ms": 500,  # a record ends the wait at once, so this costs no latency
+        "fetch.min.bytes": 1,
+        "fetch.message.max.bytes": 4 * 1_048_576,
+        "fetch.error.backoff.ms": 50,
+        "fetch.queue.backoff.ms": 5,
+        "queued.min.messages": 20_000,
+        "queued.max.messages.kbytes": settings.read_ahead_mib * 1_024,
+    }
+
+
+async def _wait_closed(closing: asyncio.Future[None], what: str) -> None:
+    done, _ = await asyncio.wait([closing], timeout=CLOSE_MAX_S)
+    if not done:
+        log.warning("log_close_slow", what=what, waited_s=CLOSE_MAX_S)

@@ -1,0 +1,111 @@
+"""What every librdkafka client of ours shares: its properties, its log lines, and what its errors mean to us."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable, NotaryError
+
+log = structlog.get_logger()
+
+_T = TypeVar("_T")
+_ANSWER_SLACK_S = 0.5  # the client keeps its own time limits; ours is for the case that it does not
+
+# The offset, or the topic that it belongs to, is gone. Trying again cannot help.
+_GONE = frozenset(
+    {
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.INCONSISTENT_TOPIC_ID,
+        KafkaError._AUTO_OFFSET_RESET,
+        KafkaError._LOG_TRUNCATION,
+    }
+)
+_NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+# One connection or look-up failed. The client goes on by itself, and says so when no broker is left.
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
+
+
+class TopicMissing(LogRefused):
+    """The brokers know no topic of this name."""
+
+    default_code = Code.TOPIC_UNSAFE
+
+
+class ClientLog:
+    """Turns the client's own log lines into the event `kafka_client`. They name brokers and states, never secrets."""
+
+    def log(self, level: int, template: str, *parts: object) -> None:
+        """Called by the client library in whichever thread serves it, with a level of `logging`."""
+        log.log(level, "kafka_client", detail=template % parts)
+
+
+def client_config(settings: KafkaSettings) -> dict[str, Any]:
+    """Properties of every client. They hold the password, if there is one: never log them. Raises ConfigError."""
+    return {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "client.id": "notary",
+        "logger": ClientLog(),
+        "enable.metrics.push": False,
+        # Connect to every broker at once, not to each when it is first needed: a new client then has its metadata
+        # after 3 ms instead of 55 ms, and a leader that moves is connected already.
+        "enable.sparse.connections": False,
+        "socket.keepalive.enable": True,
+        "socket.nagle.disable": True,
+        "socket.connection.setup.timeout.ms": ms(settings.connect_timeout_s),
+        "socket.timeout.ms": ms(settings.answer_max_s),
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
+        "topic.metadata.refresh.interval.ms": 10_000,  # a leader may move without an error that reaches us
+        **settings.security.client_config(),
+    }
+
+
+def connect(kind: Callable[[dict[str, Any]], _T], config: dict[str, Any]) -> _T:
+    """A client of this kind, connecting in the background. Raises ConfigError when it refuses its properties."""
+    try:
+        return kind(config)
+    except KafkaException as exception:
+        raise ConfigError(f"the Kafka client refuses its settings: {error_in(exception).str()}") from None
+
+
+def passes_by_itself(error: KafkaError) -> bool:
+    """Whether the client deals with this error alone."""
+    return error.code() in _PASSING
+
+
+def meaning_of(error: KafkaError, doing: str) -> NotaryError:
+    """What an error means to us: LogRefused or TopicMissing when offset or topic are gone, else LogUnavailable."""
+    detail = f"{doing}: {error.name()}, {error.str()}"
+    if error.code() in _NO_TOPIC:
+        return TopicMissing(detail)
+    return LogRefused(detail) if error.code() in _GONE else LogUnavailable(detail)
+
+
+def error_in(exception: KafkaException) -> KafkaError:
+    """The KafkaError that an exception carries."""
+    error = exception.args[0] if exception.args else None
+    return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(exception))
+
+
+async def answer(future: Future[_T], doing: str, max_s: float) -> _T:
+    """The result of an AdminClient's future. Raises what `meaning_of` says, and LogUnavailable without an answer."""
+    try:
+        async with asyncio.timeout(max_s + _ANSWER_SLACK_S):
+            return await asyncio.wrap_future(future)
+    except KafkaException as exception:
+        raise meaning_of(error_in(exception), doing) from None
+    except TimeoutError:
+        raise LogUnavailable(f"{doing}: no answer within {max_s:g} s") from None
+
+
+def ms(duration_s: float) -> int:
+    """Seconds as the whole milliseconds that librdkafka is configured in."""
+    return round(duration_s * 1_000)

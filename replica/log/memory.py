@@ -1,0 +1,211 @@
+"""The request log in memory, for tests and for the simulator: plain asyncio, no thread, no clock but the loop's.
+
+A `MemoryTopic` is what is durable; each `MemoryLog` is one replica's access to it. How an append travels is a
+`Delivery`: a simulator overrides `send` to delay, lose, repeat or reorder records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from replica.log.interface import LogRecords
+from replica.notary.errors import InvariantBroken, LogRefused, LogUnavailable, NotaryError
+from replica.notary.records import RECORD_MAX_BYTES
+
+
+class MemoryTopic:
+    """The records, shared by every log that is made over it. The faults of a real topic are methods."""
+
+    def __init__(self, topic_id: str = "memory-1") -> None:
+        self.topic_id = topic_id
+        self.first_offset = 0
+        self._records: list[bytes] = []
+        self._changed = asyncio.Event()
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return len(self._records)
+
+    def store(self, value: bytes) -> None:
+        """Make a record durable at the end."""
+        self._records.append(value)
+        self.wake()
+
+    def records(self, start_offset: int, max_records: int) -> LogRecords:
+        """Up to `max_records` records from `start_offset` on."""
+        return list(enumerate(self._records[start_offset : start_offset + max_records], start_offset))
+
+    def cut_off(self, first_offset: int) -> None:
+        """Lose the oldest records, as a topic with a retention limit does."""
+        self.first_offset = first_offset
+        self.wake()
+
+    def truncate(self, end_offset: int) -> None:
+        """Lose the newest records, as a broker does that was elected although it had missed them."""
+        del self._records[end_offset:]
+        self.wake()
+
+    def recreate(self, topic_id: str) -> None:
+        """Delete the topic with all its records, and create it anew under the same name."""
+        self.topic_id, self.first_offset = topic_id, 0
+        self.truncate(0)
+
+    async def changed(self) -> None:
+        """Return once `wake` is called, as it is by everything that happens to the topic."""
+        await self._changed.wait()
+
+    def wake(self) -> None:
+        """Make every reader that waits look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Delivery:
+    """How the appends of one writer reach the topic: here, at once."""
+
+    def send(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
+        """Store the record, sooner or later, or call `give_up`; a record that was given up may be stored all the same.
+
+        Raises LogUnavailable instead when the queue is full.
+        """
+        topic.store(value)
+
+    def purge(self) -> None:
+        """The writer closes: forget what was not sent. What was sent may still be stored."""
+
+
+class MemoryLog:
+    """A `RequestLog` over a MemoryTopic. While `reachable` is False nothing can be asked, read or appended."""
+
+    def __init__(self, topic: MemoryTopic, delivery: Callable[[], Delivery] = Delivery) -> None:
+        self.reachable = True
+        self._topic = topic
+        self._topic_id = topic.topic_id
+        self._delivery = delivery
+        self._open: set[MemoryReader | MemoryWriter] = set()
+
+    async def check(self) -> str:
+        """The topic's id; a topic in memory always keeps the contract."""
+        self._require_reachable()
+        self._topic_id = self._topic.topic_id
+        return self._topic_id
+
+    async def end_offset(self) -> int:
+        """See `RequestLog.end_offset`."""
+        self._require_reachable()
+        if self._topic.topic_id != self._topic_id:
+            raise LogRefused(f"the topic was created anew: its id is {self._topic.topic_id}, it was {self._topic_id}")
+        return self._topic.end_offset
+
+    async def open_reader(self, start_offset: int) -> MemoryReader:
+        """See `RequestLog.open_reader`."""
+        first, end = self._topic.first_offset, await self.end_offset()
+        if not first <= start_offset <= end:
+            raise LogRefused(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
+        reader = MemoryReader(self, self._topic, start_offset)
+        self._open.add(reader)
+        return reader
+
+    async def open_writer(self) -> MemoryWriter:
+        """See `RequestLog.open_writer`."""
+        self._require_reachable()
+        writer = MemoryWriter(self, self._topic, self._delivery())
+        self._open.add(writer)
+        return writer
+
+    async def close(self) -> None:
+        """See `RequestLog.close`."""
+        for handle in tuple(self._open):
+            await handle.close()
+
+    def forget(self, handle: MemoryReader | MemoryWriter) -> None:
+        """A reader or writer says that it is closed."""
+        self._open.discard(handle)
+
+    def _require_reachable(self) -> None:
+        if not self.reachable:
+            raise LogUnavailable("the log in memory is out of reach")
+
+
+class MemoryReader:
+    """A `LogReader` over a MemoryTopic."""
+
+    def __init__(self, log: MemoryLog, topic: MemoryTopic, start_offset: int) -> None:
+        self._log = log
+        self._topic = topic
+        self._topic_id = topic.topic_id
+        self._next = start_offset
+        self._closed = False
+        self._failure: NotaryError | None = None
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        """See `LogReader.read`."""
+        self._require_readable()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._next == self._topic.end_offset and not self._closed:
+                    await self._topic.changed()
+        self._require_readable()
+        records = self._topic.records(self._next, max_records)
+        self._next += len(records)
+        return records
+
+    async def close(self) -> None:
+        """See `LogReader.close`."""
+        self._closed = True
+        self._topic.wake()
+        self._log.forget(self)
+
+    def _require_readable(self) -> None:
+        self._failure = self._failure or self._find_failure()
+        if self._failure is not None:
+            raise self._failure
+
+    def _find_failure(self) -> NotaryError | None:
+        if self._closed or not self._log.reachable:
+            return LogUnavailable("the reader is closed" if self._closed else "the log in memory is out of reach")
+        if self._topic.topic_id != self._topic_id:
+            return LogRefused(f"the topic was created anew: its id is {self._topic.topic_id}, it was {self._topic_id}")
+        if not self._topic.first_offset <= self._next <= self._topic.end_offset:
+            return LogRefused(f"the log no longer has offset {self._next}")
+        return None
+
+
+class MemoryWriter:
+    """A `LogWriter` over a MemoryTopic."""
+
+    def __init__(self, log: MemoryLog, topic: MemoryTopic, delivery: Delivery) -> None:
+        self._log = log
+        self._topic = topic
+        self._delivery = delivery
+        self._closed = False
+        self._failed_count = 0
+
+    @property
+    def failed_count(self) -> int:
+        """See `LogWriter.failed_count`."""
+        return self._failed_count
+
+    def append(self, value: bytes) -> None:
+        """See `LogWriter.append`."""
+        if self._closed:
+            raise LogUnavailable("the writer is closed")
+        if len(value) > RECORD_MAX_BYTES:
+            raise InvariantBroken(f"a record of {len(value)} bytes, the limit is {RECORD_MAX_BYTES}")
+        if self._log.reachable:
+            self._delivery.send(value, self._topic, self._give_up)
+        else:
+            self._give_up()
+
+    async def close(self) -> None:
+        """See `LogWriter.close`."""
+        if not self._closed:
+            self._closed = True
+            self._delivery.purge()
+            self._log.forget(self)
+
+    def _give_up(self) -> None:
+        self._failed_count += 1

@@ -1,0 +1,101 @@
+"""Settings of the request log on Kafka."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from replica.notary.errors import Code, ConfigError
+
+Seconds = Annotated[float, Field(gt=0, le=60)]
+
+
+class KafkaSecurity(BaseModel):
+    """How the connection to the brokers is protected. Secrets stay in their files and are never part of a setting."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    ca_file: Path | None = Field(None, description="PEM of the authorities that sign the brokers' certificates.")
+    certificate_file: Path | None = Field(None, description="PEM of the replica's own certificate, for mutual TLS.")
+    key_file: Path | None = Field(None, description="PEM of the private key of that certificate, mode 0600.")
+    sasl_mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] = "SCRAM-SHA-512"
+    sasl_username: str | None = None
+    sasl_password_file: Path | None = Field(None, description="File with the password alone, mode 0600.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together")
+        if self.protocol.startswith("SASL") and not (self.sasl_username and self.sasl_password_file):
+            raise ValueError(f"{self.protocol} needs sasl_username and sasl_password_file")
+        if self.protocol == "SASL_PLAINTEXT" and self.sasl_mechanism == "PLAIN":
+            raise ValueError("PLAIN sends the password as it is: use it with SASL_SSL only")
+        return self
+
+    def client_config(self) -> dict[str, str]:
+        """librdkafka's properties, the password among them: never log the result.
+
+        Raises ConfigError when a file is missing or a secret one can be read by others.
+        """
+        config: dict[str, str] = {"security.protocol": self.protocol}
+        if self.protocol.endswith("SSL"):
+            files = {
+                "ssl.ca.location": self.ca_file,
+                "ssl.certificate.location": self.certificate_file,
+                "ssl.key.location": self.key_file,
+            }
+            config |= {name: str(path) for name, path in files.items() if path is not None}
+        if self.key_file is not None:
+            _check_secret(self.key_file)
+        if self.protocol.startswith("SASL") and self.sasl_username and self.sasl_password_file:
+            _check_secret(self.sasl_password_file)
+            config |= {
+                "sasl.mechanism": self.sasl_mechanism,
+                "sasl.username": self.sasl_username,
+                "sasl.password": self.sasl_password_file.read_text().strip(),
+            }
+        return config
+
+
+class KafkaSettings(BaseModel):
+    """Where the request log is, and how long its client waits. No setting changes a verdict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bootstrap_servers: str = Field(
+        pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$", description="Brokers to ask first, `host:port`, comma-separated."
+    )
+    topic: str = Field("notary-requests", pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    single_broker: bool = Field(
+        False,
+        description="For development only: accept a topic that lives on one broker. Whatever was acknowledged is lost "
+        "with that broker's disk.",
+    )
+    connect_timeout_s: Seconds = Field(5.0, ge=1, description="Longest wait for a writer's connection to the brokers.")
+    answer_max_s: Seconds = Field(
+        3.0, ge=1, description="A broker that owes an answer for so long is taken for dead, and its connection closed."
+    )
+    append_timeout_s: Seconds = Field(
+        5.0, description="The client gives a record up that no broker has acknowledged by then; retries are included."
+    )
+    append_linger_s: float = Field(
+        0.0, ge=0, le=0.1, description="How long the client waits for more records before it sends; costs latency."
+    )
+    append_queue_max: int = Field(50_000, ge=1, description="Records not yet acknowledged; past it, appends fail.")
+    append_queue_max_mib: int = Field(64, ge=1, le=2_048, description="The same, in MiB.")
+    compression: Literal["none", "lz4", "zstd"] = Field("none", description="Of record batches, by the client.")
+    read_ahead_mib: int = Field(16, ge=2, le=1_024, description="Records fetched ahead of the reader.")
+    security: KafkaSecurity = KafkaSecurity()
+
+
+def _check_secret(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path} has mode {stat.S_IMODE(mode):04o}, it must be 0600", Code.KEY_UNSAFE)

@@ -1,0 +1,208 @@
+"""The request log's topic: the contract that makes its order the truth and keeps its records, and who checks it.
+
+    setting                         required          because
+    partitions                      1                 requests have one order
+    replication factor              3 or more         a record outlives the loss of a broker:
+    min.insync.replicas             2 or more         no broker acknowledges it alone,
+    unclean.leader.election.enable  false             and none that missed it ever leads
+    cleanup.policy                  delete            compaction would drop records,
+    retention.ms, retention.bytes   -1                and so would age or size
+    max.message.bytes               see below         every record that a replica makes fits
+
+Development on one broker is allowed by the setting `single_broker`, which relaxes the two counts; nothing else is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
+
+from replica.log.librdkafka import TopicMissing, answer, client_config, connect
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.records import RECORD_MAX_BYTES
+
+log = structlog.get_logger()
+
+PARTITION = 0
+MESSAGE_MAX_BYTES = RECORD_MAX_BYTES + 1_024  # the record batch around a record has about 80 bytes
+REPLICATION_FACTOR = 3
+MIN_INSYNC = 2
+_LOOK_AGAIN_S = 0.05
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the brokers say of a topic. Each creation of a topic makes a new `topic_id` (Kafka's own text form)."""
+
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    settings: Mapping[str, str]
+
+
+def violations(facts: TopicFacts, single_broker: bool) -> list[str]:
+    """Every way in which a topic breaks the contract: setting, found, required. Empty when it keeps the contract."""
+    copies, insync = (1, 1) if single_broker else (REPLICATION_FACTOR, MIN_INSYNC)
+    contract: list[tuple[str, str, Callable[[str], bool]]] = [
+        ("partitions", "1", "1".__eq__),
+        ("replication factor", f"{copies} or more", _at_least(copies)),
+        ("min.insync.replicas", f"{insync} or more", _at_least(insync)),
+        ("unclean.leader.election.enable", "false", "false".__eq__),
+        ("cleanup.policy", "delete", "delete".__eq__),
+        ("retention.ms", "-1", "-1".__eq__),
+        ("retention.bytes", "-1", "-1".__eq__),
+        ("max.message.bytes", f"{MESSAGE_MAX_BYTES} or more", _at_least(MESSAGE_MAX_BYTES)),
+    ]
+    counts = {"partitions": str(facts.partitions), "replication factor": str(facts.replication_factor)}
+    found = {**facts.settings, **counts}
+    return [
+        f"{name} is {found.get(name, 'not known')}, required is {required}"
+        for name, required, holds in contract
+        if not holds(found.get(name, ""))
+    ]
+
+
+def refuse_unsafe(topic: str, facts: TopicFacts, single_broker: bool) -> None:
+    """Raise LogRefused (TOPIC_UNSAFE) that names every violation of the contract, if there is one."""
+    if found := violations(facts, single_broker):
+        raise LogRefused(f"topic {topic}: {'; '.join(found)}", Code.TOPIC_UNSAFE)
+
+
+async def create_topic(settings: KafkaSettings) -> str:
+    """Create the topic as the contract wants it, or leave the one that exists, and return its id.
+
+    Raises LogRefused (TOPIC_UNSAFE) when a topic that exists breaks the contract, and LogUnavailable, also when there
+    are fewer brokers than copies.
+    """
+    admin = TopicAdmin(settings)
+    try:
+        await admin.create()
+        facts = await admin.facts()
+        refuse_unsafe(settings.topic, facts, settings.single_broker)
+        return facts.topic_id
+    finally:
+        await admin.close()
+
+
+class TopicAdmin:
+    """Asks the brokers about one topic; the answers come without blocking.
+
+    Each question raises TopicMissing, and LogUnavailable when no answer comes within `answer_max_s`. The client
+    connects with the first question and is kept from then on: dropping it fails whatever is under way.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._topic = settings.topic
+        self._kept: AdminClient | None = None
+
+    async def topic_id(self) -> str:
+        """The identity of the topic."""
+        return str((await self._describe()).topic_id)
+
+    async def facts(self) -> TopicFacts:
+        """Everything that the contract is about."""
+        described = await self._describe()
+        resource = ConfigResource(ResourceType.TOPIC, self._topic)
+        asked = self._client().describe_configs([resource], request_timeout=self._settings.answer_max_s)
+        entries = await self._answer(asked[resource], "reading the settings of")
+        copies = [len(partition.replicas) for partition in described.partitions]
+        settings = {name: str(entry.value) for name, entry in entries.items()}
+        return TopicFacts(str(described.topic_id), len(copies), min(copies, default=0), settings)
+
+    async def first_offset(self) -> int:
+        """The oldest offset that the topic still has."""
+        return await self._offset(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    async def end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return await self._offset(OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    async def create(self) -> None:
+        """Create the topic unless it exists, and wait until the brokers know it."""
+        try:
+            await self.topic_id()
+        except TopicMissing:
+            single = self._settings.single_broker
+            new = NewTopic(self._topic, 1, 1 if single else REPLICATION_FACTOR, config=_topic_config(single))
+            asked = self._client().create_topics([new], operation_timeout=self._settings.answer_max_s)
+            await self._answer(asked[self._topic], "creating")
+            await self._wait_until_known()
+            log.info("topic_created", topic=self._topic, single_broker=single)
+
+    async def close(self) -> None:
+        """Drop the client. May be repeated; another question makes another client."""
+        dropped, self._kept = [self._kept], None
+        await asyncio.to_thread(dropped.clear)  # waits for the client's own threads
+
+    async def _describe(self) -> TopicDescription:
+        names = TopicCollection([self._topic])
+        asked = self._client().describe_topics(names, request_timeout=self._settings.answer_max_s)
+        return await self._answer(asked[self._topic], "looking for")
+
+    async def _offset(self, spec: OffsetSpec) -> int:
+        partition = TopicPartition(self._topic, PARTITION)
+        asked = self._client().list_offsets(
+            {partition: spec},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._settings.answer_max_s,
+        )
+        found: ListOffsetsResultInfo = await self._answer(asked[partition], "reading an offset of")
+        if found.offset < 0:  # what a broker that does not answer in time gives, without any error
+            raise LogUnavailable(f"reading an offset of topic {self._topic}: the leader did not answer")
+        return found.offset
+
+    async def _wait_until_known(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.answer_max_s):
+                while True:
+                    try:
+                        await self.end_offset()
+                        return
+                    except (TopicMissing, LogUnavailable):
+                        await asyncio.sleep(_LOOK_AGAIN_S)
+        except TimeoutError:
+            raise LogUnavailable(f"topic {self._topic} was created but has no leader yet") from None
+
+    async def _answer(self, future: Future[_T], doing: str) -> _T:
+        return await answer(future, f"{doing} topic {self._topic}", self._settings.answer_max_s)
+
+    def _client(self) -> AdminClient:
+        if self._kept is None:
+            self._kept = connect(AdminClient, client_config(self._settings))
+        return self._kept
+
+
+def _topic_config(single_broker: bool) -> dict[str, str]:
+    return {
+        "min.insync.replicas": "1" if single_broker else str(MIN_INSYNC),
+        "unclean.leader.election.enable": "false",
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "max.message.bytes": str(MESSAGE_MAX_BYTES),
+        # A broker refuses records that a client stamps an hour ahead; our clock must not decide what can be logged.
+        "message.timestamp.type": "LogAppendTime",
+    }
+
+
+def _at_least(minimum: int) -> Callable[[str], bool]:
+    return lambda text: text.isdecimal() and int(text) >= minimum

@@ -1,0 +1,151 @@
+"""The topic contract and the settings of the Kafka log, without a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError
+from pydantic import ValidationError
+
+from replica.log.librdkafka import TopicMissing, meaning_of
+from replica.log.settings import KafkaSecurity, KafkaSettings
+from replica.log.topic import MESSAGE_MAX_BYTES, TopicFacts, refuse_unsafe, violations
+from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable
+
+SAFE = {
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(MESSAGE_MAX_BYTES),
+}
+
+
+def facts(partitions: int = 1, copies: int = 3, **settings: str) -> TopicFacts:
+    changed = {name.replace("_", "."): value for name, value in settings.items()}
+    return TopicFacts("id", partitions, copies, SAFE | changed)
+
+
+def test_a_topic_that_keeps_the_contract_passes() -> None:
+    """Goal: nothing more is asked than the contract. Method: the least that it allows, and more than that."""
+    assert violations(facts(), single_broker=False) == []
+    assert violations(facts(copies=5, min_insync_replicas="3"), single_broker=False) == []
+    assert violations(facts(copies=1, min_insync_replicas="1"), single_broker=True) == []
+
+
+@pytest.mark.parametrize(
+    ("unsafe", "complaint"),
+    [
+        (facts(partitions=2), "partitions is 2, required is 1"),
+        (facts(copies=2), "replication factor is 2, required is 3 or more"),
+        (facts(min_insync_replicas="1"), "min.insync.replicas is 1, required is 2 or more"),
+        (facts(unclean_leader_election_enable="true"), "unclean.leader.election.enable is true, required is false"),
+        (facts(cleanup_policy="compact,delete"), "cleanup.policy is compact,delete, required is delete"),
+        (facts(retention_ms="604800000"), "retention.ms is 604800000, required is -1"),
+        (facts(retention_bytes="1"), "retention.bytes is 1, required is -1"),
+        (facts(max_message_bytes="1000"), f"max.message.bytes is 1000, required is {MESSAGE_MAX_BYTES} or more"),
+    ],
+)
+def test_each_unsafe_setting_is_refused(unsafe: TopicFacts, complaint: str) -> None:
+    """Goal: no setting of the contract is forgotten. Method: break one at a time."""
+    assert violations(unsafe, single_broker=False) == [complaint]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Goal: the operator repairs the topic in one go. Method: break three settings, one of them not told at all."""
+    unsafe = facts(partitions=0, retention_ms="5")
+    with pytest.raises(LogRefused) as refused:
+        refuse_unsafe("requests", TopicFacts("id", 0, 0, dict(unsafe.settings) | {"cleanup.policy": ""}), True)
+    assert refused.value.code is Code.TOPIC_UNSAFE
+    for name in ("topic requests", "partitions is 0", "replication factor is 0", "cleanup.policy", "retention.ms"):
+        assert name in refused.value.detail
+    assert violations(TopicFacts("id", 1, 3, {}), False)[0] == "min.insync.replicas is not known, required is 2 or more"
+
+
+def test_one_broker_excuses_nothing_else() -> None:
+    """Goal: the development setting relaxes two counts and no more. Method: break the others under it."""
+    assert violations(facts(partitions=3, retention_ms="1", copies=1, min_insync_replicas="1"), True) == [
+        "partitions is 3, required is 1",
+        "retention.ms is 1, required is -1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._AUTO_OFFSET_RESET, LogRefused),
+        (KafkaError.OFFSET_OUT_OF_RANGE, LogRefused),
+        (KafkaError._LOG_TRUNCATION, LogRefused),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
+        (KafkaError._ALL_BROKERS_DOWN, LogUnavailable),
+        (KafkaError.NOT_ENOUGH_REPLICAS, LogUnavailable),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, LogUnavailable),
+    ],
+)
+def test_an_error_is_refused_or_tried_again(code: int, kind: type[Exception]) -> None:
+    """Goal: what is gone is not retried, what is down is. Method: map each kind of the client's errors."""
+    error = meaning_of(KafkaError(code), "reading")
+    assert type(error) is kind
+    assert "reading" in str(error)
+
+
+def secret_file(folder: Path, mode: int = 0o600) -> Path:
+    path = folder / "secret"
+    path.write_text("s3cret-of-the-test\n")
+    path.chmod(mode)
+    return path
+
+
+def test_no_password_is_ever_part_of_a_setting(tmp_path: Path) -> None:
+    """Goal: settings can be logged. Method: look for the password in the text forms; it is in the client's alone."""
+    security = KafkaSecurity(protocol="SASL_SSL", sasl_username="notary", sasl_password_file=secret_file(tmp_path))
+    settings = KafkaSettings(bootstrap_servers="a:1,b:2", security=security)
+    for text in (repr(settings), str(settings), settings.model_dump_json()):
+        assert "s3cret" not in text
+    assert security.client_config()["sasl.password"] == "s3cret-of-the-test"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    """Goal: a leaked password is noticed. Method: files with group's and everybody's right to read."""
+    path = secret_file(tmp_path, mode)
+    password = KafkaSecurity(protocol="SASL_SSL", sasl_username="notary", sasl_password_file=path)
+    key = KafkaSecurity(protocol="SSL", certificate_file=tmp_path / "c.pem", key_file=path)
+    for security in (password, key):
+        with pytest.raises(ConfigError) as refused:
+            security.client_config()
+        assert refused.value.code is Code.KEY_UNSAFE
+
+
+def test_a_missing_secret_is_named(tmp_path: Path) -> None:
+    """Goal: the operator is told which file. Method: point to none."""
+    missing = tmp_path / "nowhere"
+    security = KafkaSecurity(protocol="SASL_SSL", sasl_username="notary", sasl_password_file=missing)
+    with pytest.raises(ConfigError, match="nowhere cannot be read"):
+        security.client_config()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"protocol": "SASL_SSL"}, "needs sasl_username"),
+        ({"key_file": "k.pem"}, "belong together"),
+        (
+            {"protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "n", "sasl_password_file": "p"},
+            "use it with SASL_SSL only",
+        ),
+    ],
+)
+def test_half_a_protection_is_refused(wrong: dict[str, str], complaint: str) -> None:
+    """Goal: nobody believes in a protection that is not there. Method: leave a part out."""
+    with pytest.raises(ValidationError, match=complaint):
+        KafkaSecurity.model_validate(wrong)
+
+
+@pytest.mark.parametrize("servers", ["", "host", "host:x", "a:1,,b:2", "a:1, b:2"])
+def test_broker_addresses_have_a_host_and_a_port(servers: str) -> None:
+    """Goal: a typing error is met at the start. Method: malformed lists."""
+    with pytest.raises(ValidationError):
+        KafkaSettings(bootstrap_servers=servers)
