@@ -42,10 +42,11 @@ from replica.link.interface import (
 from replica.link.settings import LinkSettings
 from replica.link.tickets import Call, Tickets
 from replica.notary.answers import Answer, NotNow
-from replica.notary.errors import Code
+from replica.notary.errors import Code, ConfigError
 from replica.notary.requests import Submission
 
 EXPIRY_INTERVALS = 20  # how often within `answer_max_s` old calls are looked for: the deadline is that much coarse
+_PATH_MAX_BYTES = 107  # of the kernel
 _SUBMISSION_OVERHEAD_BYTES = 1_024  # what a submission has beside its canonical bytes, roughly
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +70,9 @@ class LinkServer:
         return tuple(sorted(connection.name for connection in self._connections if connection.name))
 
     async def start(self) -> None:
-        """Listen, for this user only. What an earlier core left at the path is replaced."""
+        """Listen, for this user only. What an earlier core left at the path is replaced. Raises ConfigError."""
+        if len(os.fsencode(self._path)) > _PATH_MAX_BYTES:
+            raise ConfigError(f"a Unix socket's path has at most {_PATH_MAX_BYTES} bytes: {self._path}")
         self._path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:

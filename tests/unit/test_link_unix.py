@@ -18,6 +18,7 @@ from replica.link.interface import Standing
 from replica.link.settings import LinkSettings
 from replica.link.unix import LinkClient, LinkServer
 from replica.notary.answers import Notarised, NotNow, Refused
+from replica.notary.errors import ConfigError
 from replica.notary.requests import parse_tx_id
 from tests.api_world import ACTIVE, BANK, PASSIVE, StubHandler, make_submission
 from tests.waiting import eventually
@@ -274,6 +275,8 @@ async def test_the_socket_is_for_this_user_only_and_replaces_an_old_one(socket_p
     async with linked(socket_path, StubHandler()):
         assert stat.S_IMODE(socket_path.stat().st_mode) == 0o600
     assert not socket_path.exists()
+    with pytest.raises(ConfigError, match="107"):
+        await LinkServer(socket_path.with_name("a" * 108), GENERATION, StubHandler(), QUICK).start()
 
 
 def _code(answer: object) -> str:
