@@ -1,0 +1,38 @@
+"""The error catalogue: complete entries, stable names, and the same in the documentation."""
+
+from __future__ import annotations
+
+import pytest
+
+from replica.notary.errors import BadRequest, Code, NotaryError, Retry
+from tests.golden.error_table import DOCUMENT, table, table_in
+
+
+def test_the_documentation_has_exactly_the_catalogue() -> None:
+    """Goal: docs/formats.md is true. Method: compare its table; `python -m tests.golden.error_table` rewrites it."""
+    assert table_in(DOCUMENT.read_text()) == table()
+
+
+@pytest.mark.parametrize("code", Code, ids=lambda code: code.name)
+def test_each_code_says_what_it_means_and_what_to_do(code: Code) -> None:
+    """Goal: nobody meets a bare name. Method: title, remedy, status and retry of each entry."""
+    assert code.name.isupper()
+    assert code.title[0].isupper()
+    assert not code.title.endswith(".")
+    assert code.remedy.rstrip().endswith(".")
+    assert "|" not in code.title + code.remedy
+    assert code.status == 0 or 400 <= code.status < 600
+    if code.status >= 500:
+        assert code.retry is Retry.SAME  # nothing is decided: the client must ask again
+
+
+def test_no_two_codes_are_one() -> None:
+    """Goal: an enum with equal values would fold two names into one. Method: count names and members."""
+    assert len(Code.__members__) == len(list(Code))
+
+
+def test_an_error_carries_its_code_and_the_case() -> None:
+    """Goal: support can act on one string. Method: default and explicit code."""
+    assert str(BadRequest("x is wrong")) == "MALFORMED_REQUEST: x is wrong"
+    error = NotaryError("too many", Code.TOO_MANY_STATES)
+    assert (error.code, error.detail) == (Code.TOO_MANY_STATES, "too many")
