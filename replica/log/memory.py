@@ -144,14 +144,18 @@ class MemoryReader:
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
         """See `LogReader.read`."""
         self._require_readable()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while self._next == self._topic.end_offset and not self._closed:
-                    await self._topic.changed()
+        await self._wait(wait_s)
         self._require_readable()
         records = self._topic.records(self._next, max_records)
         self._next += len(records)
         return records
+
+    async def _wait(self, wait_s: float) -> None:
+        """Wait until there is a record to read or the reader is closed, `wait_s` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._next == self._topic.end_offset and self._find_failure() is None:
+                    await self._topic.changed()
 
     async def close(self) -> None:
         """See `LogReader.close`."""
