@@ -26,7 +26,7 @@ from replica.index.interface import Index
 from replica.link.interface import Replies
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, LogUnavailable
+from replica.notary.errors import Code, InvariantBroken, LogUnavailable
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
 from replica.notary.receipts import make_receipts
@@ -153,7 +153,10 @@ class Reign:
 
     async def _settle(self) -> None:
         """Reject, through the log, every command that is pending: its record can never count any more."""
+        settled: list[Command] = []
         while pending := await self._store.pending(self._settings.settlement_batch_max):
+            if pending == settled:
+                raise InvariantBroken(f"command {pending[0].command_id!r} is settled and still pending")
             sequence = self._next_sequence()
             commands = settled_together([_settled(command) for command in pending])
             record = SettlementRecord(FORMAT, self.activation_id, sequence, commands)
@@ -161,6 +164,7 @@ class Reign:
             await self._applied(partial(_has_seen, sequence), "a settlement")
             await self.publisher.flush()
             log.info("commands_settled", count=len(pending))
+            settled = pending
 
     async def _applied(self, condition: Callable[[Position], bool], what: str) -> Position:
         """Wait for an applied position, for as long as the follower makes progress. Raises ActivationFailed."""

@@ -1,0 +1,326 @@
+"""One activation after another, on virtual time: what is answered, published, settled and refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from replica.core.settings import CoreSettings
+from replica.log.memory import Delivery
+from replica.notary.answers import Notarised, NotNow, Refused
+from replica.notary.canonical import change_id
+from replica.notary.errors import Code
+from replica.notary.receipts import verify_receipt
+from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, decode_record, encode_record
+from replica.notary.requests import TimeWindow
+from replica.notary.rules import hash_of_tx_id
+from replica.store.interface import NOTARISED, Admitted, Command
+from tests.simulation.virtual import run_virtually
+from tests.unit.core_world import PARTY, SIGNER, Replica, World, name_of, state, submission
+
+
+def test_a_request_is_notarised_remembered_and_certified() -> None:
+    """Goal: the first success, its repeats and its receipt. Method: one replica, the same transaction three ways."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            (first,) = await replica.submit(submission(1, [state(9)]))
+            assert isinstance(first, Notarised)
+            assert (first.log_offset, first.record_offset, first.duplicate) == (1, 1, False)
+            assert verify_receipt(first.receipt, SIGNER.public_key)
+            (again,) = await replica.submit(submission(1, [state(9)]))
+            assert isinstance(again, Notarised)
+            assert (again.log_offset, again.record_offset, again.duplicate) == (1, None, True)
+            (other_command,) = await replica.submit(submission(1, [state(9)], command_id="other"))
+            assert isinstance(other_command, Notarised)
+            assert (other_command.log_offset, other_command.record_offset) == (1, 2)
+
+    run_virtually(story())
+
+
+def test_a_conflict_names_the_winner_by_its_hash_and_spends_nothing() -> None:
+    """Goal: all-or-nothing. Method: B wants A's state and a free one; C then gets the free one."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            a, b, c = await replica.submit(
+                submission(1, [state(9)]), submission(2, [state(9), state(8)]), submission(3, [state(8)])
+            )
+            assert isinstance(a, Notarised)
+            assert isinstance(b, Refused)
+            assert b.code == Code.STATE_CONFLICT.name
+            assert [(x.state, x.consumed_by_hash) for x in b.conflicts] == [(state(9), hash_of_tx_id(name_of(1)))]
+            assert isinstance(c, Notarised)
+
+    run_virtually(story())
+
+
+def test_a_command_runs_once_and_belongs_to_one_transaction() -> None:
+    """Goal: deduplication by command. Method: same command with other content, accepted and refused ones again."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)], command_id="c"))
+            (reused,) = await replica.submit(submission(2, [state(8)], command_id="c"))
+            assert isinstance(reused, Refused)
+            assert reused.code == Code.COMMAND_ID_REUSED.name
+            assert reused.record_offset is None
+            early = TimeWindow(from_us=world.shared.clock.wall_us() + 5_000_000)
+            (too_early,) = await replica.submit(submission(3, [state(7)], window=early, command_id="d"))
+            assert isinstance(too_early, Refused)
+            assert too_early.code == Code.TIME_WINDOW_CLOSED.name
+            await asyncio.sleep(6)
+            (in_time,) = await replica.submit(submission(3, [state(7)], window=early, command_id="d"))
+            assert isinstance(in_time, Notarised)
+
+    run_virtually(story())
+
+
+def test_completions_are_dense_in_log_order_and_follow_the_log() -> None:
+    """Goal: one completion per submission with dense offsets. Method: publish what a mixed batch decided."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*(submission(n, [state(n % 3)], submission_id=f"s{n}") for n in range(1, 8)))
+            await asyncio.sleep(1)
+            completions = world.shared.database.completions
+            assert [offset for offset, _ in completions] == list(range(1, 8))
+            assert [c.log_offset for _, c in completions] == list(range(1, 8))
+            assert [c.outcome for _, c in completions] == [NOTARISED] * 3 + [Code.STATE_CONFLICT.name] * 4
+            assert not world.shared.database.in_flight
+
+    run_virtually(story())
+
+
+def test_what_never_reached_the_log_is_settled_by_the_next_activation() -> None:
+    """Goal: every accepted submission ends in exactly one completion. Method: a pending command without a record."""
+
+    async def story() -> None:
+        async with World() as world:
+            change = change_id("user", "lost", (PARTY,))
+            lost = Command(change, "user", "lost", (PARTY,), "s", name_of(5), b"d" * 32, 1)
+            assert world.shared.database.admit([lost], 0)[0].outcome is Admitted.FRESH
+            replica = await world.replica()
+            await replica.until_active()
+            records = [decode_record(value, 1) for _, value in world.shared.topic.records(0, 10)]
+            assert [type(record) for record in records] == [BarrierRecord, SettlementRecord]
+            assert [(o, c.outcome, c.command_id) for o, c in world.shared.database.completions] == [
+                (1, Code.SUBMISSION_NOT_SEQUENCED.name, "lost")
+            ]
+            assert world.shared.database.pending(10) == []
+
+    run_virtually(story())
+
+
+def test_the_next_active_publishes_what_its_predecessor_did_not() -> None:
+    """Goal: completions past the published position come from the log. Method: R1 is cut off before it publishes."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(publish_linger_s=1.0)) as world:
+            first = await world.replica(1)
+            await first.until_active()
+            second = await world.replica(2)
+            (answer,) = await first.submit(submission(1, [state(9)]))
+            assert isinstance(answer, Notarised)
+            assert world.shared.database.completions == []
+            world.shared.lock_server.end_all()
+            await second.until_active()
+            assert [c.log_offset for _, c in world.shared.database.completions] == [1]
+            (again,) = await second.submit(submission(1, [state(9)]))
+            assert isinstance(again, Notarised)
+            assert (again.log_offset, again.duplicate) == (1, True)
+
+    run_virtually(story())
+
+
+def test_a_deposed_replica_s_late_record_is_void_and_never_answered_ok() -> None:
+    """Goal: fencing by activation id. Method: hold R1's append back until R2's barrier is in force."""
+
+    async def story() -> None:
+        async with World() as world:
+            first = await world.replica(1)
+            held: list[bytes] = []
+
+            class Holding(Delivery):
+                def send(self, value: bytes, topic: object, give_up: object) -> None:
+                    held.append(value) if isinstance(decode_record(value, 1), RequestRecord) else topic.store(value)  # type: ignore[attr-defined,func-returns-value]
+
+            first.log._delivery = Holding
+            await first.until_active()
+            second = await world.replica(2)
+            waiting = asyncio.create_task(first.submit(submission(1, [state(9)])))
+            await asyncio.sleep(0.1)
+            world.shared.lock_server.end_all()
+            await second.until_active()
+            for value in held:
+                world.shared.topic.store(value)
+            (late,) = await waiting
+            assert isinstance(late, NotNow)
+            assert late.code == Code.OUTCOME_UNKNOWN.name
+            (answer,) = await second.submit(submission(2, [state(9)]))
+            assert isinstance(answer, Notarised), "the void record spent nothing"
+            assert second.participant.tally.voids == {"not_in_force": 1}
+
+    run_virtually(story())
+
+
+def test_a_replica_whose_barrier_is_void_raises_the_epoch_and_writes_again() -> None:
+    """Goal: rule 2, the database forgot epochs. Method: a barrier of epoch 7 is in the log, the database says 0."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = Replica(world.shared, "R1")
+            barrier = BarrierRecord(7, b"z" * 16, "R9", "elsewhere", 1, 1)
+
+            class Late(Delivery):
+                """Another barrier gets in just before the replica's first one."""
+
+                def send(self, value: bytes, topic: object, give_up: object) -> None:
+                    if world.shared.topic.end_offset == 0:
+                        world.shared.topic.store(encode_record(barrier))
+                    world.shared.topic.store(value)
+
+            replica.log._delivery = Late
+            replica.start()
+            world.push_async_callback(replica.stop)
+            await replica.until_active()
+            assert replica.participant.epoch == 8
+            assert replica.participant.tally.voids == {"barrier_not_higher": 1}
+
+    run_virtually(story())
+
+
+def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
+    """Goal: a stalled log ends the reign. Method: appends vanish; the waiting request is answered unknown."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+
+            class Lost(Delivery):
+                def send(self, value: bytes, topic: object, give_up: object) -> None:
+                    if not isinstance(decode_record(value, 1), RequestRecord):
+                        world.shared.topic.store(value)
+
+            reign = replica.participant.reign
+            assert reign is not None and reign._writer is not None
+            reign._writer._delivery = Lost()  # type: ignore[attr-defined]
+            (answer,) = await replica.submit(submission(1, [state(9)]))
+            assert isinstance(answer, NotNow)
+            assert answer.code == Code.OUTCOME_UNKNOWN.name
+            assert not replica.participant.standing().active
+
+    run_virtually(story())
+
+
+def test_past_the_bounds_a_request_is_refused_with_an_estimate() -> None:
+    """Goal: bounded admission, nothing dropped. Method: three slots, five submissions at once."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(in_flight_max=3)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            answers = await replica.submit(*(submission(n, [state(n)]) for n in range(1, 6)))
+            assert [type(answer) for answer in answers] == [Notarised] * 3 + [NotNow] * 2
+            assert all(a.code == Code.OVERLOADED.name and a.retry_after_s > 0 for a in answers if isinstance(a, NotNow))
+            await asyncio.sleep(1)
+            assert replica.participant.reign is not None
+            assert (replica.participant.reign.load.submissions, replica.participant.reign.load.states) == (0, 0)
+
+    run_virtually(story())
+
+
+def test_not_found_is_said_only_after_the_lock_has_answered() -> None:
+    """Goal: a deposed replica cannot deny. Method: end its session at the server, then look an unknown id up."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            missing = await replica.link.look_up(name_of(4))
+            assert isinstance(missing, Refused)
+            assert missing.code == Code.TX_NOT_FOUND.name
+            await replica.submit(submission(4, [state(1)]))
+            found = await replica.link.look_up(name_of(4))
+            assert isinstance(found, Notarised)
+            assert found.log_offset == 1
+            world.shared.lock_server.end_all()
+            denied = await replica.link.look_up(name_of(5))
+            assert isinstance(denied, NotNow)
+            assert denied.code == Code.NOT_ACTIVE.name
+
+    run_virtually(story())
+
+
+def test_a_passive_refuses_and_names_the_epoch() -> None:
+    """Goal: passives reject. Method: two replicas; ask the one that does not lead."""
+
+    async def story() -> None:
+        async with World() as world:
+            await (await world.replica(1)).until_active()
+            passive = await world.replica(2)
+            await asyncio.sleep(1)
+            (answer,) = await passive.submit(submission(1))
+            assert isinstance(answer, NotNow)
+            assert answer.code == Code.NOT_ACTIVE.name
+            assert "epoch it knows of is 1" in answer.detail
+            assert passive.participant.standing() == msgspec.structs.replace(passive.participant.standing(), epoch=1)
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("problem", ["another topic", "truncated", "replaced record"])
+def test_a_log_that_the_index_was_not_read_from_is_refused(problem: str) -> None:
+    """Goal: fail closed. Method: change the log behind a stopped replica's index, start it again."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)]), submission(2, [state(8)]))
+            await replica.stop()
+            topic = world.shared.topic
+            if problem == "another topic":
+                topic.recreate("memory-2")
+            elif problem == "truncated":
+                topic.truncate(topic.end_offset - 1)
+            else:
+                topic.truncate(topic.end_offset - 1)
+                topic.store(b"something else")
+            again = await world.replica(1, replica.index)
+            await asyncio.sleep(1)
+            assert again.participant.broken.done()
+            assert "LOG_MISMATCH" in str(again.participant.broken.exception())
+            assert not again.participant.standing().active
+
+    run_virtually(story())
+
+
+def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
+    """Goal: a read error is neither spent nor unspent. Method: the index fails while a request is on its way."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            replica.index.fail_with = "a bad block"
+            waiting = asyncio.create_task(replica.submit(submission(1, [state(9)])))
+            await asyncio.sleep(0.5)
+            assert "INDEX_UNREADABLE" in str(replica.participant.broken.exception())
+            await replica.stop()
+            (answer,) = await waiting
+            assert isinstance(answer, NotNow)
+            assert answer.code == Code.OUTCOME_UNKNOWN.name
+
+    run_virtually(story())
