@@ -143,17 +143,20 @@ class Publisher:
         self._arrived = asyncio.Event()
         self._hurry = asyncio.Event()
         self._progress = asyncio.Event()
-        self._added = 0
+        self._added = 0  # runs
         self._done = 0
+        self._waiting_completions = 0
         self.ledger_end = 0
         self.position: Position | None = None
 
     def add(self, applied: Applied, submissions: int, states: int) -> None:
         """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published."""
-        self._queue.append(_Unpublished(completions_of(applied), applied.position, submissions, states))
+        completions = completions_of(applied)
+        self._queue.append(_Unpublished(completions, applied.position, submissions, states))
         self._added += 1
+        self._waiting_completions += len(completions)
         self._arrived.set()
-        if sum(len(item.completions) for item in self._queue) >= self._settings.publish_batch_max:
+        if self._waiting_completions >= self._settings.publish_batch_max:
             self._hurry.set()
 
     def decided_changes(self) -> set[bytes]:
@@ -197,6 +200,7 @@ class Publisher:
             self._queue.popleft()
             self._on_published(item.submissions, item.states)
         self._done += len(taken)
+        self._waiting_completions -= len(completions)
         self._progress.set()
         if not self._queue:
             self._arrived.clear()
