@@ -163,7 +163,9 @@ def _seen(state: Passive, seen: LockSeen, now_s: float, settings: ElectionSettin
         return replace(state, next_at_s=next_at_s, free_since_s=since_s, skip_grace=skip_grace), []
     state = replace(state, free_since_s=None, skip_grace=state.skip_grace and seen.own)
     if state.handing_over and seen.owner is not None and not seen.own:
-        return replace(state, handing_over=False), [ReportHandover(Handover.TAKEN_OVER, seen.owner)]
+        # handed over, so this replica may be handed the lock again, or help out if the other fails
+        handed = replace(state, handing_over=False, hold_until_s=now_s)
+        return handed, [ReportHandover(Handover.TAKEN_OVER, seen.owner)]
     return state, []
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import uvloop
 from psycopg import conninfo as libpq
 
 from ha.clock import SystemClock
@@ -38,6 +39,14 @@ SETTINGS = ElectionSettings(
     lease_s=1.0, heartbeat_s=0.2, margin_s=0.2, answer_max_s=0.6, statement_max_s=0.4, drain_max_s=0.6
 )
 CLOCK = SystemClock()
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy")
+
+
+@pytest.fixture(scope="module")
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    """The loop that the replicas run on: it watches sockets by their number, as the session's closing must respect."""
+    policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
+    return policy
 
 
 @dataclass

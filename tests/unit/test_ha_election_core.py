@@ -315,6 +315,7 @@ def test_a_switchover_waits_for_a_peer_and_names_it() -> None:
     state, actions = decide(replace(state, link=Link.ASKING), LockSeen(4, PEER), 101.2)
     assert actions == [ReportHandover(Handover.TAKEN_OVER, PEER)]
     assert not state.handing_over
+    assert decide(state, tick(), state.next_at_s)[1] == [TryLock(4)]  # it may be handed the lock back at once
 
 
 def test_a_switchover_that_nobody_accepts_is_taken_back() -> None:
