@@ -25,13 +25,18 @@ log record counts only with the activation id in force.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from ha.errors import SettingsError
 
 HEARTBEATS_PER_LEASE_MIN = 5
 CLIENT_CHECK_S = 1.0  # how often a busy server looks whether its client is still there
+
+
+def _setting(default: float, description: str) -> float:
+    """A field that knows its description, which commented configuration files are written from."""
+    return field(default=default, metadata={"description": description})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +46,32 @@ class ElectionSettings:
     `lease_s` is the knob: shorter finds a frozen active sooner, longer forgives longer stalls.
     """
 
-    lease_s: float = 3.0  # the server frees the lock of a silent session after this
-    heartbeat_s: float = 0.5  # between held checks
-    margin_s: float = 0.5  # the holder stops this much before the lease is over
-    answer_max_s: float = 2.0  # longest wait for an answer on the lock session; then the session is closed
-    statement_max_s: float = 1.0  # the server's statement_timeout
-    connect_max_s: float = 2.0  # longest wait for one host to accept a connection
-    reconnect_max_s: float = 2.0  # longest pause between attempts to open a session
-    tick_s: float = 0.05  # between two looks at the clock
-    retry_s: float = 0.2  # between a passive's polls of the lock
-    retry_jitter: float = 0.5  # each poll is later by up to this share, so that passives do not march in step
-    grace_s: float = 0.0  # passives leave a lock that was not released on purpose alone for so long
-    hold_down_s: float = 5.0  # a replica that failed does not ask again before
-    lag_wait_max_s: float = 1.0  # longest wait of a passive whose index is behind
-    catch_up_records_per_s: float = 50_000.0  # turns records behind into seconds of waiting
-    clock_skew_max_s: float = 1.0  # a replica further from the database's clock neither asks nor leads
-    drain_max_s: float = 2.0  # longest step-down; then the process ends
-    activation_max_s: float = 900.0  # longest activation; then it counts as failed
-    switchover_wait_s: float = 3.0  # after this a switchover that nobody accepted is undone
+    lease_s: float = _setting(3.0, "The server frees the lock of a silent session after this.")
+    heartbeat_s: float = _setting(0.5, "Between two checks that the lock is still held: the heartbeat.")
+    margin_s: float = _setting(0.5, "The holder stops this much before the lease is over.")
+    answer_max_s: float = _setting(2.0, "Longest wait for an answer on the lock session; then the session is closed.")
+    statement_max_s: float = _setting(1.0, "The server's statement_timeout.")
+    connect_max_s: float = _setting(2.0, "Longest wait for one database host to accept a connection.")
+    reconnect_max_s: float = _setting(2.0, "Longest pause between attempts to open a session.")
+    tick_s: float = _setting(0.05, "Between two looks of the election at its clock.")
+    retry_s: float = _setting(0.2, "Between a passive's polls of the lock.")
+    retry_jitter: float = _setting(
+        0.5, "Each poll is later by up to this share, so that passives do not march in step."
+    )
+    grace_s: float = _setting(0.0, "Passives leave a lock that was not released on purpose alone for so long.")
+    hold_down_s: float = _setting(
+        5.0, "A replica that failed, or failed to activate, does not ask for the lock again before."
+    )
+    lag_wait_max_s: float = _setting(
+        1.0, "Longest wait of a passive whose index is behind, so that a warmer one goes first."
+    )
+    catch_up_records_per_s: float = _setting(
+        50_000.0, "Turns the records that a passive is behind into seconds that it waits."
+    )
+    clock_skew_max_s: float = _setting(1.0, "A replica further from the database's clock neither asks nor leads.")
+    drain_max_s: float = _setting(2.0, "Longest step-down; then the process ends.")
+    activation_max_s: float = _setting(900.0, "Longest activation; then it counts as failed.")
+    switchover_wait_s: float = _setting(3.0, "After this a switchover that nobody accepted is undone.")
 
     @property
     def confirmed_age_max_s(self) -> float:
@@ -72,10 +85,10 @@ class ElectionSettings:
 
     def __post_init__(self) -> None:
         may_be_zero = {"grace_s", "hold_down_s", "retry_jitter", "lag_wait_max_s"}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value < 0 or (value == 0 and field.name not in may_be_zero):
-                raise SettingsError(f"{field.name} is {value}")
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if value < 0 or (value == 0 and setting.name not in may_be_zero):
+                raise SettingsError(f"{setting.name} is {value}")
         self._check_lease()
         self._at_most("retry_jitter", self.retry_jitter, "1", 1.0)
         self._at_most("the longest pause between polls", self.poll_max_s, "lease_s / 2", self.lease_s / 2)
