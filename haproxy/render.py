@@ -37,7 +37,7 @@ class Endpoint(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: Host = Field("127.0.0.1", description="Address to listen on; '*' for every address.")
-    port: Port
+    port: Port = Field(description="TCP port to listen on.")
 
 
 class ReplicaAddress(BaseModel):
@@ -45,10 +45,10 @@ class ReplicaAddress(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Name
-    host: Host
-    api_port: Port
-    health_port: Port
+    name: Name = Field(description="Name of the replica: its lock session, its folder and its logs carry it.")
+    host: Host = Field(description="Address that the replica listens on, as HAProxy reaches it.")
+    api_port: Port = Field(description="Port of the ledger API.")
+    health_port: Port = Field(description="Port of the health checks and metrics.")
 
 
 class HaproxySettings(BaseModel):
@@ -60,7 +60,7 @@ class HaproxySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bind: Endpoint = Field(description="The endpoint that applications are given.")
-    replicas: tuple[ReplicaAddress, ...] = Field(min_length=1)
+    replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="The replicas behind the endpoint.")
     stats_socket: ConfigPath = Field("/run/haproxy/admin.sock", description="Unix socket of the runtime interface.")
     state_file: ConfigPath = Field(
         "/run/haproxy/server.state",
@@ -80,11 +80,11 @@ class HaproxySettings(BaseModel):
     connect_timeout_s: Seconds = Field(
         0.2, description="For a connection to a replica; also the pause before the next try, at most 1 s."
     )
-    connect_retries: int = Field(2, ge=0, le=10)
+    connect_retries: int = Field(2, ge=0, le=10, description="Further tries of a connection to a replica.")
     idle_timeout_s: Seconds = Field(
         300.0, description="A connection silent for so long is closed; above any long poll."
     )
-    connections_max: int = Field(4_000, ge=1)
+    connections_max: int = Field(4_000, ge=1, description="Client connections at a time; further ones wait.")
     old_worker_max_s: Seconds = Field(
         5.0,
         description="After a reload the old worker keeps its connections, at most for so long: it checks no health any "

@@ -58,7 +58,7 @@ class Config(BaseSettings):
     )
     api_workers: int = Field(2, ge=1, le=64, description="Front-end processes of a replica.")
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
-    replicas: tuple[ReplicaAddress, ...] = Field(min_length=1)
+    replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
     database: DatabaseSettings
     kafka: KafkaSettings
     api: ApiSettings

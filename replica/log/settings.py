@@ -18,12 +18,16 @@ class KafkaSecurity(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="Encryption, and log-in by password, of the connections to the brokers."
+    )
     ca_file: Path | None = Field(None, description="PEM of the authorities that sign the brokers' certificates.")
     certificate_file: Path | None = Field(None, description="PEM of the replica's own certificate, for mutual TLS.")
     key_file: Path | None = Field(None, description="PEM of the private key of that certificate, mode 0600.")
-    sasl_mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] = "SCRAM-SHA-512"
-    sasl_username: str | None = None
+    sasl_mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] = Field(
+        "SCRAM-SHA-512", description="How the password is proved."
+    )
+    sasl_username: str | None = Field(None, description="User to log in as.")
     sasl_password_file: Path | None = Field(None, description="File with the password alone, mode 0600.")
 
     @model_validator(mode="after")
@@ -69,7 +73,9 @@ class KafkaSettings(BaseModel):
     bootstrap_servers: str = Field(
         pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$", description="Brokers to ask first, `host:port`, comma-separated."
     )
-    topic: str = Field("notary-requests", pattern=r"^[A-Za-z0-9._-]{1,249}$")
+    topic: str = Field(
+        "notary-requests", pattern=r"^[A-Za-z0-9._-]{1,249}$", description="Topic that is the request log."
+    )
     single_broker: bool = Field(
         False,
         description="For development only: accept a topic that lives on one broker. Whatever was acknowledged is lost "
@@ -89,7 +95,7 @@ class KafkaSettings(BaseModel):
     append_queue_max_mib: int = Field(64, ge=1, le=2_048, description="The same, in MiB.")
     compression: Literal["none", "lz4", "zstd"] = Field("none", description="Of record batches, by the client.")
     read_ahead_mib: int = Field(16, ge=2, le=1_024, description="Records fetched ahead of the reader.")
-    security: KafkaSecurity = KafkaSecurity()
+    security: KafkaSecurity = Field(KafkaSecurity(), description="How the connection to the brokers is protected.")
 
 
 def _check_secret(path: Path) -> None:
