@@ -24,7 +24,7 @@ from tests.api_world import ACTIVE, BANK, PASSIVE, StubHandler, make_submission
 from tests.waiting import eventually
 
 GENERATION = "generation-of-this-test"
-QUICK = LinkSettings(keep_alive_s=0.02, standing_max_age_s=0.2, answer_max_s=5.0, hello_max_s=0.5)
+QUICK = LinkSettings(keep_alive_s=0.02, standing_max_age_s=3.0, answer_max_s=5.0, hello_max_s=0.5)
 
 
 @pytest.fixture
@@ -125,7 +125,8 @@ async def test_an_answer_that_does_not_come_is_unknown(socket_path: Path) -> Non
 
 async def test_the_core_is_passive_once_it_is_not_heard(socket_path: Path) -> None:
     """Goal: a front end of a frozen core does not queue work. Method: stop the keep-alive, wait past the age."""
-    async with linked(socket_path, StubHandler()) as (server, client):
+    settings = QUICK.model_copy(update={"standing_max_age_s": 0.3})
+    async with linked(socket_path, StubHandler(), settings) as (server, client):
         await eventually(lambda: _holds(client.standing == ACTIVE))
         assert server._keep_alive is not None
         server._keep_alive.cancel()
@@ -206,6 +207,7 @@ HELLO = encode_frame(Hello(1, GENERATION, "r1/api-2"), QUICK.frame_max_bytes)
         pytest.param(encode_frame(Hello(2, GENERATION, "x"), QUICK.frame_max_bytes), id="another protocol"),
         pytest.param(encode_frame(Hello(1, GENERATION, ""), QUICK.frame_max_bytes), id="no name"),
         pytest.param(HELLO + HELLO, id="hello twice"),
+        pytest.param(HELLO + (2**31).to_bytes(4, "big"), id="frame too large after a hello"),
         pytest.param(b"", id="silence"),
     ],
 )
@@ -245,9 +247,10 @@ async def test_more_tickets_than_allowed_end_the_connection(socket_path: Path) -
 async def test_a_batch_larger_than_a_frame_is_cut_between_items(socket_path: Path) -> None:
     """Goal: large batches pass, in order, both ways. Method: 40 submissions of 9,999 states, 4 MiB frames."""
     handler = StubHandler(at_once=True)
-    async with linked(socket_path, handler, QUICK.model_copy(update={"frame_max_bytes": 4 * 2**20})) as (_, client):
-        inputs = [os.urandom(32) + bytes(4) for _ in range(9_999)]
-        large = [BANK.sign(os.urandom(32), inputs) for _ in range(40)]
+    inputs = [os.urandom(32) + bytes(4) for _ in range(9_999)]
+    large = [BANK.sign(os.urandom(32), inputs) for _ in range(40)]
+    settings = LinkSettings(frame_max_bytes=4 * 2**20)
+    async with linked(socket_path, handler, settings) as (_, client):
         answers = await client.submit(large)
     assert len(handler.batches) > 1
     assert [submission for batch in handler.batches for _, submission in batch] == large
