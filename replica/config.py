@@ -11,13 +11,13 @@ import tomllib
 from pathlib import Path
 from typing import Any, Self
 
-from ledger_api.server.settings import ApiSettings
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
+from ledger_api.server.settings import ApiSettings
 from replica.core.settings import CoreSettings
 from replica.link.settings import LinkSettings
 from replica.log.settings import KafkaSettings
