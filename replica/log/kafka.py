@@ -25,6 +25,7 @@ from replica.notary.records import RECORD_MAX_BYTES
 log = structlog.get_logger()
 
 SERVE_EVERY_S = 0.05  # how often the delivery reports of a writer are taken in
+TELL_EVERY_S = 1.0  # failed appends are counted, and told no more often than this
 POLL_MAX_S = 0.02  # how long the reader's thread waits at a time, and so how long a close may wait for it
 CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
 
@@ -151,7 +152,7 @@ class KafkaReader:
     # ---- in the reader's thread ----
 
     def _connect(self) -> None:
-        self._consumer = connect(Consumer, _consumer_config(self._settings))
+        self._consumer = connect(Consumer, _consumer_config(self._settings) | {"error_cb": self._note_failure})
         self._consumer.assign([TopicPartition(self._settings.topic, PARTITION, self._next)])
 
     def _disconnect(self) -> None:
@@ -162,10 +163,11 @@ class KafkaReader:
     def _fetch(self, max_records: int, wait_s: float) -> LogRecords:
         records: list[tuple[int, bytes]] = []
         for message in self._take(max_records, wait_s):
-            self._failure = self._failure_of(message)
-            if self._failure is not None:
-                break
-            if message.error() is None:
+            if (error := message.error()) is not None:
+                self._note_failure(error)
+            elif message.offset() != self._next:
+                self._note_gap(message.offset())
+            elif self._failure is None:
                 records.append((self._next, message.value() or b""))
                 self._next += 1
         return records
@@ -176,19 +178,23 @@ class KafkaReader:
             return []
         until_s = monotonic() + wait_s
         first = self._consumer.poll(min(wait_s, POLL_MAX_S))
-        while first is None and self._closing is None and (left_s := until_s - monotonic()) > 0:
+        while first is None and self._may_wait() and (left_s := until_s - monotonic()) > 0:
             first = self._consumer.poll(min(left_s, POLL_MAX_S))
         if first is None or max_records == 1:
             return [] if first is None else [first]
         return [first, *self._consumer.consume(max_records - 1, 0)]
 
-    def _failure_of(self, message: Message) -> NotaryError | None:
-        error, offset = message.error(), message.offset()
-        if error is not None:
-            return None if passes_by_itself(error) else meaning_of(error, f"reading on from offset {self._next}")
-        if offset != self._next:
-            return LogRefused(f"the log goes on at offset {offset}, but {self._next} is next: records are missing")
-        return None
+    def _note_failure(self, error: KafkaError) -> None:
+        """Called with an error in place of a record, and by the client when it has lost every broker."""
+        if self._failure is None and not passes_by_itself(error):
+            self._failure = meaning_of(error, f"reading on from offset {self._next}")
+
+    def _note_gap(self, offset: int | None) -> None:
+        if self._failure is None:
+            self._failure = LogRefused(f"the log goes on at offset {offset}, but {self._next} is next")
+
+    def _may_wait(self) -> bool:
+        return self._failure is None and self._closing is None
 
 
 class KafkaWriter:
@@ -203,7 +209,8 @@ class KafkaWriter:
         self._producer: Producer | None = producer
         self._topic = topic
         self._failures = failures
-        self._reported_count = 0
+        self._told_count = 0
+        self._tell_from_s = 0.0
         self._on_close = on_close
         self._closing: asyncio.Future[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(SERVE_EVERY_S, self._serve)
@@ -234,6 +241,7 @@ class KafkaWriter:
         """Purge what is queued and in flight, and close, waiting for no broker. May be repeated."""
         if self._closing is None:
             self._timer.cancel()
+            self._tell_failures()
             dropped, self._producer = [self._producer], None
             self._closing = asyncio.ensure_future(asyncio.to_thread(_purge_and_drop, dropped))
             self._on_close(self)
@@ -242,9 +250,15 @@ class KafkaWriter:
     def _serve(self) -> None:
         """Take delivery reports in, which frees their places in the queue. Only failures reach Python code."""
         if self._producer is not None:
+            loop = asyncio.get_running_loop()
             self._producer.poll(0)
-            self._timer = asyncio.get_running_loop().call_later(SERVE_EVERY_S, self._serve)
-        new, self._reported_count = self._failures.count - self._reported_count, self._failures.count
+            if loop.time() >= self._tell_from_s:
+                self._tell_failures()
+                self._tell_from_s = loop.time() + TELL_EVERY_S
+            self._timer = loop.call_later(SERVE_EVERY_S, self._serve)
+
+    def _tell_failures(self) -> None:
+        new, self._told_count = self._failures.count - self._told_count, self._failures.count
         if new:
             log.warning("log_append_failed", count=new, detail=self._failures.last)
 

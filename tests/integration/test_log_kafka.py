@@ -1,0 +1,292 @@
+"""The request log on a real Kafka broker: the contract suite, the topic contract, and what faults do."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from time import perf_counter
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from structlog.testing import capture_logs
+
+from replica.local.kafka import KafkaCluster
+from replica.log.interface import RequestLog
+from replica.log.kafka import KafkaLog
+from replica.log.settings import KafkaSettings
+from replica.log.topic import TopicAdmin, create_topic
+from replica.notary.errors import Code, LogRefused, LogUnavailable
+from tests.integration.conftest import MakeTopic
+from tests.unit.test_log_contract import LogContract, numbered, read_all
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+CLOSE_MAX_S = 0.1
+ADMIN_MAX_S = 10.0
+
+
+def settings_for(broker: KafkaCluster, topic: str, **changes: object) -> KafkaSettings:
+    given = {"bootstrap_servers": broker.bootstrap_servers, "topic": topic, "single_broker": True, **changes}
+    return KafkaSettings.model_validate(given)
+
+
+class KafkaUnderTest:
+    """A Kafka topic as the contract suite sees it."""
+
+    def __init__(self, broker: KafkaCluster, topic: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 1_040_000})
+
+    def log(self) -> RequestLog:
+        return KafkaLog(settings_for(self._broker, self._topic))
+
+    async def put(self, *values: bytes | None) -> None:
+        for value in values:
+            self._producer.produce(self._topic, value, partition=0)
+        assert await asyncio.to_thread(self._producer.flush, ADMIN_MAX_S) == 0
+
+    async def cut_off(self, first_offset: int) -> None:
+        before = TopicPartition(self._topic, 0, first_offset)
+        deleted = self._broker.admin().delete_records([before])
+        await asyncio.to_thread(deleted[before].result, ADMIN_MAX_S)
+
+    async def recreate(self) -> None:
+        await self._broker.delete_topic(self._topic)
+        await create_topic(settings_for(self._broker, self._topic))
+
+
+class TestKafkaLog(LogContract):
+    @pytest.fixture
+    def topic_under_test(self, kafka_broker: KafkaCluster, topic: str) -> KafkaUnderTest:
+        return KafkaUnderTest(kafka_broker, topic)
+
+
+@pytest.fixture
+def kafka(kafka_broker: KafkaCluster, topic: str) -> KafkaUnderTest:
+    return KafkaUnderTest(kafka_broker, topic)
+
+
+@asynccontextmanager
+async def opened(settings: KafkaSettings) -> AsyncIterator[KafkaLog]:
+    log = KafkaLog(settings)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+@contextmanager
+def frozen(broker: KafkaCluster) -> Iterator[None]:
+    """The broker stops, its connections stay open: nothing tells a client but its own time limits."""
+    process = broker.brokers[0].process
+    process.signal_group(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.signal_group(signal.SIGCONT)
+
+
+# ---- the topic contract ----
+
+
+async def test_a_created_topic_keeps_the_contract(kafka_broker: KafkaCluster) -> None:
+    """Goal: the set-up makes what the start-up wants. Method: create twice, check, look at what check does not see."""
+    settings = settings_for(kafka_broker, "created")
+    topic_id = await create_topic(settings)
+    assert await create_topic(settings) == topic_id
+    async with opened(settings) as log:
+        assert await log.check() == topic_id
+    admin = TopicAdmin(settings)
+    facts = await admin.facts()
+    assert facts.settings["message.timestamp.type"] == "LogAppendTime"
+    await admin.close()
+
+
+async def test_three_brokers_are_wanted_unless_one_is_allowed_loudly(kafka_broker: KafkaCluster, topic: str) -> None:
+    """Goal: one broker is a choice that nobody overlooks. Method: check with and without the setting."""
+    with capture_logs() as logged:
+        async with opened(settings_for(kafka_broker, topic)) as log:
+            await log.check()
+    assert [(entry["event"], entry["log_level"]) for entry in logged] == [("single_broker_log", "warning")]
+    with capture_logs() as logged:
+        async with opened(settings_for(kafka_broker, topic, single_broker=False)) as log:
+            with pytest.raises(LogRefused) as refused:
+                await log.check()
+    assert logged == []
+    assert refused.value.code is Code.TOPIC_UNSAFE
+    assert "replication factor is 1, required is 3" in refused.value.detail
+    assert "min.insync.replicas is 1, required is 2" in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "604800000"),
+        ("retention.bytes", "1000000"),
+        ("cleanup.policy", "compact"),
+        ("unclean.leader.election.enable", "true"),
+        ("max.message.bytes", "100000"),
+    ],
+)
+async def test_a_topic_that_was_changed_is_refused(
+    kafka_broker: KafkaCluster, topic: str, name: str, value: str
+) -> None:
+    """Goal: what the broker reports is what is judged. Method: change one setting of a good topic on the broker."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    changed = kafka_broker.admin().incremental_alter_configs([resource])
+    await asyncio.to_thread(changed[resource].result, ADMIN_MAX_S)
+    async with opened(settings_for(kafka_broker, topic)) as log:
+        with pytest.raises(LogRefused, match=f"{name} is {value}") as refused:
+            await log.check()
+    assert refused.value.code is Code.TOPIC_UNSAFE
+
+
+async def test_more_than_one_partition_is_refused(kafka_broker: KafkaCluster, make_topic: MakeTopic) -> None:
+    """Goal: order is one order. Method: a topic with two partitions."""
+    async with opened(settings_for(kafka_broker, await make_topic(partitions=2))) as log:
+        with pytest.raises(LogRefused, match="partitions is 2, required is 1"):
+            await log.check()
+
+
+async def test_a_missing_topic_is_refused_and_not_created(kafka_broker: KafkaCluster) -> None:
+    """Goal: a mistyped name is no empty log. Method: ask everything of a topic that nobody made."""
+    async with opened(settings_for(kafka_broker, "mistyped")) as log:
+        for call in (log.check, log.end_offset, log.open_writer, lambda: log.open_reader(0)):
+            with pytest.raises(LogRefused, match="mistyped") as refused:
+                await call()
+            assert refused.value.code is Code.TOPIC_UNSAFE
+
+
+# ---- faults ----
+
+
+async def test_a_reader_refuses_when_its_offset_is_gone(kafka: KafkaUnderTest) -> None:
+    """Goal: a topic that shrank under a reader is refused, for good. Method: recreate it shorter under the reader."""
+    log = kafka.log()
+    await kafka.put(*numbered(10))
+    reader = await log.open_reader(0)
+    await read_all(reader, 10)
+    await kafka.recreate()
+    await kafka.put(b"another history")
+    for _ in range(2):
+        with pytest.raises(LogRefused):
+            await reader.read(1, ADMIN_MAX_S)
+    await log.close()
+
+
+async def test_records_that_are_missing_are_refused(
+    kafka: KafkaUnderTest, kafka_broker: KafkaCluster, topic: str
+) -> None:
+    """Goal: a gap never passes for order. Method: a transaction of somebody else's, whose marker takes an offset."""
+    stranger = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers, "transactional.id": "stranger"})
+    await asyncio.to_thread(stranger.init_transactions, ADMIN_MAX_S)
+    stranger.begin_transaction()
+    stranger.produce(topic, b"0", partition=0)
+    await asyncio.to_thread(stranger.commit_transaction, ADMIN_MAX_S)
+    log = kafka.log()
+    async with asyncio.timeout(ADMIN_MAX_S):
+        while await log.end_offset() < 2:  # the marker is written a little after the commit
+            await asyncio.sleep(0.01)
+    await kafka.put(b"2")
+    reader = await log.open_reader(0)
+    assert await read_all(reader, 1) == [(0, b"0")]
+    with pytest.raises(LogRefused, match="goes on at offset 2, but 1 is next"):
+        await reader.read(1, ADMIN_MAX_S)
+    await log.close()
+
+
+async def test_a_frozen_broker_is_unavailable_and_never_an_answer(kafka_broker: KafkaCluster, topic: str) -> None:
+    """Goal: no answer is no offset, topic or writer. Method: freeze the broker and ask; the client alone says -1001."""
+    async with opened(settings_for(kafka_broker, topic, answer_max_s=1.0, connect_timeout_s=1.0)) as log:
+        await log.check()
+        with frozen(kafka_broker):
+            for call in (log.check, log.end_offset, log.open_writer, lambda: log.open_reader(0)):
+                began_s = perf_counter()
+                with pytest.raises(LogUnavailable):
+                    await call()
+                assert perf_counter() - began_s < 2.0
+            with pytest.raises(LogUnavailable):
+                await log._admin.end_offset()
+        assert await log.end_offset() == 0
+
+
+async def test_records_that_nobody_acknowledges_are_counted_and_told(kafka_broker: KafkaCluster, topic: str) -> None:
+    """Goal: giving up is visible and bounded. Method: append to a frozen broker, wait for the time limit."""
+    with capture_logs() as logged:
+        async with opened(settings_for(kafka_broker, topic, append_timeout_s=0.5)) as log:
+            writer = await log.open_writer()
+            with frozen(kafka_broker):
+                for value in numbered(10):
+                    writer.append(value)
+                await eventually(lambda: _is(writer.failed_count == 10))
+    told = [entry for entry in logged if entry["event"] == "log_append_failed"]
+    assert sum(entry["count"] for entry in told) == 10
+    assert "_MSG_TIMED_OUT" in told[0]["detail"]
+
+
+async def test_the_queue_is_bounded(kafka_broker: KafkaCluster, topic: str) -> None:
+    """Goal: a log that takes nothing cannot fill the memory. Method: freeze the broker, append past the bound."""
+    async with opened(settings_for(kafka_broker, topic, append_queue_max=100)) as log:
+        writer, reader = await log.open_writer(), await log.open_reader(0)
+        for value in numbered(50):
+            writer.append(value)
+        await read_all(reader, 50)
+        with frozen(kafka_broker):
+            for value in numbered(100):  # the places of the first fifty are free again
+                writer.append(value)
+            with pytest.raises(LogUnavailable, match="full"):
+                writer.append(b"one too many")
+
+
+async def test_closing_is_prompt_and_purges_while_the_broker_is_frozen(kafka_broker: KafkaCluster, topic: str) -> None:
+    """Goal: a step-down never waits for Kafka. Method: close reader, writer and log under a frozen broker."""
+    log = KafkaLog(settings_for(kafka_broker, topic))
+    writer, reader = await log.open_writer(), await log.open_reader(0)
+    writer.append(b"acknowledged")
+    await read_all(reader, 1)
+    with frozen(kafka_broker):
+        for value in numbered(5_000):
+            writer.append(value)
+        waiting = asyncio.create_task(reader.read(1, 60.0))
+        await asyncio.sleep(0.05)
+        for close in (writer.close, reader.close, log.close):
+            began_s = perf_counter()
+            await close()
+            assert perf_counter() - began_s < CLOSE_MAX_S
+        with pytest.raises(LogUnavailable, match="closed"):
+            await waiting
+    assert writer.failed_count == 0  # purged, not given up
+    async with opened(settings_for(kafka_broker, topic)) as later:
+        assert await later.end_offset() < 5_001  # what was on the wire may have arrived
+
+
+async def test_a_broker_that_ends_is_unavailable_and_comes_back(kafka_broker: KafkaCluster, topic: str) -> None:
+    """Goal: a reader says that the log is out of reach; a new one goes on. Method: stop the broker and start it."""
+    async with opened(settings_for(kafka_broker, topic)) as log:
+        writer, reader = await log.open_writer(), await log.open_reader(0)
+        writer.append(b"before")
+        await read_all(reader, 1)
+        try:
+            await kafka_broker.stop()
+            for _ in range(2):
+                with pytest.raises(LogUnavailable):
+                    await reader.read(1, ADMIN_MAX_S)
+            for close in (reader.close, writer.close):
+                began_s = perf_counter()
+                await close()
+                assert perf_counter() - began_s < CLOSE_MAX_S
+        finally:
+            await kafka_broker.start()
+        reader, writer = await log.open_reader(0), await log.open_writer()
+        writer.append(b"after")
+        assert await read_all(reader, 2) == [(0, b"before"), (1, b"after")]
+
+
+async def _is(condition: bool) -> bool:
+    return condition
