@@ -86,6 +86,7 @@ class Admission:
         self._queue: deque[Waiting] = deque()
         self.admitting: list[Waiting] = []  # what the database is being told of, and may know already
         self._arrived = asyncio.Event()
+        self._stopping = False
 
     def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies) -> None:
         """Queue a front end's submissions; those past the bounds are answered at once."""
@@ -113,15 +114,21 @@ class Admission:
             self._arrived.set()
 
     async def run(self) -> None:
-        """Admit for ever; ends only with an error of the store."""
-        while True:
+        """Admit until stopped; ends early only with an error of the store."""
+        while not self._stopping:
             await self._arrived.wait()
             count = min(len(self._queue), self._settings.admit_batch_max)
             self.admitting = [self._queue.popleft() for _ in range(count)]
             if not self._queue:
                 self._arrived.clear()
-            await self._admit(self.admitting)
-            self.admitting = []
+            if self.admitting:
+                await self._admit(self.admitting)
+                self.admitting = []
+
+    def stop(self) -> None:
+        """Let `run` end once the batch in hand is done with."""
+        self._stopping = True
+        self._arrived.set()
 
     def close_queue(self) -> list[Waiting]:
         """Empty the queue, and return what was in it: the database was not told of it."""

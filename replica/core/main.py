@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import secrets
@@ -40,6 +41,7 @@ from replica.store.postgres import PostgresStore
 log = structlog.get_logger()
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 2
+_GC_THRESHOLD = (50_000, 20, 50)  # a batch makes thousands of objects that live for milliseconds, and no cycles
 _FAILED_MARK = "failed"  # left in the replica's folder while it runs: a start that finds it is in hold-down
 
 
@@ -67,6 +69,8 @@ class ReplicaSettings:
 def run_replica(settings: ReplicaSettings) -> int:
     """Run one replica until SIGTERM or SIGINT; returns the exit code: 0, 1 (start again), 2 (a person is needed)."""
     set_up_logging(replica=settings.name)
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(*_GC_THRESHOLD)
     try:
         uvloop.run(_Replica(settings, load_signer(settings.notary_key_file)).run())
     except HaError as error:

@@ -124,8 +124,8 @@ class _Unpublished(msgspec.Struct):
 class Publisher:
     """Publishes the runs it is given, in order, several in one transaction.
 
-    `run` ends only with an error: the session's, when the outcome of a transaction is unknown, or InvariantBroken when
-    the database contradicts the log.
+    `run` ends when stopped, or with an error: the session's, when the outcome of a transaction is unknown, or
+    InvariantBroken when the database contradicts the log.
     """
 
     def __init__(
@@ -143,6 +143,7 @@ class Publisher:
         self._arrived = asyncio.Event()
         self._hurry = asyncio.Event()
         self._progress = asyncio.Event()
+        self._stopping = False
         self._added = 0  # runs
         self._done = 0
         self._waiting_completions = 0
@@ -172,12 +173,21 @@ class Publisher:
             await self._progress.wait()
 
     async def run(self) -> None:
-        """Publish for ever."""
+        """Publish until stopped."""
         while True:
             await self._arrived.wait()
+            if self._stopping:
+                return
             if not self._hurry.is_set():
                 await self._linger()
-            await self._publish_some()
+            if not self._stopping:
+                await self._publish_some()
+
+    def stop(self) -> None:
+        """Let `run` end once the transaction in hand is done with; what is still queued is the next active's to do."""
+        self._stopping = True
+        self._arrived.set()
+        self._hurry.set()
 
     async def _linger(self) -> None:
         try:

@@ -107,6 +107,8 @@ class Reign:
             answer_accepted=self._answer_accepted,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._session_over = False
+        self._ending = asyncio.Event()
 
     # ---- activation ----
 
@@ -268,7 +270,7 @@ class Reign:
     async def _watch_for_stall(self) -> None:
         """Step down when our oldest record does not read back; ticks count, so that a suspended process does not."""
         oldest, ticks = -1, 0
-        while True:
+        while not self._ending.is_set():
             await self._clock.sleep_s(_STALL_TICK_S)
             first = next(iter(self._waiting), -1)
             ticks = ticks + 1 if first >= 0 and first == oldest else 0
@@ -284,20 +286,35 @@ class Reign:
         self.serving = False
         refused = NotNow(Code.NOT_ACTIVE.name, "the replica stepped down", self._settings.retry_after_s)
         send((waiting, refused) for waiting in self._admission.close_queue())
-        try:
-            async with asyncio.timeout(self._settings.drain_answers_s):
-                while self._waiting or self._admission.admitting:
-                    await self._clock.sleep_s(_DRAIN_TICK_S)
-        except TimeoutError:
-            pass
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._drain()
+        await self._end_tasks()
         if self._writer is not None:
             await self._writer.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", self._settings.retry_after_s)
         send((waiting, unknown) for waiting in (*self._admission.admitting, *self._waiting.values()))
         self._waiting.clear()
+
+    async def _drain(self) -> None:
+        """Wait briefly until what was logged is answered and published; a lost session cannot publish any more."""
+        try:
+            async with asyncio.timeout(self._settings.drain_answers_s):
+                while self._waiting or (self._admission.admitting and not self._session_over):
+                    await self._clock.sleep_s(_DRAIN_TICK_S)
+                if self._tasks and not self._session_over:
+                    await self.publisher.flush()
+        except TimeoutError:
+            pass
+
+    async def _end_tasks(self) -> None:
+        """End the tasks between two statements: one that is cancelled inside a statement closes the lock session."""
+        self._admission.stop()
+        self.publisher.stop()
+        self._ending.set()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._settings.drain_answers_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _start(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(self._run(work), name=name)
@@ -307,6 +324,7 @@ class Reign:
         try:
             await work
         except HaError as error:  # the lock session is over, and the outcome of its last statement unknown
+            self._session_over = True
             self._on_lost(str(error))
         except Exception as error:  # a bug or bad data: the process must end, and is told so
             self._on_broken(error)

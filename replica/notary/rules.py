@@ -8,12 +8,14 @@ index gives the old verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from replica.notary.requests import Request
 
 if TYPE_CHECKING:
     from replica.notary.reading import CountedRequest
@@ -61,7 +63,7 @@ def hash_of_tx_id(tx_id: bytes) -> bytes:
 
 
 def keys_of(entry: CountedRequest) -> list[bytes]:
-    """The index keys that judging a request needs."""
+    """The index keys that judging a request needs: its transaction id's, its inputs', its references'."""
     request = entry.request
     return [TX_KEY + request.tx_id, *[STATE_KEY + ref for ref in (*request.inputs, *request.references)]]
 
@@ -77,47 +79,50 @@ def judge(
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
     for entry in entries:
-        verdict, entry_adds = RULES[entry.rules_version](entry, added, known)
+        keys = keys_of(entry)
+        values = [added.get(key) or known.get(key) for key in keys]
+        recorded = [value and _if_recorded_before(entry.offset, value) for value in values]
+        verdict = RULES[entry.rules_version](entry, recorded)
         verdicts.append(verdict)
-        added.update(entry_adds)
+        if verdict.outcome is Outcome.NOTARISED and verdict.notarised_offset == entry.offset:
+            at = entry.offset.to_bytes(8, "big")
+            added[keys[0]] = entry.content_digest + at
+            consumed = entry.request.tx_id + at
+            for key in keys[1 : 1 + len(entry.request.inputs)]:
+                added[key] = consumed
     return verdicts, added
 
 
-Known = Mapping[bytes, bytes | None]
-_NOTHING: dict[bytes, bytes] = {}
+def _if_recorded_before(offset: int, value: bytes) -> bytes | None:
+    """An index value, if it was recorded at a lower offset than the record that is judged."""
+    return value if int.from_bytes(value[_OFFSET_AT:], "big") < offset else None
 
 
-def _judge_v1(entry: CountedRequest, added: Known, known: Known) -> tuple[Verdict, dict[bytes, bytes]]:
-    request, offset = entry.request, entry.offset
+Recorded = Sequence[bytes | None]
+"""What was recorded before, in the order of `keys_of`; None where nothing was."""
 
-    def recorded(key: bytes) -> bytes | None:
-        value = added.get(key) or known.get(key)
-        if value is None or int.from_bytes(value[_OFFSET_AT:], "big") >= offset:
-            return None
-        return value
 
-    tx_key = TX_KEY + request.tx_id
-    notarised = recorded(tx_key)
+def _judge_v1(entry: CountedRequest, recorded: Recorded) -> Verdict:
+    request = entry.request
+    notarised = recorded[0]
     if notarised is not None:
         if notarised[:_OFFSET_AT] == entry.content_digest:
-            return Verdict(Outcome.NOTARISED, int.from_bytes(notarised[_OFFSET_AT:], "big")), _NOTHING
-        return Verdict(Outcome.TX_ID_REUSED), _NOTHING
-    input_keys = [STATE_KEY + ref for ref in request.inputs]
-    conflicts = [
-        Conflict(key[1:], hash_of_tx_id(spent[:_OFFSET_AT]), usage)
-        for usage, keys in ((Usage.INPUT, input_keys), (Usage.REFERENCE, [STATE_KEY + r for r in request.references]))
-        for key in keys
-        if (spent := recorded(key)) is not None
-    ]
-    if conflicts:
-        return Verdict(Outcome.CONFLICT, conflicts=tuple(conflicts)), _NOTHING
+            return Verdict(Outcome.NOTARISED, int.from_bytes(notarised[_OFFSET_AT:], "big"))
+        return Verdict(Outcome.TX_ID_REUSED)
+    if any(recorded):
+        return Verdict(Outcome.CONFLICT, conflicts=tuple(_conflicts(request, recorded[1:])))
     if request.window is not None and not request.window.contains(entry.judged_us):
-        return Verdict(Outcome.TIME_WINDOW_CLOSED), _NOTHING
-    at = offset.to_bytes(8, "big")
-    adds = dict.fromkeys(input_keys, request.tx_id + at)
-    adds[tx_key] = entry.content_digest + at
-    return Verdict(Outcome.NOTARISED, offset), adds
+        return Verdict(Outcome.TIME_WINDOW_CLOSED)
+    return Verdict(Outcome.NOTARISED, entry.offset)
 
 
-RULES: dict[int, Callable[[CountedRequest, Known, Known], tuple[Verdict, dict[bytes, bytes]]]] = {1: _judge_v1}
+def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
+    """Every state in the way, inputs first."""
+    for at, (ref, value) in enumerate(zip((*request.inputs, *request.references), spent, strict=True)):
+        if value is not None:
+            usage = Usage.INPUT if at < len(request.inputs) else Usage.REFERENCE
+            yield Conflict(ref, hash_of_tx_id(value[:_OFFSET_AT]), usage)
+
+
+RULES: dict[int, Callable[[CountedRequest, Recorded], Verdict]] = {1: _judge_v1}
 """Every version of the rules that was ever in force; old ones stay, because old records are judged again."""
