@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
@@ -19,14 +19,13 @@ from replica.checker.judge import (
 )
 from replica.checker.operations import (
     DECIDED_BY_LOG,
+    NOT_FOUND,
     Answer,
     ConflictSeen,
     Operation,
-    command_fingerprint,
+    command_of,
 )
-from replica.checker.order import OrderCheck
-
-NOT_FOUND = "TX_NOT_FOUND"
+from replica.checker.order import DenialCheck, OrderCheck
 
 
 class _Claim(msgspec.Struct, gc=False):
@@ -35,6 +34,13 @@ class _Claim(msgspec.Struct, gc=False):
     offset: int
     operation: Operation
     answer: Answer
+
+
+class _Open(msgspec.Struct, gc=False):
+    """Attempts of one submission whose outcome is unknown: how many are left, and when the first was sent."""
+
+    left: int
+    sent_ns: int
 
 
 class AnswerCheck:
@@ -50,20 +56,22 @@ class AnswerCheck:
         self._complete = complete
         self._order = OrderCheck()
         self._sent_ns: dict[bytes, int] = {}  # transaction id -> when it was first sent
-        self._open: Counter[bytes] = Counter()  # transaction id -> submissions whose outcome is unknown
+        self._open: dict[bytes, _Open] = {}  # command, transaction id, digest -> operations with unknown outcome
         self._without_record: list[Operation] = []
         for operation in operations:
             self._note_sent(operation)
         self._claims = self._claims_of(operations)
-        self._check_denials(operations)
+        self._denials = DenialCheck(operations)
 
     def see(self, judged: Judged) -> None:
         """The next record of the log."""
         own: _Claim | None = None
+        recalled: list[_Claim] = []
         while self._claims and self._claims[-1].offset == judged.offset:
             claim = self._claims.pop()
             if claim.answer.record_offset is None:
                 self._check_recalled(claim, judged)
+                recalled.append(claim)
                 continue
             if own is not None:
                 self._add(FindingCode.SHARED_RECORD, claim, other=own.operation.name)
@@ -73,10 +81,12 @@ class AnswerCheck:
             self._note_record(judged, own)
         elif isinstance(judged, JudgedSettlement):
             for command in judged.record.commands:
-                self._explain(command.tx_id, judged.offset)
+                self._explain(judged.offset, command_of(command), command.tx_id, command.content_digest)
+        for claim in recalled:
+            self._order.note_recalled(judged.offset, claim.answer.at_ns)
 
-    def finish(self, epochs: dict[int, str]) -> None:
-        """The log has ended. `epochs`: each epoch that was in force, with its replica."""
+    def finish(self, epochs: dict[int, str], notarised: Mapping[bytes, tuple[bytes, int]]) -> None:
+        """The log has ended. `epochs`: each epoch that was in force, with its replica; `notarised`: the judge's."""
         for claim in reversed(self._claims):
             self._add(FindingCode.LOST_ANSWER, claim, problem="the log ends before it")
         for operation in self._without_record:
@@ -86,18 +96,23 @@ class AnswerCheck:
                 if held_by is None or answer.replica not in (None, held_by):
                     claim = _Claim(-1, operation, answer)
                     self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
+        self._denials.finish(notarised, self._findings)
         self._order.finish(self._findings)
 
     # ---- before the log ----
 
     def _note_sent(self, operation: Operation) -> None:
-        if operation.is_look_up:
+        digest = operation.content_digest
+        if operation.is_look_up or digest is None:
             return
         first_ns = self._sent_ns.get(operation.tx_id)
         if first_ns is None or operation.sent_ns < first_ns:
             self._sent_ns[operation.tx_id] = operation.sent_ns
         if operation.answer is None:
-            self._open[operation.tx_id] += 1
+            key = (operation.command or b"") + operation.tx_id + digest
+            of_submission = self._open.setdefault(key, _Open(0, operation.sent_ns))
+            of_submission.left += 1
+            of_submission.sent_ns = min(of_submission.sent_ns, operation.sent_ns)
 
     def _claims_of(self, operations: list[Operation]) -> list[_Claim]:
         """All claims, the last one first."""
@@ -119,20 +134,6 @@ class AnswerCheck:
                 self._without_record.append(operation)
         claims.sort(key=_offset_of, reverse=True)
         return claims
-
-    def _check_denials(self, operations: list[Operation]) -> None:
-        denied = {o.tx_id for o in operations if o.answer is not None and o.answer.code == NOT_FOUND}
-        known_ns: dict[bytes, int] = {}
-        for operation in operations:
-            answer = operation.answer
-            if operation.tx_id in denied and answer is not None and answer.code == NOTARISED:
-                known_ns[operation.tx_id] = min(answer.at_ns, known_ns.get(operation.tx_id, answer.at_ns))
-        for operation in operations:
-            answer = operation.answer
-            if answer is not None and answer.code == NOT_FOUND:
-                since_ns = known_ns.get(operation.tx_id)
-                if since_ns is not None and since_ns < operation.sent_ns:
-                    self._add(FindingCode.DENIED, _Claim(-1, operation, answer), notarised_ns=since_ns)
 
     # ---- record by record ----
 
@@ -187,18 +188,22 @@ class AnswerCheck:
         if own is not None:
             self._order.note(judged.offset, own.operation.sent_ns, own.answer.at_ns)
             return
-        sent_ns = self._sent_ns.get(judged.request.tx_id)
+        command = command_of(judged.record.submission)
+        sent_ns = self._explain(judged.offset, command, judged.request.tx_id, judged.content_digest)
         if sent_ns is not None:
             self._order.note(judged.offset, sent_ns, None)
-        self._explain(judged.request.tx_id, judged.offset)
 
-    def _explain(self, tx_id: bytes, offset: int) -> None:
-        """What the log decided and nobody was told must belong to an operation whose outcome is unknown."""
-        if offset < self._first_offset or not self._complete:
-            return
-        self._open[tx_id] -= 1
-        if self._open[tx_id] < 0:
+    def _explain(self, offset: int, command: bytes, tx_id: bytes, digest: bytes) -> int | None:
+        """What the log decided and nobody was told must belong to an operation whose outcome is unknown.
+
+        Returns when the first operation that it may belong to was sent.
+        """
+        possible = self._open.get(command + tx_id + digest) or self._open.get(tx_id + digest)
+        if possible is not None and possible.left > 0:
+            possible.left -= 1
+        elif offset >= self._first_offset and self._complete:
             self._findings.add(FindingCode.RECORD_FROM_NOWHERE, record_offset=offset, tx_id=tx_id.hex())
+        return None if possible is None else possible.sent_ns
 
     def _add(self, code: FindingCode, claim: _Claim, **more: str | int | None) -> None:
         answer = claim.answer
@@ -218,15 +223,8 @@ def _offset_of(claim: _Claim) -> int:
 
 
 def _is_submission_of(operation: Operation, judged: JudgedRequest) -> bool:
-    submission = judged.record.submission
     return (
         operation.tx_id == judged.request.tx_id
         and operation.content_digest == judged.content_digest
-        and (
-            operation.command is None
-            or operation.command
-            == command_fingerprint(
-                submission.user_id, submission.command_id, submission.act_as, submission.submission_id
-            )
-        )
+        and (operation.command is None or operation.command == command_of(judged.record.submission))
     )

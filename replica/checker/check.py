@@ -88,7 +88,8 @@ def check(
     tally: Counter[str] = Counter()
     voids: Counter[str] = Counter()
     ledger_offset = scope.first_ledger_offset
-    for judged in ReferenceJudge().judge(log):
+    judge = ReferenceJudge()
+    for judged in judge.judge(log):
         summary.records += 1
         _count(judged, tally, voids, summary)
         answers.see(judged)
@@ -97,7 +98,7 @@ def check(
         commands.see(expected)
         if published is not None and (scope.published_offset is None or judged.offset <= scope.published_offset):
             published.see(judged.offset, expected)
-    answers.finish(summary.epochs)
+    answers.finish(summary.epochs, judge.notarised)
     if published is not None:
         published.finish()
         summary.completions = published.compared

@@ -24,7 +24,7 @@ class FindingCode(Enum):
     WINNER_FROM_NOWHERE = "a conflict names a winner that nobody had sent before the answer"
     RECORD_FROM_NOWHERE = "a counting record, or a settled command, belongs to no operation whose outcome is open"
     ORDER_BROKEN = "an operation was sent after another was answered, and stands before it in the log"
-    DENIED = "a transaction was said not to be found after its success had been answered"
+    DENIED = "a transaction was said not to be found after the log was known to have it"
     PASSIVE_ANSWERED = "an answer was given by a replica, or in an epoch, that was not in force for it"
     RECEIPT_INVALID = "a receipt does not verify, or certifies something else"
     COMMAND_ACCEPTED_TWICE = "a command was accepted twice within its deduplication period"

@@ -14,9 +14,11 @@ from replica.checker.history import CommandIds, Content, Event, HistoryError, In
 from replica.checker.judge import NOTARISED, STATE_CONFLICT, TIME_WINDOW_CLOSED, TX_ID_REUSED
 from replica.notary.canonical import change_id, content_digest
 from replica.notary.errors import BadRequest, Code, Retry
-from replica.notary.receipts import Receipt, receipt_from_document
-from replica.notary.requests import TimeWindow, make_request, parse_state_ref, parse_tx_id
+from replica.notary.receipts import Receipt, ReceiptDocument, receipt_from_document
+from replica.notary.records import SettledCommand
+from replica.notary.requests import Submission, TimeWindow, make_request, parse_state_ref
 
+NOT_FOUND = "TX_NOT_FOUND"
 DECIDED_BY_LOG = frozenset({NOTARISED, TX_ID_REUSED, STATE_CONFLICT, TIME_WINDOW_CLOSED})
 _FINAL = frozenset(code.name for code in Code if code.retry is Retry.NO and 400 <= code.status < 500)
 
@@ -51,9 +53,17 @@ class Operation(msgspec.Struct, gc=False):
     is_look_up: bool
     tx_id: bytes
     content_digest: bytes | None  # of what was sent; of what was answered to a look-up
-    command: bytes | None  # `command_fingerprint`
+    command: bytes | None  # `command_of`, if the history names commands
     sent_ns: int
     answer: Answer | None = None
+
+    @property
+    def witnessed_offset(self) -> int:
+        """The log reached at least so far when the operation was answered; -1 if that is not known."""
+        answer = self.answer
+        if answer is None:
+            return -1
+        return next((at for at in (answer.record_offset, answer.log_offset) if at is not None), -1)
 
     @property
     def name(self) -> str:
@@ -61,9 +71,9 @@ class Operation(msgspec.Struct, gc=False):
         return f"{self.process}/{self.op}"
 
 
-def command_fingerprint(user_id: str, command_id: str, act_as: tuple[str, ...], submission_id: str) -> bytes:
-    """What tells submissions of commands apart."""
-    return sha256(change_id(user_id, command_id, act_as) + submission_id.encode()).digest()
+def command_of(ids: CommandIds | Submission | SettledCommand) -> bytes:
+    """What tells submissions of commands apart: a hash of all four ids."""
+    return sha256(change_id(ids.user_id, ids.command_id, ids.act_as) + ids.submission_id.encode()).digest()
 
 
 def collect(
@@ -76,43 +86,83 @@ def collect(
 
     Raises HistoryError when events do not fit together, or say what no client can have sent or heard.
     """
-    operations: list[Operation] = []
-    open_operations: dict[tuple[str, int], Operation] = {}
-    newest: dict[str, int] = {}
-    answers: Counter[str] = Counter()
+    collector = _Collector(verify_receipt, findings)
     for event in history:
-        name = (event.process, event.op)
-        if isinstance(event, Invoke):
-            if event.op <= newest.get(event.process, -1):
-                raise HistoryError(f"operation {event.process}/{event.op}: numbers rise within a process")
-            newest[event.process] = event.op
-            operation = _sent(event)
-            open_operations[name] = operation
-            operations.append(operation)
-            continue
-        answered = open_operations.pop(name, None)
-        if answered is None:
-            raise HistoryError(f"operation {event.process}/{event.op} was not sent, or ended twice")
-        if event.at_ns < answered.sent_ns:
-            raise HistoryError(f"operation {answered.name} was answered before it was sent")
-        if not isinstance(event, Unknown):
-            answered.answer = _definite(event, answered)
-            answers[answered.answer.code] += 1
-            if isinstance(event, Ok):
-                _check_success(event, answered, verify_receipt, findings, summary)
+        try:
+            if isinstance(event, Invoke):
+                collector.sent(event)
+            else:
+                collector.ended(event)
+        except BadRequest as error:
+            raise HistoryError(f"operation {event.process}/{event.op}: {error.detail}") from None
+    operations, answers = collector.operations, collector.answers
     summary.operations = len(operations)
     summary.answers = {**answers, "UNKNOWN": len(operations) - answers.total()}
+    summary.receipts = collector.receipts
     return operations
 
 
-def _sent(event: Invoke) -> Operation:
-    try:
-        tx_id = parse_tx_id(event.tx_id)
+class _Collector:
+    """Pairs the events of each operation. Its methods raise BadRequest for what is no history."""
+
+    def __init__(self, verify_receipt: Callable[[Receipt], bool] | None, findings: Findings) -> None:
+        self._verify_receipt = verify_receipt
+        self._findings = findings
+        self._open: dict[tuple[str, int], Operation] = {}
+        self._newest: dict[str, int] = {}  # process -> number of its newest operation
+        self.operations: list[Operation] = []
+        self.answers: Counter[str] = Counter()
+        self.receipts = 0
+
+    def sent(self, event: Invoke) -> None:
+        if event.op <= self._newest.get(event.process, -1):
+            raise BadRequest("numbers rise within a process")
+        self._newest[event.process] = event.op
+        process, is_look_up = sys.intern(event.process), event.content is None
+        tx_id = _hash(event.tx_id)
         digest = None if event.content is None else _digest(tx_id, event.content)
-    except BadRequest as error:
-        raise HistoryError(f"operation {event.process}/{event.op}: {error.detail}") from None
-    process, is_look_up = sys.intern(event.process), event.content is None
-    return Operation(process, event.op, is_look_up, tx_id, digest, _fingerprint(event.command), event.at_ns)
+        command = None if event.command is None else command_of(event.command)
+        operation = Operation(process, event.op, is_look_up, tx_id, digest, command, event.at_ns)
+        self._open[process, event.op] = operation
+        self.operations.append(operation)
+
+    def ended(self, event: Ok | Refused | Unknown) -> None:
+        operation = self._open.pop((event.process, event.op), None)
+        if operation is None:
+            raise BadRequest("it was not sent, or ended twice")
+        if event.at_ns < operation.sent_ns:
+            raise BadRequest("it was answered before it was sent")
+        if isinstance(event, Ok):
+            operation.answer = _success(event)
+            self._check_success(event, operation)
+        elif isinstance(event, Refused):
+            operation.answer = _refusal(event)
+        if operation.answer is not None:
+            self.answers[operation.answer.code] += 1
+
+    def _check_success(self, event: Ok, operation: Operation) -> None:
+        digest = _hash(event.content_digest)
+        if operation.is_look_up:
+            operation.content_digest = digest
+        elif digest != operation.content_digest:
+            self._findings.add(FindingCode.WRONG_DIGEST, operation=operation.name, record_offset=event.record_offset)
+        if event.receipt is not None and self._verify_receipt is not None:
+            self.receipts += 1
+            problem = self._problem_of(event.receipt, operation.tx_id, digest, self._verify_receipt)
+            if problem is not None:
+                self._findings.add(FindingCode.RECEIPT_INVALID, operation=operation.name, problem=problem)
+
+    @staticmethod
+    def _problem_of(
+        document: ReceiptDocument, tx_id: bytes, digest: bytes, verify: Callable[[Receipt], bool]
+    ) -> str | None:
+        try:
+            receipt = receipt_from_document(document)
+        except BadRequest as error:
+            return error.detail
+        if (receipt.tx_id, receipt.content_digest) != (tx_id, digest):
+            return "of another transaction or content"
+        return None if verify(receipt) else "does not verify"
 
 
 def _digest(tx_id: bytes, content: Content) -> bytes:
@@ -124,64 +174,40 @@ def _digest(tx_id: bytes, content: Content) -> bytes:
     return content_digest(make_request(tx_id, inputs, references, window, content.party))
 
 
-def _fingerprint(command: CommandIds | None) -> bytes | None:
-    if command is None:
-        return None
-    return command_fingerprint(command.user_id, command.command_id, command.act_as, command.submission_id)
+def _success(event: Ok) -> Answer:
+    return Answer(
+        NOTARISED,
+        event.at_ns,
+        event.log_offset,
+        event.record_offset,
+        event.duplicate,
+        epoch=event.epoch,
+        replica=event.replica,
+    )
 
 
-def _definite(event: Ok | Refused, operation: Operation) -> Answer:
-    if isinstance(event, Ok):
-        return Answer(
-            NOTARISED,
-            event.at_ns,
-            event.log_offset,
-            event.record_offset,
-            event.duplicate,
-            epoch=event.epoch,
-            replica=event.replica,
-        )
-    try:
-        if event.code not in _FINAL:
-            raise BadRequest(f"{event.code} is no definite refusal, which makes the outcome unknown")
-        conflicts = tuple(
-            [ConflictSeen(parse_state_ref(c.state), parse_tx_id(c.consumed_by_hash), c.usage) for c in event.conflicts]
-        )
-    except BadRequest as error:
-        raise HistoryError(f"operation {operation.name}: {error.detail}") from None
+def _refusal(event: Refused) -> Answer:
+    if event.code not in _FINAL:
+        raise BadRequest(f"{event.code} is no definite refusal, which makes the outcome unknown")
     return Answer(
         sys.intern(event.code),
         event.at_ns,
         None,
         event.record_offset,
-        conflicts=conflicts,
+        conflicts=tuple(
+            [ConflictSeen(parse_state_ref(c.state), _hash(c.consumed_by_hash), c.usage) for c in event.conflicts]
+        ),
         judged_us=event.judged_us,
         epoch=event.epoch,
         replica=event.replica,
     )
 
 
-def _check_success(
-    event: Ok,
-    operation: Operation,
-    verify_receipt: Callable[[Receipt], bool] | None,
-    findings: Findings,
-    summary: Summary,
-) -> None:
-    answered = bytes.fromhex(event.content_digest)
-    if operation.is_look_up:
-        operation.content_digest = answered
-    elif answered != operation.content_digest:
-        findings.add(FindingCode.WRONG_DIGEST, operation=operation.name, answered=event.content_digest)
-    if verify_receipt is None or event.receipt is None:
-        return
-    summary.receipts += 1
+def _hash(text: str) -> bytes:
     try:
-        receipt = receipt_from_document(event.receipt)
-    except BadRequest as error:
-        findings.add(FindingCode.RECEIPT_INVALID, operation=operation.name, problem=error.detail)
-        return
-    if receipt.tx_id != operation.tx_id or receipt.content_digest != answered:
-        findings.add(FindingCode.RECEIPT_INVALID, operation=operation.name, problem="of another transaction or content")
-    elif not verify_receipt(receipt):
-        findings.add(FindingCode.RECEIPT_INVALID, operation=operation.name, problem="does not verify")
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != 32:
+        raise BadRequest(f"ids, digests and hashes are 64 hexadecimal digits, not {text!r}")
+    return raw

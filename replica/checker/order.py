@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from replica.checker.findings import FindingCode, Findings
+from replica.checker.operations import NOT_FOUND, Operation
 
-_NEVER = 2**63 - 1
+_NEVER_NS = 2**63 - 1
+_ALWAYS_NS = -1
 
 
 class OrderCheck:
@@ -21,11 +26,15 @@ class OrderCheck:
         """The submission whose record is at `offset`. The sending time may be a lower bound; no answer is None."""
         self._offsets.append(offset)
         self._sent_ns.append(sent_ns)
-        self._answered_ns.append(_NEVER if answered_ns is None else answered_ns)
+        self._answered_ns.append(_NEVER_NS if answered_ns is None else answered_ns)
+
+    def note_recalled(self, offset: int, answered_ns: int) -> None:
+        """An answer that rests on the record at `offset`, noted before: whoever got it, the log had come so far."""
+        self.note(offset, _ALWAYS_NS, answered_ns)
 
     def finish(self, findings: Findings) -> None:
         """Walk the log backwards, keeping the earliest answer met: whatever was sent after it stands too early."""
-        earliest_ns, earliest_offset = _NEVER, -1
+        earliest_ns, earliest_offset = _NEVER_NS, -1
         for at in range(len(self._offsets) - 1, -1, -1):
             if self._sent_ns[at] > earliest_ns:
                 findings.add(
@@ -37,3 +46,28 @@ class OrderCheck:
                 )
             if self._answered_ns[at] < earliest_ns:
                 earliest_ns, earliest_offset = self._answered_ns[at], self._offsets[at]
+
+
+class DenialCheck:
+    """ "Not found" is true of the log as far as anybody had been told of it when the look-up was sent."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._denied = [o for o in operations if o.answer is not None and o.answer.code == NOT_FOUND]
+        told = [(o.answer.at_ns, o.witnessed_offset) for o in operations if self._denied and o.answer is not None]
+        told.sort()
+        self._told_ns = [at_ns for at_ns, _ in told]
+        self._reached = list(accumulate((offset for _, offset in told), max, initial=-1))
+
+    def finish(self, notarised: Mapping[bytes, tuple[bytes, int]], findings: Findings) -> None:
+        """Compare with where the log notarised what was denied: transaction id -> (digest, offset)."""
+        for operation in self._denied:
+            reached = self._reached[bisect_left(self._told_ns, operation.sent_ns)]
+            found = notarised.get(operation.tx_id)
+            if found is not None and found[1] <= reached:
+                findings.add(
+                    FindingCode.DENIED,
+                    operation=operation.name,
+                    tx_id=operation.tx_id.hex(),
+                    log_offset=found[1],
+                    known_offset=reached,
+                )
