@@ -14,14 +14,18 @@ class LinkSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    frame_max_bytes: int = Field(16 * 2**20, ge=4 * 2**20, le=2**30, description="the largest frame, in bytes")
-    tickets_max: int = Field(20_000, ge=1, le=1_000_000, description="questions under way at the core, a front end")
-    front_ends_max: int = Field(64, ge=1, le=1_024, description="front ends connected at a time")
-    buffer_max_bytes: int = Field(64 * 2**20, ge=2**20, description="bytes not yet taken by the core, a front end")
-    keep_alive_s: float = Field(0.2, gt=0, le=10, description="the core repeats its word at least this often")
-    standing_max_age_s: float = Field(1.0, gt=0, le=60, description="a core not heard for so long counts as passive")
-    answer_max_s: float = Field(15.0, gt=0, le=3_600, description="then an answer counts as unknown")
-    hello_max_s: float = Field(2.0, gt=0, le=60, description="the longest wait for the other side's hello")
+    frame_max_bytes: int = Field(16 * 2**20, ge=4 * 2**20, le=2**30, description="Largest frame.")
+    tickets_max: int = Field(
+        20_000, ge=1, le=1_000_000, description="Questions of one front end under way at the core."
+    )
+    front_ends_max: int = Field(64, ge=1, le=1_024, description="Front ends connected at a time.")
+    buffer_max_bytes: int = Field(
+        64 * 2**20, ge=2**20, description="Sent by one front end and not yet taken by the core."
+    )
+    keep_alive_s: float = Field(0.2, gt=0, le=10, description="The core repeats its word at least this often.")
+    standing_max_age_s: float = Field(1.0, gt=0, le=60, description="A core not heard for so long counts as passive.")
+    answer_max_s: float = Field(15.0, gt=0, le=3_600, description="An answer that takes longer counts as unknown.")
+    hello_max_s: float = Field(2.0, gt=0, le=60, description="Longest wait for the other side's hello.")
 
     @model_validator(mode="after")
     def _some_words_may_be_late(self) -> Self:
