@@ -1,0 +1,180 @@
+"""The configuration file as people meet it: every setting with its unit, its default and its reason.
+
+Written from the model itself, so that the file, the model and `notary config show` cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from haproxy.render import HaproxySettings, ReplicaAddress
+from replica.config import ENVIRONMENT_PREFIX, Config
+from replica.notary.errors import ConfigError
+
+WIDTH = 110
+REQUIRED = object()
+"""Default of a setting that has none."""
+
+_UNITS = {"_per_s": "per second", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB"}  # the first that fits
+_TOLD_ELSEWHERE = {("api", "host"), ("api", "port"), ("haproxy", "bind"), ("haproxy", "replicas")}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: the tables that lead to it and its own name, what it is for, and its default."""
+
+    path: tuple[str, ...]
+    description: str
+    default: object
+
+    @property
+    def unit(self) -> str | None:
+        """What a number counts, from the ending of its name."""
+        return next((unit for ending, unit in _UNITS.items() if self.path[-1].endswith(ending)), None)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that overrides it."""
+        return ENVIRONMENT_PREFIX + "__".join(self.path).upper()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the file. `repeated`: there is one for each replica. `optional`: it may be left out as a whole."""
+
+    path: tuple[str, ...]
+    description: str
+    settings: tuple[Setting, ...]
+    repeated: bool = False
+    optional: bool = False
+
+
+def tables() -> list[Table]:
+    """Every table of a configuration file, in the order in which they are written."""
+    return list(_tables(Config, (), "Of the participant as a whole."))
+
+
+def render_config(values: Mapping[str, Any], title: str) -> str:
+    """A configuration file with these values (nested, as TOML would be read); what is at its default is a comment.
+
+    Raises ConfigError when a value is no setting, or one without a default is missing. `load_config` checks the rest.
+    """
+    left = _flatten(values)
+    lines = _comment(title)
+    for table in tables():
+        for number in range(len(values.get("replicas", ())) if table.repeated else 1):
+            path = (*table.path, str(number)) if table.repeated else table.path
+            given = {where[-1]: left.pop(where) for where in list(left) if where[:-1] == path}
+            lines += ["", *_lines_of_table(table, given, explained=number == 0)]
+    if left:
+        raise ConfigError(f"no such setting: {', '.join('.'.join(path) for path in left)}")
+    return "\n".join(lines) + "\n"
+
+
+def _tables(model: Any, path: tuple[str, ...], description: str) -> Iterator[Table]:
+    settings: list[Setting] = []
+    inner: list[Table] = []
+    for name, kind, text, default in _fields(model):
+        where = (*path, name)
+        if where in _TOLD_ELSEWHERE:
+            continue
+        if where == ("replicas",):
+            inner += [dataclasses.replace(table, repeated=True) for table in _tables(ReplicaAddress, where, text)]
+        elif where == ("haproxy",):
+            inner += _tables(HaproxySettings, where, text)
+        elif (table_kind := _table_in(kind)) is not None:
+            found = _tables(table_kind, where, text or _summary(table_kind))
+            inner += [dataclasses.replace(table, optional=default is None) for table in found]
+        else:
+            settings.append(Setting(where, text, default))
+    yield Table(path, description, tuple(settings))
+    yield from inner
+
+
+def _fields(model: Any) -> Iterator[tuple[str, Any, str, object]]:
+    """Name, type, description and default of each field of a pydantic model or of a dataclass."""
+    if dataclasses.is_dataclass(model):
+        for entry in dataclasses.fields(model):
+            yield entry.name, entry.type, entry.metadata["description"], entry.default
+        return
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        yield name, field.annotation, field.description or "", REQUIRED if default is PydanticUndefined else default
+
+
+def _table_in(kind: Any) -> Any:
+    """The model that a field holds, perhaps or certainly; None for a plain value."""
+    for candidate in (kind, *get_args(kind)):
+        if isinstance(candidate, type) and (issubclass(candidate, BaseModel) or dataclasses.is_dataclass(candidate)):
+            return candidate
+    return None
+
+
+def _summary(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _flatten(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    flat: dict[tuple[str, ...], Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, (*path, name))
+        elif isinstance(value, list | tuple):
+            flat |= _flatten({str(at): entry for at, entry in enumerate(value)}, (*path, name))
+        else:
+            flat[(*path, name)] = value
+    return flat
+
+
+def _lines_of_table(table: Table, given: Mapping[str, Any], explained: bool) -> list[str]:
+    name = ".".join(table.path)
+    left_out = table.optional and not given
+    lines = _comment(table.description) if explained else []
+    if name:
+        header = f"[[{name}]]" if table.repeated else f"[{name}]"
+        lines.append(f"#{header}" if left_out else header)
+    for setting in table.settings:
+        value = given.get(setting.path[-1])
+        if value is None and setting.default is REQUIRED and not left_out:
+            raise ConfigError(f"{'.'.join(setting.path)} has no default and must be given")
+        lines += _lines_of(setting, value, explained)
+    return lines
+
+
+def _lines_of(setting: Setting, value: Any, explained: bool) -> list[str]:
+    default = "" if setting.default is REQUIRED else f"default {_toml(setting.default) or 'none'}"
+    facts = ", ".join(fact for fact in (setting.unit, default) if fact)
+    comment = _comment(f"{setting.description} [{facts}]" if facts else setting.description) if explained else []
+    name = setting.path[-1]
+    if value is not None:
+        return [*comment, f"{name} = {_toml(value)}"]
+    shown = "" if setting.default is REQUIRED else _toml(setting.default)
+    return [*comment, f"#{name} = {shown}".rstrip()]
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for paragraph in text.split("\n") for line in textwrap.wrap(paragraph, WIDTH - 2) or [""]]
+
+
+def _toml(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case str() | Path():
+            return json.dumps(str(value), ensure_ascii=False)
+        case _:
+            raise ConfigError(f"{value!r} has no form in a configuration file")
