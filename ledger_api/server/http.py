@@ -24,6 +24,7 @@ from replica.notary.errors import BadRequest, Code
 JSON, PROBLEM = b"application/json", b"application/problem+json"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _ALWAYS = b"\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Request-Id: "
+ANSWER_READ_MAX_S = 10.0  # then a client that does not read its answer loses the connection
 _LINGER_S = 1.0  # how long the rest of a refused body is read and dropped, so that the client sees the answer
 _DETAIL_MAX = 200
 _encoder = msgspec.json.Encoder()
@@ -52,7 +53,7 @@ class Reply(web.StreamResponse):
         return self._stays_open
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Write all of the answer, and wait while the client does not read. Raises ConnectionError if it is gone."""
+        """Write all of the answer. Raises ConnectionError if the client is gone, or does not read it in time."""
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client closed the connection")
@@ -73,11 +74,21 @@ class Reply(web.StreamResponse):
             connection,
         )
         transport.write(head if request.method == "HEAD" else head + content)
-        await request.writer.drain()
+        if request.protocol.writing_paused:
+            await _wait_for_reader(request, transport)
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Nothing is left to write."""
+
+
+async def _wait_for_reader(request: web.BaseRequest, transport: asyncio.Transport) -> None:
+    try:
+        async with asyncio.timeout(ANSWER_READ_MAX_S):
+            await request.writer.drain()
+    except TimeoutError:
+        transport.abort()
+        raise ConnectionResetError("the client does not read its answer") from None
 
 
 def retry_after_header(retry_after_s: float | None) -> bytes:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from ledger_api.client import encode_batch, encode_submission
+from ledger_api.server import http
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.documents import NotarisedDocument
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
@@ -294,6 +296,22 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
             writer.write(head(body, b"Connection: close"))
             assert b" 200 " in await reader.read()
             writer.close()
+
+
+async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: answers nobody reads do not pile up. Method: large batches down one connection, nothing read."""
+    monkeypatch.setattr(http, "ANSWER_READ_MAX_S", 0.1)
+    body = encode_batch([make_submission(inputs_count=0)] * 1_000)
+    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        raw.connect(("127.0.0.1", world.port))
+        _, writer = await asyncio.open_connection(sock=raw, limit=1)
+        writer.write(head(body).replace(b"/submissions", b"/submissions/batch") * 6)
+        await eventually(lambda: _holds(len(world.server.connections) == 1))
+        await eventually(lambda: _holds(len(world.server.connections) == 0))
+        assert sum(world.counts.requests.values()) < 6
+        writer.close()
 
 
 async def test_http_manners(tmp_path: Path) -> None:

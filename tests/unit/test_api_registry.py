@@ -43,6 +43,7 @@ def test_only_registered_pairs_are_known(tmp_path: Path) -> None:
         f'[parties]\n"Bank A" = ["{KEY_A}"]',
         f'[parties]\n"O=A, C=GB" = ["{KEY_A}"]',
         f'[parties]\n"o=A" = ["{KEY_A}"]',
+        f'[parties]\n"2.5.4.10=A" = ["{KEY_A}"]',
         f'[parties]\n"" = ["{KEY_A}"]',
         '[parties]\n"O=A" = []',
         f'[parties]\n"O=A" = "{KEY_A}"',
