@@ -158,8 +158,9 @@ class ManagedProcess:
     def signal_tree(self, number: signal.Signals) -> None:
         """Send a signal to the leader and all its descendants, also those, like Postgres's, in groups of their own."""
         if self.running:
-            self.signal_leader(number)  # first: a leader that is stopped makes no more children
-            for pid in descendants(self.pid):
+            before = descendants(self.pid)  # a leader that is killed is nobody's parent any more
+            self.signal_leader(number)
+            for pid in {*before, *descendants(self.pid)}:  # and one that is stopped makes no more children
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
