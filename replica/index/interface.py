@@ -25,7 +25,10 @@ class Index(Protocol):
         """The value of each key, None where there is none."""
 
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
-        """Add entries and move the position, both or neither (one write batch)."""
+        """Add entries and move the position, both or neither (one write batch).
+
+        The keys are new, as those that the rules add always are: an entry is recorded once and never changes.
+        """
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """All entries but the position, in key order."""
