@@ -143,7 +143,7 @@ class ApiWorld:
             await writer.drain()
             if close:
                 writer.write_eof()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 return await reader.read()
         finally:
             writer.close()

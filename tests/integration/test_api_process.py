@@ -81,7 +81,7 @@ class Core:
 
     async def end_of(self, process: asyncio.subprocess.Process) -> tuple[int, list[dict[str, Any]]]:
         """Exit code and log lines."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             out, _ = await process.communicate()
         assert process.returncode is not None
         return process.returncode, [json.loads(line) for line in out.splitlines()]
@@ -101,7 +101,7 @@ async def core(folder: Path, ports: PortReservation) -> AsyncIterator[Core]:
 
 
 async def connected(core: Core, count: int = 1) -> None:
-    await eventually(lambda: _holds(len(core.link.front_ends) == count))
+    await eventually(lambda: _holds(len(core.link.front_ends) == count), timeout_s=30)
 
 
 async def test_two_front_ends_serve_one_port(core: Core) -> None:
