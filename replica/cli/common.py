@@ -1,50 +1,109 @@
-"""What the command groups share: options, tables, and how an error leaves."""
+"""What the command groups share: options, tables, how an error leaves, and how a command that runs on is ended."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import signal
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from replica.config import Config, load_config
 from replica.notary.errors import ConfigError, NotaryError
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
+if TYPE_CHECKING:  # slow to import, and most commands' help needs none of it
+    from replica.config import Config
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+DATA_FOLDER = Path("data")
+CONFIG_NAME = "notary.toml"
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The participant's configuration file.")]
+NameOption = Annotated[str, typer.Option("--name", help="Which of the configured replicas.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
+
+ResultT = TypeVar("ResultT")
 
 
 def load(path: Path) -> Config:
-    """The configuration, or the end of the command with what is wrong and what to do."""
-    try:
-        return load_config(path)
-    except ConfigError as error:
-        fail(error, EXIT_USAGE)
+    """The configuration in a file. Raises ConfigError."""
+    from replica.config import load_config
+
+    return load_config(path)
 
 
-def fail(error: NotaryError, exit_code: int = EXIT_FAILED) -> NoReturn:
-    """Say what went wrong and what to do, and leave with the exit code."""
-    err.print(f"[bold red]{error.code.name}[/]: {error.detail}", highlight=False)
-    err.print(error.code.remedy, highlight=False)
-    raise typer.Exit(exit_code)
+def find_config(path: Path | None) -> Path:
+    """The file that was named, else ./notary.toml, else that of the local cluster that was started last.
+
+    Raises ConfigError when there is none of them.
+    """
+    if path is not None:
+        return path
+    own = Path(CONFIG_NAME)
+    if own.exists():
+        return own
+    started = sorted(DATA_FOLDER.glob(f"*/{CONFIG_NAME}"), key=lambda found: found.stat().st_mtime)
+    if not started:
+        raise ConfigError(f"there is no {own} and no local cluster under {DATA_FOLDER}/: name a file with --config")
+    return started[-1]
+
+
+def show_error(error: NotaryError) -> int:
+    """Say on standard error what went wrong and what to do; returns the exit code."""
+    err.print(f"[bold red]{error.code.name}[/]:", end=" ")
+    err.print(error.detail, markup=False)
+    err.print(error.code.remedy, markup=False)
+    # both ask a person to change something before the same command can succeed
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    typer.echo(json.dumps(value, indent=2, sort_keys=True))
+    typer.echo(json.dumps(value, indent=2, sort_keys=True, default=str))
 
 
-def make_table(*columns: str) -> Table:
-    """An empty table in the house style."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def make_table(*columns: str, title: str | None = None) -> Table:
+    """An empty table in the house style; a column whose name begins with '>' is aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column)
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     return table
+
+
+def say(part: str, text: str) -> None:
+    """A line of progress: which part of the system, and what happened."""
+    out.print(f"[cyan]{part:>12}[/]", end="  ")
+    out.print(text, markup=False)
+
+
+def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run a coroutine to its end; SIGTERM and SIGHUP cancel it as Ctrl-C does, so that it can clean up.
+
+    Raises KeyboardInterrupt once it has cleaned up after one of them.
+    """
+    quiet_libraries()
+
+    async def supervised() -> ResultT:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
+        assert task is not None
+        return await work
+
+    return asyncio.run(supervised())
+
+
+def quiet_libraries() -> None:
+    """Our parts log for operators of a replica; a command tells people itself, and logs nothing below an error."""
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from replica.cli.common import ConfigOption, load
-from replica.config import Config
-from replica.core.main import ReplicaSettings, front_end_argv, run_replica
+from replica.cli.common import CONFIG_NAME, ConfigOption, NameOption, load
+
+if TYPE_CHECKING:
+    from replica.config import Config
+    from replica.core.main import ReplicaSettings
 
 
 def replica_settings(config: Config, name: str) -> ReplicaSettings:
     """What the core of one replica is built from. Raises ConfigError when no replica has that name."""
+    from replica.core.main import ReplicaSettings, front_end_argv
+
     address = config.replica(name)
     api = config.api.model_copy(update={"host": address.host, "port": address.api_port})
     return ReplicaSettings(
@@ -36,9 +40,11 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
     )
 
 
-def run(
-    name: Annotated[str, typer.Option("--name", help="Which of the configured replicas to run.")],
-    config: ConfigOption = Path("notary.toml"),
-) -> None:
-    """Run one replica: core and front ends, until SIGTERM. Exit 1: start it again. Exit 2: a person is needed."""
+def run(name: NameOption, config: ConfigOption = Path(CONFIG_NAME)) -> None:
+    """Run one replica, core and front ends, until SIGTERM.
+
+    Exit code 1: start it again. Exit code 2: a person is needed first.
+    """
+    from replica.core.main import run_replica
+
     raise typer.Exit(run_replica(replica_settings(load(config), name)))

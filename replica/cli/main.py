@@ -1,0 +1,41 @@
+"""`notary`: the command line. Each group is a file of its own; what is slow to import is imported by the command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from replica.cli import replica, status, up
+from replica.cli.common import EXIT_FAILED, err, show_error
+from replica.notary.errors import NotaryError
+
+_HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
+
+One participant runs as several replicas. They share one Postgres database and one Kafka topic; one is active, the
+others follow and take over.
+"""
+_EPILOG = (
+    "Exit codes: 0 done; 1 it failed, or a check found something wrong; 2 the command line or the configuration must "
+    "be changed first."
+)
+_LOCAL, _SET_UP, _RUN, _CHECK = "On this machine", "Set up a participant", "Run and look after", "Check"
+
+app = typer.Typer(
+    help=_HELP, epilog=_EPILOG, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
+
+app.command("up", rich_help_panel=_LOCAL)(up.run_cluster)
+app.command("status", rich_help_panel=_LOCAL)(status.show)
+app.command("replica", rich_help_panel=_RUN)(replica.run)
+
+
+def main() -> None:
+    """Run the command of this process's arguments, and leave with its exit code."""
+    try:
+        app()
+    except NotaryError as error:
+        sys.exit(show_error(error))
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(EXIT_FAILED)

@@ -1,0 +1,72 @@
+"""`notary up`: a whole participant on this machine, in the foreground."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import DATA_FOLDER, out, run, say
+
+if TYPE_CHECKING:
+    from replica.local.cluster import ClusterSettings, LocalCluster
+
+
+class Standby(Enum):
+    """What passives do."""
+
+    FOLLOWING = "following"
+    DISCONNECTED = "disconnected"
+
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the cluster: everything it keeps is in data/NAME.")]
+ReplicasOption = Annotated[int, typer.Option("--replicas", min=1, max=9, help="Replicas to run.")]
+StandbyOption = Annotated[Standby, typer.Option("--standby", help="Whether passives follow the log or stay away.")]
+WorkersOption = Annotated[int, typer.Option("--api-workers", min=1, max=16, help="Front ends of each replica.")]
+PartiesOption = Annotated[int, typer.Option("--parties", min=1, max=100, help="Parties to make keys for.")]
+
+
+def run_cluster(
+    name: NameArgument = "local",
+    replicas: ReplicasOption = 3,
+    standby: StandbyOption = Standby.FOLLOWING,
+    api_workers: WorkersOption = 2,
+    parties: PartiesOption = 5,
+) -> None:
+    """Bring up Postgres, Kafka, replicas and HAProxy here, and keep them running until Ctrl-C.
+
+    For development: one broker and one database server, all on loopback. A replica that ends is started again. What
+    the cluster keeps is found again at the next start.
+    """
+    from replica.local.cluster import ClusterSettings
+
+    settings = ClusterSettings(
+        folder=DATA_FOLDER / name, replicas=replicas, standby=standby.value, api_workers=api_workers, parties=parties
+    )
+    try:
+        run(_serve(settings))
+    except KeyboardInterrupt:
+        say("notary", "stopped")
+
+
+async def _serve(settings: ClusterSettings) -> None:
+    from replica.local.cluster import LocalCluster
+    from replica.local.watch import watch_roles
+
+    async with LocalCluster(settings, say) as cluster:
+        show_where(cluster)
+        await watch_roles(cluster, say)
+
+
+def show_where(cluster: LocalCluster) -> None:
+    """Tell people where the running cluster is, and what they can do with it."""
+    here = Path.cwd()
+    config = cluster.config_path
+    shown = config.relative_to(here) if config.is_relative_to(here) else config
+    out.print()
+    out.print(f"  [bold]{cluster.endpoint}[/]  is the endpoint; curl {cluster.endpoint}/v1/notary")
+    out.print(f"  {shown}  is the configuration; in another terminal: notary status")
+    out.print(f"  {shown.parent}/parties/  has the keys of {len(cluster.parties)} registered parties")
+    out.print("  Ctrl-C stops everything\n")

@@ -1,0 +1,298 @@
+"""A whole participant on loopback: Postgres, Kafka, replicas and HAProxy, supervised by this process.
+
+Everything is kept in one folder and found again at the next start; only ports may change. For development, tests and
+the demo: one broker and one database server keep nothing when their disk is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import aiohttp
+from psycopg.conninfo import make_conninfo
+
+from ha.lock.ids import Counter, lock_id
+from haproxy.render import ReplicaAddress
+from ledger_api.client.signing import Party
+from replica.config import Config, load_config
+from replica.local.haproxy import HaproxyServer
+from replica.local.health import ReplicaHealth, fetch_health
+from replica.local.kafka import KafkaCluster
+from replica.local.participant import ParticipantFiles, merged
+from replica.local.ports import LOOPBACK, PortReservation
+from replica.local.postgres import PostgresServer
+from replica.local.process import ServerFailed, until
+from replica.local.replica import ReplicaProcess, Say
+from replica.local.run_file import ReplicaRun, RunFile, this_process
+from replica.log.topic import create_topic
+from replica.notary.errors import NotaryError
+from replica.store.migrate import migrate
+
+DATABASE = ROLE = "notary"
+LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
+ACTIVE_MAX_S = 60.0
+# The table of commands in flight turns over all the time: look at it more often than once a minute.
+POSTGRES_SETTINGS = {"autovacuum_naptime": "5s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """What a local cluster consists of. `further`: any other settings, nested as in the configuration file."""
+
+    folder: Path
+    replicas: int = 3
+    standby: Literal["following", "disconnected"] = "following"
+    api_workers: int = 2
+    parties: int = 5
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LocalCluster:
+    """Use it as `async with LocalCluster(settings, say) as cluster`: entering returns once an active replica serves."""
+
+    config: Config
+    parties: list[Party]
+    notary_key: bytes
+    postgres: PostgresServer
+    kafka: KafkaCluster
+    haproxy: HaproxyServer
+    topic_id: str
+
+    def __init__(self, settings: ClusterSettings, say: Say = lambda part, text: None) -> None:
+        self.settings = settings
+        self.folder = settings.folder.absolute()
+        self.replicas: dict[str, ReplicaProcess] = {}
+        self._say = say
+        self._files = ParticipantFiles(self.folder)
+        self._stack = AsyncExitStack()
+        self._ports = PortReservation()
+        self._http: aiohttp.ClientSession | None = None
+
+    # ---- where everything is ----
+
+    @property
+    def config_path(self) -> Path:
+        """The configuration that the replicas run with."""
+        return self._files.config_path
+
+    @property
+    def endpoint(self) -> str:
+        """The URL that applications are given."""
+        return f"http://{self.config.endpoint.host}:{self.config.endpoint.port}"
+
+    @property
+    def conninfo(self) -> str:
+        """Connection string of the participant's role, password included."""
+        return self.config.conninfo()
+
+    @property
+    def topic(self) -> str:
+        """Name of the request log's topic."""
+        return self.config.kafka.topic
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Start everything and wait until an active replica serves behind HAProxy. Raises NotaryError.
+
+        What was started is left to `stop`, also when this fails or is cancelled.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)  # Postgres may run as an account of its own
+        self._stack.callback(_lock(self.folder / LOCK_NAME))
+        self._stack.callback(self._ports.close)
+        self._http = await self._stack.enter_async_context(aiohttp.ClientSession())
+        before = self._files.settings()
+        await self._start_servers(before)
+        self.notary_key, self.parties = self._files.notary_key(), self._files.parties(self.settings.parties)
+        self._files.write_config(self._values(before))
+        self.config = load_config(self.config_path)
+        self.topic_id = await self._timed("request log", f"topic {self.topic}", create_topic(self.config.kafka))
+        await self._start_replicas()
+        self._write_run_file()
+        self._stack.callback(RunFile.remove, self.folder)
+        await self.wait_for_active()
+
+    async def stop(self) -> None:
+        """Stop everything in reverse order. May be repeated."""
+        await self._stack.aclose()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # ---- who is what ----
+
+    async def healths(self) -> dict[str, ReplicaHealth | None]:
+        """What each replica says of itself; None for one that does not answer."""
+        if self._http is None:
+            raise ServerFailed("the cluster was not started")
+        found = await asyncio.gather(*(fetch_health(self._http, one.address) for one in self.replicas.values()))
+        return dict(zip(self.replicas, found, strict=True))
+
+    async def active(self) -> ReplicaProcess | None:
+        """The replica that says it is active, if one does."""
+        for name, health in (await self.healths()).items():
+            if health is not None and health.active:
+                return self.replicas[name]
+        return None
+
+    async def passives(self) -> list[ReplicaProcess]:
+        """The replicas that answer and are not active."""
+        found = await self.healths()
+        return [self.replicas[name] for name, health in found.items() if health is not None and not health.active]
+
+    async def wait_for_active(self, other_than: str | None = None, timeout_s: float = ACTIVE_MAX_S) -> ReplicaProcess:
+        """The active replica, once there is one, of another name, that HAProxy sends applications to.
+
+        Raises ServerFailed.
+        """
+        found: ReplicaProcess | None = None
+
+        async def serves() -> bool:
+            nonlocal found
+            found = await self.active()
+            if found is None or found.name == other_than:
+                return False
+            return (await self.haproxy.servers())[found.name].up
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                await until(serves)
+        except TimeoutError:
+            logs = "\n".join(f"--- {one.log_path}:\n{one.log_tail()}" for one in self.replicas.values())
+            raise ServerFailed(f"no replica became active within {timeout_s:g} s\n{logs}") from None
+        if found is None:
+            raise ServerFailed("no replica is active")
+        return found
+
+    # ---- starting ----
+
+    async def _start_servers(self, before: Mapping[str, Any]) -> None:
+        """Postgres and Kafka at the same time: the broker takes longest."""
+        self.postgres = PostgresServer(self.folder / "postgres", self._ports.take(), POSTGRES_SETTINGS)
+        self.kafka = KafkaCluster(self.folder / "kafka", [self._ports.take(), self._ports.take()])
+        self._stack.push_async_callback(self._stopped, "Kafka", self.kafka.stop)
+        self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
+        self._say("Kafka", "starts with ONE broker: for development only, its disk is the only copy of the log")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._start_database())
+                group.create_task(self._timed("Kafka", f"broker, {self.kafka.bootstrap_servers}", self.kafka.start()))
+        except* NotaryError as errors:
+            raise errors.exceptions[0] from None
+
+    async def _start_database(self) -> None:
+        await self._timed("Postgres", f"server, {LOOPBACK}:{self.postgres.port}", self.postgres.start())
+        password = self._files.password()
+        await self.postgres.ensure_role(ROLE, password)
+        await self.postgres.ensure_database(DATABASE, ROLE)
+        conninfo = self.postgres.dsn(DATABASE, ROLE, password)
+        applied = await migrate(conninfo, lock_id(DATABASE, Counter.NODE_MIGRATIONS))
+        self._say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
+
+    async def _start_replicas(self) -> None:
+        for address in self.config.replicas:
+            folder = self.config.replica_dir(address.name)
+            replica = ReplicaProcess(address, self.config_path, folder, self._say)
+            self.replicas[address.name] = replica
+            self._stack.push_async_callback(self._stopped, address.name, replica.stop)
+            replica.start()
+        self._say(
+            "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
+        )
+        self.haproxy = HaproxyServer(self.folder / "haproxy", self.config.haproxy_settings())
+        self._stack.push_async_callback(self._stopped, "HAProxy", self.haproxy.stop)
+        await self._timed("HAProxy", f"endpoint {self.endpoint}", self.haproxy.start())
+
+    def _values(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration's values that this start decides."""
+        socket_folder = self.folder / "haproxy"
+        values = {
+            "api_workers": self.settings.api_workers,
+            "endpoint": {"port": self._port(before.get("endpoint", {}).get("port"))},
+            "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
+            "database": {
+                "conninfo": make_conninfo(host=LOOPBACK, port=self.postgres.port, dbname=DATABASE, user=ROLE),
+                "scope": DATABASE,
+            },
+            "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers, "single_broker": True},
+            "core": {"standby": self.settings.standby},
+            "haproxy": {
+                "stats_socket": str(socket_folder / "admin.sock"),
+                "state_file": str(socket_folder / "server.state"),
+            },
+        }
+        return merged(values, self.settings.further)
+
+    def _address(self, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
+        known = before.get("replicas", [])
+        old = known[number - 1] if number <= len(known) else {}
+        ports = {name: self._port(old.get(name)) for name in ("api_port", "health_port")}
+        return ReplicaAddress(name=f"r{number}", host=LOOPBACK, **ports).model_dump()
+
+    def _port(self, before: object) -> int:
+        """The port of the last start if it is still free, so that the endpoint stays what it was."""
+        if isinstance(before, int) and self._ports.take_exactly(before):
+            return before
+        return self._ports.take()
+
+    async def _timed(self, part: str, what: str, work: Awaitable[Any]) -> Any:
+        began_s = monotonic()
+        result = await work
+        self._say(part, f"{what}: ready after {monotonic() - began_s:.1f} s")
+        return result
+
+    async def _stopped(self, part: str, stop: Callable[[], Awaitable[None]]) -> None:
+        await stop()
+        self._say(part, "stopped")
+
+    def _write_run_file(self) -> None:
+        RunFile(
+            supervisor=this_process(),
+            endpoint=self.endpoint,
+            config_path=self.config_path,
+            replicas=tuple(
+                ReplicaRun(
+                    name=one.name, pid=one.pid, api_port=one.address.api_port, health_port=one.address.health_port
+                )
+                for one in self.replicas.values()
+            ),
+            postgres_port=self.postgres.port,
+            postgres_pid=self.postgres.process.pid,
+            kafka_bootstrap_servers=self.kafka.bootstrap_servers,
+            kafka_pids=tuple(broker.process.pid for broker in self.kafka.brokers),
+            haproxy_pid=self.haproxy.process.pid,
+            haproxy_stats_socket=Path(self.config.haproxy_settings().stats_socket),
+        ).write(self.folder)
+        for replica in self.replicas.values():
+            replica.on_start = self._write_run_file
+
+
+def _lock(path: Path) -> Callable[[], None]:
+    """Take the folder for this supervisor; returns what gives it back. Raises ServerFailed if another one runs."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise ServerFailed(f"a cluster runs in {path.parent} already; `notary status` shows it") from None
+    return lambda: os.close(handle)

@@ -1,0 +1,42 @@
+"""What a replica says of itself on its health port."""
+
+from __future__ import annotations
+
+import aiohttp
+import msgspec
+
+from haproxy.render import ReplicaAddress
+
+ANSWER_MAX_S = 1.0
+
+
+class ReplicaHealth(msgspec.Struct, frozen=True):
+    """The detail page of a replica, as far as people and tools need it. Offsets are -1 when nothing is applied."""
+
+    replica: str
+    version: str
+    role: str
+    active: bool
+    ready: bool
+    epoch: int
+    applied_offset: int
+    lag_records: int
+    reaches_log: bool
+    front_ends: int
+    lock_owner: str | None
+    hold_down_s: float
+    ledger_end: int | None
+    activation_steps_s: dict[str, float]
+
+
+_decoder = msgspec.json.Decoder(ReplicaHealth)
+
+
+async def fetch_health(session: aiohttp.ClientSession, address: ReplicaAddress) -> ReplicaHealth | None:
+    """The replica's health; None when it does not answer within ANSWER_MAX_S: down, frozen or cut off."""
+    url = f"http://{address.host}:{address.health_port}/health"
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=ANSWER_MAX_S)) as answer:
+            return _decoder.decode(await answer.read())
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,116 @@
+"""What the participant of a local cluster has on disk besides its servers: keys, parties, password, configuration.
+
+Made when absent and kept from then on, so that a cluster started again is the same notary for the same parties.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from nacl.signing import SigningKey
+
+from ledger_api.client.signing import Party
+from ledger_api.server.registry import write_registry
+from replica.config_file import render_config
+from replica.core.signer import create_key, load_signer
+from replica.notary.errors import ConfigError
+
+CONFIG_NAME = "notary.toml"
+_TITLE = (
+    "A local cluster: all of it on loopback, for development. Written at each start: addresses change, other settings "
+    "that are set here are kept."
+)
+
+
+def party_name(number: int) -> str:
+    """The X.500 name of a cluster's party, from 1."""
+    return f"O=Bank {number},L=London,C=GB"
+
+
+class ParticipantFiles:
+    """The files, all in one folder; those with a secret have mode 0600."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.config_path = folder / CONFIG_NAME
+        self.password_path = folder / "database.password"
+        self._key_path = folder / "notary.key"
+        self._registry_path = folder / "parties.toml"
+
+    def password(self) -> str:
+        """The database password of the participant's role."""
+        if not self.password_path.exists():
+            with os.fdopen(os.open(self.password_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_urlsafe(24))
+        return self.password_path.read_text()
+
+    def notary_key(self) -> bytes:
+        """The notary's public key."""
+        return load_signer(self._key_path).public_key if self._key_path.exists() else create_key(self._key_path)
+
+    def parties(self, count: int) -> list[Party]:
+        """So many parties with a key of their own each, all of them registered beside those that were added by hand."""
+        parties = [
+            Party(party_name(number), _signing_key(self._folder / "parties" / f"bank-{number}.key"))
+            for number in range(1, count + 1)
+        ]
+        registered = _read_toml(self._registry_path).get("parties", {})
+        for party in parties:
+            keys = registered.setdefault(party.name, [])
+            if party.public_key.hex() not in keys:
+                keys.append(party.public_key.hex())
+        write_registry(self._registry_path, registered)
+        return parties
+
+    def settings(self) -> dict[str, Any]:
+        """The values in the configuration of the last start; empty when there was none."""
+        return _read_toml(self.config_path)
+
+    def write_config(self, values: Mapping[str, Any]) -> None:
+        """Write the configuration: these values, which go before those of the last start."""
+        own = {
+            "data_dir": "replicas",
+            "notary_key_file": self._key_path.name,
+            "api": {"registry_path": self._registry_path.name},
+            "database": {"password_file": self.password_path.name},
+        }
+        text = render_config(merged(merged(self.settings(), own), values), _TITLE)
+        partial = self.config_path.with_suffix(".partial")
+        partial.write_text(text)
+        partial.replace(self.config_path)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, table by table; where both have a value, the one above."""
+    result = dict(below)
+    for name, value in above.items():
+        under = result.get(name)
+        result[name] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _signing_key(path: Path) -> SigningKey:
+    """The key in a PKCS#8 file, made when there is none."""
+    if not path.exists():
+        create_key(path)
+    load_signer(path)  # refuses a file that others can read
+    key = load_pem_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path} holds no Ed25519 key")
+    return SigningKey(key.private_bytes_raw())

@@ -1,0 +1,107 @@
+"""One replica of a local cluster: core and front ends in one process group, started again when it ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from haproxy.render import ReplicaAddress
+from replica.local.process import Command, ManagedProcess
+
+STOP_GRACE_S = 10.0  # a step-down is much shorter; then it is killed
+RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does not slow down the peer that takes over
+CONFIGURATION_EXIT = 2  # of `notary replica`: starting it again would not help
+
+Say = Callable[[str, str], None]
+"""Takes the name of a part of the cluster and what is to be told of it."""
+
+
+class ReplicaProcess:
+    """Runs `notary replica` and keeps it running. Faults on purpose are for tests, the demo and the bench."""
+
+    def __init__(self, address: ReplicaAddress, config_path: Path, folder: Path, say: Say) -> None:
+        argv = [sys.executable, "-m", "replica.cli", "replica", "--config", str(config_path), "--name", address.name]
+        self.address = address
+        self.log_path = folder / "replica.log"
+        self.restart_pause_s = RESTART_PAUSE_S
+        self.on_start: Callable[[], None] = lambda: None  # called after each start: the process id is another one
+        self._process = ManagedProcess(Command(name=address.name, argv=argv, log_path=self.log_path))
+        self._say = say
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the replica."""
+        return self.address.name
+
+    @property
+    def pid(self) -> int:
+        """Process id of the core, also the id of the group."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """True while there is a core, also a frozen one."""
+        return self._process.running
+
+    def start(self) -> None:
+        """Start it, and start it again whenever it ends by itself. Nothing happens if it is being kept already."""
+        if self._keeper is None or self._keeper.done():
+            self._process.start()
+            self.on_start()
+            self._keeper = asyncio.create_task(self._keep(), name=f"keep_{self.name}")
+
+    async def stop(self) -> None:
+        """Stop it in order, by SIGTERM, and leave it down. May be repeated."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        await self._process.stop(STOP_GRACE_S)
+
+    def kill_group(self) -> None:
+        """SIGKILL for core and front ends at once, as if the machine died. It comes back after `restart_pause_s`."""
+        self._process.signal_group(signal.SIGKILL)
+
+    def kill_core(self) -> None:
+        """SIGKILL for the core alone; its front ends must end by themselves. It comes back after `restart_pause_s`."""
+        self._process.signal_leader(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM: an orderly step-down and end. It comes back after `restart_pause_s`."""
+        self._process.signal_leader(signal.SIGTERM)
+
+    def freeze_core(self) -> None:
+        """SIGSTOP for the core alone: it holds on to everything and does nothing, while front ends go on."""
+        self._process.signal_leader(signal.SIGSTOP)
+
+    def freeze_group(self) -> None:
+        """SIGSTOP for core and front ends, as if the machine hung."""
+        self._process.signal_group(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT for whatever is frozen."""
+        self._process.signal_group(signal.SIGCONT)
+
+    def log_tail(self) -> str:
+        """The last lines of its log."""
+        return self._process.log_tail()
+
+    async def _keep(self) -> None:
+        while True:
+            code = await self._process.wait()
+            await self._process.kill()  # what is left of the group
+            if code == CONFIGURATION_EXIT:
+                self._say(self.name, f"cannot run, a person is needed; the end of {self.log_path}:\n{self.log_tail()}")
+                return
+            self._say(self.name, f"{_how_it_ended(code)}; starts again in {self.restart_pause_s:g} s")
+            await asyncio.sleep(self.restart_pause_s)
+            self._process.start()
+            self.on_start()
+
+
+def _how_it_ended(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

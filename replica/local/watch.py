@@ -1,0 +1,34 @@
+"""Tells what happens to the replicas of a cluster as it happens: who turns active, who follows, who is down."""
+
+from __future__ import annotations
+
+import asyncio
+
+from replica.local.cluster import LocalCluster
+from replica.local.health import ReplicaHealth
+from replica.local.replica import Say
+
+WATCH_INTERVAL_S = 0.2
+
+
+async def watch_roles(cluster: LocalCluster, say: Say) -> None:
+    """Tell each change, for ever; first how it is now."""
+    told: dict[str, str] = {}
+    while True:
+        for name, health in (await cluster.healths()).items():
+            now = describe(health)
+            if told.get(name) != now:
+                say(name, now)
+                told[name] = now
+        await asyncio.sleep(WATCH_INTERVAL_S)
+
+
+def describe(health: ReplicaHealth | None) -> str:
+    """What a replica is at this moment, in a few words."""
+    if health is None:
+        return "does not answer"
+    if health.active:
+        return f"ACTIVE, epoch {health.epoch}"
+    if health.role == "passive":
+        return "passive, ready" if health.ready else "passive, not ready yet"
+    return health.role.replace("_", " ")
