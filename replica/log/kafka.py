@@ -306,6 +306,9 @@ def _producer_config(settings: KafkaSettings, on_delivery: DeliveryFailures) -> 
     return client_config(settings) | {
         "acks": "all",
         "enable.idempotence": False,
+        # One request on its way at a time: what is appended meanwhile goes together, so that batches grow with the load
+        # and a lone record waits for nothing; retries keep the order; a purge leaves at most one request on the wire.
+        "max.in.flight.requests.per.connection": 1,
         "linger.ms": settings.append_linger_s * 1_000,
         "compression.type": settings.compression,
         "message.max.bytes": MESSAGE_MAX_BYTES,

@@ -89,7 +89,10 @@ class KafkaSettings(BaseModel):
         5.0, description="The client gives a record up that no broker has acknowledged by then; retries are included."
     )
     append_linger_s: float = Field(
-        0.0, ge=0, le=0.1, description="How long the client waits for more records before it sends; costs latency."
+        0.0,
+        ge=0,
+        le=0.1,
+        description="How long the client waits for more records before it sends. Costs latency; saves broker time.",
     )
     append_queue_max: int = Field(50_000, ge=1, description="Records not yet acknowledged; past it, appends fail.")
     append_queue_max_mib: int = Field(64, ge=1, le=2_048, description="The same, in MiB.")

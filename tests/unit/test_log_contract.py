@@ -115,13 +115,13 @@ class LogContract:
             reading = asyncio.create_task(reader.read(500, READ_WAIT_S))
             await asyncio.sleep(0)
             reading.cancel()
-            await topic_under_test.put(*numbered(2, start=2 * number))
+            await topic_under_test.put(*numbered(7, start=7 * number))
             try:
                 seen += await reading
             except asyncio.CancelledError:
                 cancelled_count += 1
-        seen += await read_all(reader, 10 - len(seen), max_records=3)
-        assert seen == list(enumerate(numbered(10)))
+        seen += await read_all(reader, 35 - len(seen), max_records=3)
+        assert seen == list(enumerate(numbered(35)))
         assert cancelled_count > 0
         await log.close()
 

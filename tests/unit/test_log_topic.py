@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
+from confluent_kafka.admin import ListOffsetsResultInfo
 from pydantic import ValidationError
 
 from replica.log.librdkafka import TopicMissing, meaning_of
 from replica.log.settings import KafkaSecurity, KafkaSettings
-from replica.log.topic import MESSAGE_MAX_BYTES, TopicFacts, refuse_unsafe, violations
+from replica.log.topic import MESSAGE_MAX_BYTES, TopicAdmin, TopicFacts, refuse_unsafe, violations
 from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable
 
 SAFE = {
@@ -89,6 +91,24 @@ def test_an_error_is_refused_or_tried_again(code: int, kind: type[Exception]) ->
     error = meaning_of(KafkaError(code), "reading")
     assert type(error) is kind
     assert "reading" in str(error)
+
+
+class SilentLeader:
+    """An AdminClient whose broker does not answer in time: it then reports an invalid offset, and no error."""
+
+    def list_offsets(self, asked: dict[TopicPartition, object], **_: object) -> dict[TopicPartition, Future[object]]:
+        future: Future[object] = Future()
+        future.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
+        return dict.fromkeys(asked, future)
+
+
+async def test_no_answer_is_not_taken_for_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: silence is no empty log. Method: a client that says what librdkafka says of a frozen leader."""
+    admin = TopicAdmin(KafkaSettings(bootstrap_servers="a:1"))
+    monkeypatch.setattr(admin, "_client", SilentLeader)
+    for ask in (admin.end_offset, admin.first_offset):
+        with pytest.raises(LogUnavailable, match="did not answer"):
+            await ask()
 
 
 def secret_file(folder: Path, mode: int = 0o600) -> Path:
