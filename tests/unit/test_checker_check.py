@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from hashlib import sha256
 
 import msgspec
 import pytest
@@ -12,14 +13,15 @@ from nacl.signing import SigningKey
 from replica.checker.check import Scope, check, receipt_verifier
 from replica.checker.completions import CompletionRow, completions_of
 from replica.checker.findings import FindingCode, Findings, Report
-from replica.checker.history import Event, Invoke, Ok, Refused, Unknown, invoke_submission
+from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Unknown, invoke_submission
 from replica.checker.judge import ReferenceJudge
 from replica.notary.canonical import content_digest
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.receipts import make_receipts, signature_holds
-from replica.notary.requests import Request
+from replica.notary.records import SettledCommand
+from replica.notary.requests import Request, format_state_ref
 from tests.unit.checker_world import good_world
-from tests.unit.notary_logs import LogMaker, request_of, settled, submission_of, tx
+from tests.unit.notary_logs import PARTY, LogMaker, request_of, settled, submission_of, tx
 
 ONE, TWO = request_of(1, (1,)), request_of(2, (2,))
 
@@ -94,6 +96,60 @@ def test_what_is_older_than_the_history_needs_no_operation() -> None:
     assert conflicts == {"RECORD_FROM_NOWHERE": 1}
     assert check([_sent(0, 10, loser)], _log(ONE, loser), scope=Scope(first_offset=2)).findings == []
     assert check([_sent(0, 10, loser)], _log(ONE, loser), scope=Scope(complete=False)).findings == []
+
+
+def test_a_conflict_needs_a_winner_that_somebody_sent() -> None:
+    """Goal: I3. Method: a refusal whose winner is in no history, inside and outside what the history covers."""
+    loser = request_of(3, (1,))
+    conflict = (ConflictText(format_state_ref(ONE.inputs[0]), sha256(ONE.tx_id).hexdigest(), "input"),)
+    history = [_sent(0, 10, loser), Refused("p", 0, 20, "STATE_CONFLICT", 2, conflict)]
+    assert _codes(check(history, _log(ONE, loser))) == {"WINNER_FROM_NOWHERE", "RECORD_FROM_NOWHERE"}
+    assert check(history, _log(ONE, loser), scope=Scope(first_offset=2)).findings == []
+    assert check(history, _log(ONE, loser), scope=Scope(complete=False)).findings == []
+
+
+def test_an_answer_must_rest_on_the_record_of_its_own_submission() -> None:
+    """Goal: answers are matched by submission, not by transaction id. Method: another command, another content."""
+    other_content = request_of(1, (7,))
+    history = [_sent(0, 10, ONE, "a"), _ok(0, 20, ONE, 1)]
+    scope = Scope(complete=False)
+    assert check(history, _log(ONE, command="a"), scope=scope).findings == []
+    assert _codes(check(history, _log(ONE, command="b"), scope=scope)) == {"WRONG_RECORD"}
+    assert _codes(check(history, _log(other_content, command="a"), scope=scope)) == {"WRONG_RECORD"}
+
+
+def test_a_recalled_success_names_the_first_record_its_content_and_a_later_epoch() -> None:
+    """Goal: look-ups and duplicates are answers like others. Method: other offset, digest, epoch."""
+    maker = LogMaker()
+    maker.barrier(1)
+    maker.barrier(2)
+    maker.submit(ONE, command="a")
+    maker.submit(ONE, command="b")
+
+    def codes(**changes: object) -> set[str]:
+        found = Ok("q", 0, 50, content_digest(ONE).hex(), 2, epoch=2, replica="R2")
+        look_up = [Invoke("q", 0, 40, ONE.tx_id.hex()), msgspec.structs.replace(found, **changes)]
+        return _codes(check([_sent(0, 10, ONE, "a"), _sent(1, 11, ONE, "b"), *look_up], maker.log))
+
+    assert codes() == set()
+    assert codes(log_offset=3) == {"WRONG_OFFSET"}
+    assert codes(log_offset=1) == {"LOST_ANSWER"}
+    assert codes(content_digest="ab" * 32) == {"WRONG_DIGEST"}
+    assert codes(epoch=1, replica="R1") == {"PASSIVE_ANSWERED"}
+    assert codes(replica="R1") == {"PASSIVE_ANSWERED"}
+
+
+def test_what_is_settled_must_have_been_open() -> None:
+    """Goal: nothing is rejected that was answered. Method: settle an open command, and one that was answered."""
+    maker = LogMaker()
+    maker.barrier(1)
+    maker.submit(ONE, command="a")
+    maker.settle(SettledCommand("user", "a", (PARTY,), "submission", ONE.tx_id, content_digest(ONE)))
+    answered = [_sent(0, 10, ONE, "a"), _ok(0, 20, ONE, 1)]
+    again = [*answered, _sent(1, 30, ONE, "a")]
+    assert _codes(check(answered, maker.log)) == {"RECORD_FROM_NOWHERE", "COMMAND_SETTLED_WRONGLY"}
+    assert _codes(check(again, maker.log)) == {"COMMAND_SETTLED_WRONGLY"}
+    assert check(again, maker.log, scope=Scope(deduplication_us=1)).findings == []
 
 
 def test_histories_without_commands_are_matched_by_content() -> None:
