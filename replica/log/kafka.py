@@ -73,7 +73,11 @@ class KafkaLog:
             raise LogRefused(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
         reader = KafkaReader(self._settings, start_offset, self._confirm_identity, self._open.discard)
         self._open.add(reader)
-        await reader.start()
+        try:
+            await reader.start()
+        except BaseException:
+            await reader.close()
+            raise
         return reader
 
     async def open_writer(self) -> KafkaWriter:

@@ -85,7 +85,7 @@ def meaning_of(error: KafkaError, doing: str) -> NotaryError:
     """What an error means to us: LogRefused or TopicMissing when offset or topic are gone, else LogUnavailable."""
     detail = f"{doing}: {error.name()}, {error.str()}"
     if error.code() in _NO_TOPIC:
-        return TopicMissing(detail)
+        return TopicMissing(f"{detail}. Create it if this notary is new; if not, its records must be restored first")
     return LogRefused(detail) if error.code() in _GONE else LogUnavailable(detail)
 
 

@@ -167,6 +167,7 @@ async def test_a_missing_topic_is_refused_and_not_created(kafka_broker: KafkaClu
             with pytest.raises(LogRefused, match="mistyped") as refused:
                 await call()
             assert refused.value.code is Code.TOPIC_UNSAFE
+            assert "must be restored" in refused.value.detail
 
 
 # ---- faults ----
