@@ -47,7 +47,7 @@ def submission(
     command_id: str | None = None,
     submission_id: str = "s",
 ) -> Submission:
-    """A submission whose command id is its transaction's number unless one is given; the signature is not checked here."""
+    """A submission whose command id is its transaction's number unless one is given; no signature is checked here."""
     request = make_request(name_of(tx), list(inputs), list(references), window, PARTY)
     return Submission(
         encode_request(request), b"k" * 32, b"s" * 64, "user", command_id or f"c{tx}", (PARTY,), submission_id
