@@ -6,8 +6,9 @@ import sys
 
 import typer
 
-from replica.cli import replica, status, up
+from replica.cli import check, replica, status, up
 from replica.cli.common import EXIT_FAILED, err, show_error
+from replica.cli.demo import command as demo
 from replica.notary.errors import NotaryError
 
 _HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
@@ -26,7 +27,9 @@ app = typer.Typer(
 )
 
 app.command("up", rich_help_panel=_LOCAL)(up.run_cluster)
+app.command("demo", rich_help_panel=_LOCAL)(demo.run_demo)
 app.command("status", rich_help_panel=_LOCAL)(status.show)
+app.command("check", rich_help_panel=_CHECK)(check.check_history)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
 
 

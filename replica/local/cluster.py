@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -285,6 +286,28 @@ class LocalCluster:
         ).write(self.folder)
         for replica in self.replicas.values():
             replica.on_start = self._write_run_file
+
+
+async def remove_cluster(folder: Path) -> bool:
+    """Delete everything that a cluster keeps in a folder; False if there is no such folder.
+
+    Raises ServerFailed, and deletes nothing, when its cluster runs, or when the folder is not a cluster's.
+    """
+    if not _is_cluster(folder):
+        return False
+    release = _lock(folder / LOCK_NAME)
+    try:
+        await PostgresServer(folder / "postgres", 1).remove()  # its data may be elsewhere; the port is not used
+        shutil.rmtree(folder)
+    finally:
+        release()
+    return True
+
+
+def _is_cluster(folder: Path) -> bool:
+    if folder.exists() and not (folder / LOCK_NAME).exists():
+        raise ServerFailed(f"{folder} was not made by `notary up` or `notary demo`: move it away")
+    return folder.exists()
 
 
 def _lock(path: Path) -> Callable[[], None]:

@@ -1,0 +1,168 @@
+"""`notary check`: reread the log, judge it again, and compare every answer of a history and every completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from replica.cli.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    JsonOption,
+    find_config,
+    load,
+    make_table,
+    out,
+    print_json,
+    quiet_libraries,
+)
+from replica.cli.status import ConfigChoice
+
+if TYPE_CHECKING:
+    from replica.checker.completions import CompletionRow
+    from replica.checker.findings import Report
+    from replica.checker.history import Event
+    from replica.config import Config
+    from replica.store.export import Export
+
+HistoriesArgument = Annotated[
+    list[Path], typer.Argument(help="JSON lines of what clients sent and were told (docs/formats.md).", exists=True)
+]
+FirstOption = Annotated[
+    int, typer.Option("--first-offset", min=0, help="Records below this log offset are older than the history.")
+]
+PartialOption = Annotated[
+    bool, typer.Option("--partial", help="Clients that are not in the history used the notary at the same time.")
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--notary-key", help="The notary's public key in hexadecimal; else its key file's.")
+]
+
+
+def check_history(
+    histories: HistoriesArgument,
+    *,
+    config: ConfigChoice = None,
+    first_offset: FirstOption = 0,
+    partial: PartialOption = False,
+    notary_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every answer in a history, and every completion, against the log itself.
+
+    The log is read from its start and judged by the reference judge, which shares no code with the notary's rules.
+    Exit code 0: nothing is wrong. 1: findings, or the check could not be made.
+    """
+    quiet_libraries()
+    settings = load(find_config(config))
+    began_s = monotonic()
+    report = _check(settings, histories, first_offset, not partial, _public_key(settings, notary_key))
+    took_s = monotonic() - began_s
+    if as_json:
+        print_json(document(report, took_s))
+    else:
+        _print(report, took_s)
+    raise typer.Exit(EXIT_FAILED if report.counts else EXIT_OK)
+
+
+def _check(config: Config, histories: list[Path], first_offset: int, complete: bool, key: bytes) -> Report:
+    from replica.checker.check import Scope, check, receipt_verifier
+    from replica.local.topic_reader import read_topic
+    from replica.store.export import export_completions
+
+    with export_completions(config.conninfo()) as export:
+        scope = Scope(
+            first_offset=first_offset,
+            complete=complete,
+            deduplication_us=_deduplication_us(config, export),
+            published_offset=export.published_offset,
+        )
+        return check(
+            _events(histories),
+            read_topic(config.kafka, export.topic_id),
+            completions=_completions(export),
+            verify=receipt_verifier(key),
+            scope=scope,
+        )
+
+
+def _deduplication_us(config: Config, export: Export) -> int | None:
+    """The period, unless the whole life of the notary lies within it: then every repeat counts."""
+    period_us = int(config.core.deduplication_max_s * 1_000_000)
+    return None if export.age_us is None or export.age_us < period_us else period_us
+
+
+def _completions(export: Export) -> Iterator[CompletionRow]:
+    import msgspec
+
+    from replica.checker.completions import CompletionRow
+
+    for ledger_offset, completion in export.rows:
+        yield CompletionRow(ledger_offset, *msgspec.structs.astuple(completion))
+
+
+def _events(histories: list[Path]) -> Iterator[Event]:
+    from replica.checker.history import read_history
+
+    with ExitStack() as stack:
+        for path in histories:
+            yield from read_history(stack.enter_context(path.open("rb")), str(path))
+
+
+def _public_key(config: Config, given: str | None) -> bytes:
+    from replica.core.signer import load_signer
+    from replica.notary.errors import BadRequest, ConfigError
+
+    if given is None:
+        return load_signer(config.notary_key_file).public_key
+    from replica.notary.documents import bytes_from_hex
+
+    try:
+        return bytes_from_hex("--notary-key", given, 32)
+    except BadRequest as error:
+        raise ConfigError(error.detail) from None
+
+
+def document(report: Report, took_s: float) -> dict[str, Any]:
+    """The report as JSON: `clean`, findings with their evidence, and how much was looked at."""
+    import msgspec
+
+    findings = [
+        {"code": finding.code.name, "message": finding.message, "evidence": finding.evidence}
+        for finding in report.findings
+    ]
+    return {
+        "clean": not report.counts,
+        "findings": findings,
+        "counts": report.counts,
+        "summary": msgspec.to_builtins(report.summary),
+        "took_s": round(took_s, 3),
+    }
+
+
+def _print(report: Report, took_s: float) -> None:
+    summary = report.summary
+    table = make_table("checked", ">count")
+    for name, count in [
+        ("records of the log", summary.records),
+        ("operations of the history", summary.operations),
+        *((f"  answered {code}", count) for code, count in sorted(summary.answers.items())),
+        ("receipts verified", summary.receipts),
+        ("completions compared", summary.completions),
+        *((f"void records, {reason}", count) for reason, count in sorted(summary.voids.items())),
+        ("epochs in force", len(summary.epochs)),
+    ]:
+        table.add_row(name, f"{count:,}")
+    out.print(table)
+    for finding in report.findings:
+        out.print(f"[bold red]{finding.code.name}[/]: {finding.message}")
+        out.print(f"  {finding.evidence}", markup=False)
+    verdict = "[bold green]nothing is wrong[/]"
+    if report.counts:
+        verdict = f"[bold red]{sum(report.counts.values())} findings[/]"
+    out.print(f"\n{verdict}, after {took_s:.1f} s")

@@ -1,0 +1,136 @@
+"""The command `notary demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from replica.cli.common import DATA_FOLDER, EXIT_FAILED, EXIT_OK, out, run, say
+from replica.cli.up import show_where
+
+if TYPE_CHECKING:
+    from replica.cli.demo.report import DemoReport
+    from replica.cli.demo.requests import RequestFile
+    from replica.local.cluster import LocalCluster
+
+FOLDER = DATA_FOLDER / "demo"
+HISTORY_NAME = "history.jsonl"
+PUBLISHED_MAX_S = 30.0
+
+ExitOption = Annotated[bool, typer.Option("--exit", help="End after the report instead of serving until Ctrl-C.")]
+RequestsOption = Annotated[
+    Path | None,
+    typer.Option("--requests", envvar="NOTARY_REQUESTS", help="Requests to notarise: .jsonl, or compressed by gzip."),
+]
+JsonFileOption = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.", dir_okay=False)]
+
+
+def run_demo(*, leave: ExitOption = False, requests: RequestsOption = None, json_file: JsonFileOption = None) -> None:
+    """See it all: notarise real requests, spend them twice, kill the active replica, and have every answer checked.
+
+    Brings up a cluster of three replicas in data/demo, anew each time, and keeps it running afterwards. Exit code 0
+    when nothing was lost and nothing was wrong, else 1.
+    """
+    from replica.cli.demo.requests import find_requests
+
+    found = find_requests(requests)  # a mistake in the file is told before anything is started
+    say("requests", f"{len(found.requests):,} from {found.origin}" + _left_out(found))
+    clean: list[bool] = []
+    try:
+        run(_demo(found, leave, json_file, clean))
+    except KeyboardInterrupt:
+        if not clean:
+            raise
+        say("notary", "stopped")
+    raise typer.Exit(EXIT_OK if all(clean) else EXIT_FAILED)
+
+
+async def _demo(requests: RequestFile, leave: bool, json_file: Path | None, clean: list[bool]) -> None:
+    from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+    from replica.local.watch import watch_roles
+
+    if await remove_cluster(FOLDER):
+        say("demo", f"the cluster of the last demo, {FOLDER}, was removed")
+    async with LocalCluster(ClusterSettings(folder=FOLDER), say) as cluster:
+        watching = asyncio.create_task(watch_roles(cluster, say))
+        try:
+            report = await _play(cluster, requests)
+            _tell(report, json_file)
+            clean.append(report.clean)
+            if not leave:
+                show_where(cluster)
+                await watching
+        finally:
+            watching.cancel()
+
+
+def _tell(report: DemoReport, json_file: Path | None) -> None:
+    out.print()
+    report.print(out)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.document(), indent=2) + "\n")
+
+
+async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
+    """All phases, one after the other, and the check."""
+    from replica.checker.history import HistoryWriter
+    from replica.cli.demo.kill import kill_the_active, wait_for_return
+    from replica.cli.demo.phases import Phases
+    from replica.cli.demo.report import DemoReport
+    from replica.local.recording import RecordingClient
+
+    path = cluster.folder / HISTORY_NAME
+    with path.open("wb") as stream:
+        async with RecordingClient(cluster.endpoint, HistoryWriter(stream), "demo") as client:
+            phases = Phases(client, cluster.parties, requests.requests)
+            done = [await phases.notarise(say), await phases.resubmit(say)]
+            done += [await phases.double_spend(say), await phases.reuse_ids(say)]
+            killed = await kill_the_active(cluster, client, cluster.parties, say)
+            done.append(await phases.look_up(say))
+            await wait_for_return(cluster, killed.killed)
+    await _wait_until_published(cluster)
+    say("check", f"another process rereads topic {cluster.topic} from its start and checks every answer ever given")
+    check = await _check(cluster, path)
+    return DemoReport(version("replicated-notary"), requests, tuple(done), killed, check)
+
+
+async def _wait_until_published(cluster: LocalCluster) -> None:
+    """Completions follow the answers a moment later; the check shall see all of them."""
+    from replica.local.process import ServerFailed, until
+    from replica.store.status import read_status
+
+    async def published() -> bool:
+        active = await cluster.active()
+        health = None if active is None else (await cluster.healths())[active.name]
+        status = await read_status(cluster.conninfo)
+        return health is not None and status.in_flight == 0 and status.published_offset >= health.applied_offset
+
+    try:
+        async with asyncio.timeout(PUBLISHED_MAX_S):
+            await until(published)
+    except TimeoutError:
+        raise ServerFailed(f"completions are not published {PUBLISHED_MAX_S:g} s after the last answer") from None
+
+
+async def _check(cluster: LocalCluster, history: Path) -> dict[str, Any]:
+    """What `notary check` says, in a process of its own."""
+    from replica.local.process import ServerFailed
+
+    argv = [sys.executable, "-m", "replica.cli", "check", str(history), "--config", str(cluster.config_path), "--json"]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await process.communicate()
+    try:
+        found: dict[str, Any] = json.loads(printed)
+    except ValueError:
+        raise ServerFailed(f"notary check ended with code {process.returncode} and no report") from None
+    return found
+
+
+def _left_out(found: RequestFile) -> str:
+    return f"; {found.left_out:,} left out that repeat an id or an input" if found.left_out else ""

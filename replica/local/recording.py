@@ -1,0 +1,151 @@
+"""A client that keeps on until each answer is final, and writes down all it sent and was told, for the checker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic_ns
+from types import TracebackType
+from typing import Self, TypeVar
+
+from ledger_api.client import NotaryClient, Result, RetryPolicy
+from replica.checker.history import (
+    ConflictText,
+    Event,
+    HistoryWriter,
+    Invoke,
+    Ok,
+    Refused,
+    Unknown,
+    invoke_submission,
+)
+from replica.notary import answers
+from replica.notary.canonical import decode_request
+from replica.notary.receipts import receipt_to_document
+from replica.notary.requests import Submission, format_state_ref
+from replica.notary.rules import Usage
+
+ONE_ATTEMPT = RetryPolicy(deadline_s=0.0, attempt_max_s=3.0)  # each attempt is an operation of the history
+DEFAULT_POLICY = RetryPolicy(deadline_s=30.0, delay_max_s=0.25)
+
+Asked = TypeVar("Asked", Submission, bytes)
+
+
+class RecordingClient:
+    """Use it as `async with RecordingClient(endpoint, history, "demo") as client`.
+
+    `process` names this client in the history: no other client of the same history may have the name. Times are this
+    host's monotonic clock.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        history: HistoryWriter,
+        process: str,
+        policy: RetryPolicy = DEFAULT_POLICY,
+        *,
+        connections_max: int = 100,
+    ) -> None:
+        self._client = NotaryClient(endpoint, ONE_ATTEMPT, connections_max=connections_max)
+        self._history = history
+        self._process = process
+        self._policy = policy
+        self._operations = itertools.count()
+        self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
+        self.on_answer: Callable[[Result, int], None] = lambda result, at_ns: None  # called for each attempt's answer
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def submit(self, submission: Submission) -> Result:
+        """Submit one until its answer is final; a NotNow when the policy's deadline came first."""
+        return (await self._until_final([submission], self._submit_one))[0]
+
+    async def submit_batch(self, submissions: Sequence[Submission]) -> list[Result]:
+        """Submit several in one call; those without a final answer are sent again. Results in order."""
+        return await self._until_final(list(submissions), self._client.submit_batch)
+
+    async def look_up(self, tx_id: bytes) -> Result:
+        """Ask whether a transaction was notarised until the answer is final."""
+        return (await self._until_final([tx_id], self._look_up_one))[0]
+
+    async def _submit_one(self, submissions: list[Submission]) -> list[Result]:
+        return [await self._client.submit(submissions[0])]
+
+    async def _look_up_one(self, tx_ids: list[bytes]) -> list[Result]:
+        return [await self._client.look_up(tx_ids[0])]
+
+    async def _until_final(
+        self, asked: list[Asked], ask: Callable[[list[Asked]], Awaitable[list[Result]]]
+    ) -> list[Result]:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._policy.deadline_s
+        results: dict[int, Result] = {}
+        missing = list(range(len(asked)))
+        for attempt in itertools.count():
+            answered = await self._attempt([asked[place] for place in missing], ask)
+            results.update(zip(missing, answered, strict=True))
+            told_s = [answer.retry_after_s for answer in answered if isinstance(answer, answers.NotNow)]
+            missing = [place for place in missing if isinstance(results[place], answers.NotNow)]
+            delay_s = self._policy.delay_s(attempt, max(told_s, default=0.0), self._random())
+            if not missing or loop.time() + delay_s > deadline_s:
+                break
+            await asyncio.sleep(delay_s)
+        return [results[place] for place in range(len(asked))]
+
+    async def _attempt(self, asked: list[Asked], ask: Callable[[list[Asked]], Awaitable[list[Result]]]) -> list[Result]:
+        """Ask once and write down what was asked and answered; a cancelled attempt stays open in the history."""
+        numbers = [next(self._operations) for _ in asked]
+        for number, one in zip(numbers, asked, strict=True):
+            self._history.write(self._invocation(number, one))
+        answered = await ask(asked)
+        at_ns = monotonic_ns()
+        for number, answer in zip(numbers, answered, strict=True):
+            self._history.write(event_of(self._process, number, at_ns, answer))
+            self.on_answer(answer, at_ns)
+        return answered
+
+    def _invocation(self, number: int, asked: Submission | bytes) -> Invoke:
+        if isinstance(asked, bytes):
+            return Invoke(self._process, number, monotonic_ns(), asked.hex())
+        request, _ = decode_request(asked.request)
+        return invoke_submission(self._process, number, monotonic_ns(), request, asked)
+
+
+def event_of(process: str, number: int, at_ns: int, answer: Result) -> Event:
+    """What an answer is in a history."""
+    match answer:
+        case answers.Notarised():
+            return Ok(
+                process,
+                number,
+                at_ns,
+                answer.content_digest.hex(),
+                answer.log_offset,
+                answer.record_offset,
+                answer.duplicate,
+                receipt_to_document(answer.receipt),
+            )
+        case answers.NotNow():
+            return Unknown(process, number, at_ns, answer.code)
+        case answers.Refused():
+            conflicts = tuple(
+                ConflictText(
+                    format_state_ref(found.state),
+                    found.consumed_by_hash.hex(),
+                    "input" if found.usage is Usage.INPUT else "reference",
+                )
+                for found in answer.conflicts
+            )
+            return Refused(process, number, at_ns, answer.code, answer.record_offset, conflicts, answer.judged_us)
+        case _:  # a problem for which the request never reached the notary
+            return Refused(process, number, at_ns, answer.code)

@@ -1,0 +1,38 @@
+"""Reads a request log from its start to its present end, for tools that judge it again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from replica.log.kafka import KafkaLog
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import LogRefused, LogUnavailable
+
+READ_MAX_RECORDS = 5_000
+READ_WAIT_S = 10.0
+
+
+def read_topic(settings: KafkaSettings, topic_id: str | None) -> Iterator[tuple[int, bytes]]:
+    """Every record up to the end that the log has when reading begins, as (offset, value).
+
+    For code without an event loop. `topic_id`: the identity that the log must have, None for any. Raises LogRefused
+    when it is another log or has lost its beginning, and LogUnavailable.
+    """
+    with asyncio.Runner() as runner:
+        log = KafkaLog(settings)
+        try:
+            found = runner.run(log.check())
+            if topic_id not in (None, found):
+                raise LogRefused(f"the database belongs to topic id {topic_id}, the log's is {found}")
+            end = runner.run(log.end_offset())
+            reader = runner.run(log.open_reader(0))
+            offset = -1
+            while offset < end - 1:
+                records = runner.run(reader.read(READ_MAX_RECORDS, READ_WAIT_S))
+                if not records:
+                    raise LogUnavailable(f"no record behind offset {offset} within {READ_WAIT_S} s")
+                yield from records
+                offset = records[-1][0]
+        finally:
+            runner.run(log.close())

@@ -1,0 +1,68 @@
+"""Reads all completions for an audit, on a connection of its own, page by page: no long snapshot, nobody is held up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import psycopg
+
+from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.store.interface import Completion
+from replica.store.postgres import named_statement
+
+PAGE_ROWS = 5_000
+_CONNECT_MAX_S = 5
+_STATEMENT_MAX_S = 60
+
+
+class Export(msgspec.Struct, frozen=True):
+    """The completions that were published when the export began, by ledger offset; `rows` can be read once.
+
+    They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`. `age_us` is how long ago the
+    first epoch was granted, in microseconds; None if none was.
+    """
+
+    topic_id: str | None
+    published_offset: int
+    ledger_end: int
+    age_us: int | None
+    rows: Iterator[tuple[int, Completion]]
+
+
+@contextmanager
+def export_completions(conninfo: str) -> Iterator[Export]:
+    """All that is published, while the context lasts. Raises StoreUnavailable and StoreMismatch, the rows as well."""
+    with _errors_named(), psycopg.connect(conninfo, autocommit=True, connect_timeout=_CONNECT_MAX_S) as connection:
+        connection.execute(b"SELECT set_config('statement_timeout', %s, false)", (f"{_STATEMENT_MAX_S}s",))
+        row = connection.execute(named_statement("export_status")).fetchone()
+        if row is None:
+            raise StoreMismatch("the database has no participant row")
+        topic_id, published_offset, ledger_end, age_us = row
+        yield Export(topic_id, published_offset, ledger_end, age_us, _rows(connection, ledger_end))
+
+
+def _rows(connection: psycopg.Connection[Any], ledger_end: int) -> Iterator[tuple[int, Completion]]:
+    """Rows never change once they are published, so pages fit together."""
+    after = -1
+    statement = named_statement("export_completions")
+    while True:
+        with _errors_named():
+            page = connection.execute(statement, (after, ledger_end, PAGE_ROWS), binary=True).fetchall()
+        for ledger_offset, log_offset, change_id, user_id, command_id, act_as, *rest in page:
+            yield ledger_offset, Completion(log_offset, change_id, user_id, command_id, tuple(act_as), *rest)
+            after = ledger_offset
+        if len(page) < PAGE_ROWS:
+            return
+
+
+@contextmanager
+def _errors_named() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.UndefinedTable:
+        raise StoreMismatch("the database has no schema; run `notary store migrate`") from None
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"the completions could not be read: {error}") from None
