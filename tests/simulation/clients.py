@@ -1,0 +1,230 @@
+"""Clients behind a balancer: they submit, double-spend, repeat and look up, and keep what they were told as a history."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from replica.checker.history import (
+    ConflictText,
+    Event,
+    Invoke,
+    Ok,
+    Refused,
+    Unknown,
+    invoke_submission,
+)
+from replica.notary.answers import Answer, Notarised, NotNow
+from replica.notary.canonical import encode_request
+from replica.notary.receipts import receipt_to_document
+from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
+from tests.simulation.plan import START_US, Operation, Transaction
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_PARTY = "O=Sim, L=London, C=GB"
+_KEY, _SIGNATURE = bytes(32), bytes(64)  # front ends checked them before the core sees a submission
+_NOBODY = NotNow("NOT_ACTIVE", "no replica is up", 0.1)
+
+
+class Balancer:
+    """Sends clients to the replica whose health check passed last; hears of changes late."""
+
+    def __init__(self, world: World, check_s: float) -> None:
+        self._world = world
+        self._check_s = check_s
+        self._up: list[str] = []
+
+    async def run(self) -> None:
+        """Check for ever. A replica that does not answer is down after one more check."""
+        silent: set[str] = set()
+        while True:
+            up = []
+            for replica in self._world.replicas:
+                core = replica.core
+                if core is not None and core.process.stopped:
+                    if replica.name in self._up and replica.name not in silent:
+                        up.append(replica.name)
+                    silent.add(replica.name)
+                else:
+                    silent.discard(replica.name)
+                    if replica.claims_to_lead:
+                        up.append(replica.name)
+                        self._world.claims_changed(replica)
+            self._up = up
+            await asyncio.sleep(self._check_s)
+
+    def pick(self, client: Client) -> str:
+        """Where a request goes: empty when no replica is up."""
+        skies = self._world.skies
+        if skies.strikes_with(0.2 * skies.client_share):
+            name = skies.random.choice(self._world.replicas).name
+            skies.struck("wrong_replica", name)
+            return name
+        if client.sticks_to in self._up:
+            return client.sticks_to
+        return self._up[0] if self._up else ""
+
+
+class Content:
+    """The requests of a plan, made once."""
+
+    def __init__(self, transactions: tuple[Transaction, ...]) -> None:
+        self._transactions = transactions
+        self._made: dict[int, tuple[Request, bytes]] = {}
+
+    def request(self, number: int) -> tuple[Request, bytes]:
+        """A request and its canonical bytes."""
+        if number not in self._made:
+            planned = self._transactions[number]
+            window = None
+            if planned.from_s is not None or planned.until_s is not None:
+                window = TimeWindow(_wall_us(planned.from_s), _wall_us(planned.until_s))
+            request = make_request(
+                sha256(b"transaction %d" % planned.id).digest(),
+                [_state(number) for number in planned.inputs],
+                [_state(number) for number in planned.references],
+                window,
+                _PARTY,
+            )
+            self._made[number] = (request, encode_request(request))
+        return self._made[number]
+
+
+def _state(number: int) -> bytes:
+    return state_ref(sha256(b"issue %d" % (number // 3)).digest(), number % 3)
+
+
+def _wall_us(at_s: float | None) -> int | None:
+    return None if at_s is None else START_US + int(at_s * 1e6)
+
+
+class Client:
+    """One application: does its operations one after the other, each until its answer is final."""
+
+    def __init__(self, number: int, operations: tuple[Operation, ...], world: World) -> None:
+        self.name = f"c{number}"
+        self.sticks_to = ""
+        self.done = 0
+        self._operations = operations
+        self._world = world
+        self._attempts = 0
+
+    async def run(self) -> None:
+        """Do all operations."""
+        for operation in self._operations:
+            await asyncio.sleep(operation.think_s)
+            await self._do(operation)
+            self.done += 1
+
+    async def _do(self, operation: Operation) -> None:
+        missing = list(range(len(operation.transactions)))
+        attempt = 0
+        while missing:
+            attempt += 1
+            answers = await self._attempt(operation, missing, attempt)
+            missing = [place for place, answer in zip(missing, answers, strict=True) if isinstance(answer, NotNow)]
+            if attempt == operation.attempts_max:
+                return  # gave up; the outcome stays unknown to it
+            told_s = max([a.retry_after_s for a in answers if isinstance(a, NotNow)], default=0.0)
+            own_s = min(0.05 * 2.0 ** min(attempt, 5), 0.5)
+            if missing:
+                await asyncio.sleep(min(max(own_s, told_s), 2.0) * (1 + 0.5 * self._world.skies.random.random()))
+
+    async def _attempt(self, operation: Operation, places: list[int], attempt: int) -> list[Answer]:
+        """Send once; what was asked and told goes into the history."""
+        world = self._world
+        world.attempts += len(places)
+        numbers = range(self._attempts, self._attempts + len(places))
+        self._attempts += len(places)
+        now_ns = world.now_ns()
+        asked: list[Submission] | bytes
+        if operation.look_up:
+            request, _ = world.content.request(operation.transactions[0])
+            asked = request.tx_id
+            world.note(Invoke(self.name, numbers[0], now_ns, request.tx_id.hex()))
+        else:
+            asked = []
+            for place, number in zip(places, numbers, strict=True):
+                request, submission = self._submission(operation, place, attempt)
+                asked.append(submission)
+                world.note(invoke_submission(self.name, number, now_ns, request, submission))
+        name = world.balancer.pick(self)
+        world.story.tell(self.name, "ask", ops=f"{numbers[0]}+{len(places)}", to=name or "nobody", operation=operation)
+        answers = await self._exchange(name, asked, operation.answer_max_s, len(places))
+        for number, answer in zip(numbers, answers, strict=True):
+            self._told(number, answer, name)
+        return answers
+
+    async def _exchange(
+        self, name: str, asked: list[Submission] | bytes, answer_max_s: float, count: int
+    ) -> list[Answer]:
+        world, skies = self._world, self._world.skies
+        unknown: list[Answer] = [NotNow("OUTCOME_UNKNOWN", "no answer", 0.05)] * count
+        if not name:
+            return [_NOBODY] * count
+        await asyncio.sleep(skies.random.uniform(0.0002, 0.003))
+        core = world.replica(name).core
+        if core is None:
+            return unknown
+        try:
+            async with asyncio.timeout(answer_max_s):
+                if isinstance(asked, bytes):
+                    answers = [await core.link.look_up(asked)]
+                else:
+                    answers = await core.link.submit(asked)
+        except TimeoutError:
+            skies.struck("reply_too_late", name)
+            return unknown
+        late_s = 0.0
+        if skies.strikes_with(skies.client_share):
+            if skies.random.random() < 0.5:
+                skies.struck("reply_lost", name)
+                return unknown
+            skies.struck("reply_late", name)
+            late_s = 1.5 * skies.random.random()
+        await asyncio.sleep(skies.random.uniform(0.0002, 0.003) + late_s)
+        self.sticks_to = name
+        return answers
+
+    def _submission(self, operation: Operation, place: int, attempt: int) -> tuple[Request, Submission]:
+        request, raw = self._world.content.request(operation.transactions[place])
+        command = operation.command + place
+        submission_id = f"s{command}"
+        if operation.new_submission_id:
+            submission_id = f"s{command}-{self.name}-{self.done}-{attempt}"
+        return request, Submission(raw, _KEY, _SIGNATURE, "sim", f"c{command}", (_PARTY,), submission_id)
+
+    def _told(self, number: int, answer: Answer, name: str) -> None:
+        world, now_ns = self._world, self._world.now_ns()
+        who, epoch = world.who_told(answer, name)
+        code = "NOTARISED" if isinstance(answer, Notarised) else answer.code
+        world.story.tell(self.name, "told", op=number, code=code, by=who, offset=getattr(answer, "record_offset", None))
+        world.note(_event(answer, self.name, number, now_ns, who, epoch))
+
+
+def _event(answer: Answer, process: str, op: int, at_ns: int, who: str | None, epoch: int | None) -> Event:
+    if isinstance(answer, NotNow):
+        return Unknown(process, op, at_ns, answer.code)
+    if isinstance(answer, Notarised):
+        return Ok(
+            process,
+            op,
+            at_ns,
+            answer.content_digest.hex(),
+            answer.log_offset,
+            answer.record_offset,
+            answer.duplicate,
+            receipt_to_document(answer.receipt),
+            epoch,
+            who,
+        )
+    conflicts = tuple(
+        [
+            ConflictText(format_state_ref(c.state), c.consumed_by_hash.hex(), c.usage.value)  # type: ignore[arg-type]
+            for c in answer.conflicts
+        ]
+    )
+    return Refused(process, op, at_ns, answer.code, answer.record_offset, conflicts, answer.judged_us, epoch, who)

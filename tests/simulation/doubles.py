@@ -1,0 +1,455 @@
+"""The world of a replica, which misbehaves as the weather has it: database and lock server, request log, disk, clocks.
+
+Built on the product's own in-memory doubles. What travels goes on without its sender: a statement or a record that was
+sent by a process that was stopped or killed meanwhile arrives all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ha.election.settings import ElectionSettings
+from ha.lock.interface import DatabaseIdentity
+from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
+from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
+from replica.notary.errors import IndexUnreadable, LogUnavailable
+from replica.notary.position import Position
+from replica.store.interface import Completion
+from replica.store.memory import MemoryDatabase
+from tests.simulation.plan import START_US
+from tests.simulation.process import Process, current_process
+from tests.simulation.story import Story
+from tests.simulation.weather import Skies
+
+_T = TypeVar("_T")
+_RELEASE_KNOWN_S = 5.0  # a passive that saw a release on purpose may not have looked since
+
+
+class SimulatedClock:
+    """A machine's clocks: boot time runs at its own rate, the wall clock can be set."""
+
+    def __init__(self, rate: float = 1.0) -> None:
+        self.ahead_us = 0
+        self._rate = rate
+        self._loop = asyncio.get_running_loop()
+
+    def boottime_s(self) -> float:
+        return self._loop.time() * self._rate
+
+    def wall_us(self) -> int:
+        return START_US + int(self._loop.time() * 1e6) + self.ahead_us
+
+    async def sleep_s(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+
+
+# ---- the database ----
+
+
+class Tables(MemoryDatabase):
+    """The participant's tables, with the last commits remembered, so that a standby can have missed them."""
+
+    def __init__(self, story: Story, keeps_history: bool) -> None:
+        super().__init__()
+        self.published_ever: dict[int, Completion] = {}
+        self.contradictions: list[str] = []  # completions that were published otherwise before
+        self._story = story
+        self._keeps_history = keeps_history
+        self._history: deque[dict[str, Any]] = deque(maxlen=50)
+
+    def remember(self) -> None:
+        """Note the state before a statement, if it may be wanted."""
+        if self._keeps_history:
+            state = {key: copy(value) for key, value in vars(self).items() if not key.startswith("_")}
+            del state["published_ever"], state["contradictions"]
+            self._history.append(state)
+
+    def without_last(self, commits: int) -> Tables:
+        """A standby that missed so many commits."""
+        standby = Tables(self._story, self._keeps_history)
+        vars(standby).update({k: copy(v) for k, v in vars(self).items() if not k.startswith("_")})
+        standby.published_ever, standby.contradictions = self.published_ever, self.contradictions
+        if commits and self._history:
+            vars(standby).update({k: copy(v) for k, v in self._history[-min(commits, len(self._history))].items()})
+        return standby
+
+    def raise_epoch(self, above: int, replica: str) -> int:
+        epoch = super().raise_epoch(above, replica)
+        self._story.tell("database", "epoch", epoch=epoch, above=above, replica=replica)
+        return epoch
+
+    def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        start = len(self.completions)
+        end = super().publish(completions, position)
+        self._story.tell("database", "publish", count=len(completions), to=position.offset, ledger_end=end)
+        for at, completion in enumerate(completions, start + 1):
+            before = self.published_ever.setdefault(at, completion)
+            if before != completion:
+                self.contradictions.append(f"ledger offset {at} was {before}, now it is {completion}")
+        return end
+
+
+class DatabaseServer(MemoryLockServer):
+    """One Postgres server: lock, sessions, tables. Statements travel and are carried out without their client."""
+
+    def __init__(
+        self, skies: Skies, story: Story, tables: Tables, *, election: ElectionSettings, timeline: int = 1
+    ) -> None:
+        super().__init__(SimulatedClock(), lease_s=election.lease_s)
+        self.tables = tables
+        self.too_early: list[str] = []  # replicas that took the lock before its grace period was over
+        self._grace_s = 0.97 * election.grace_s  # clocks run at slightly different rates
+        self.identity = DatabaseIdentity("simulated", timeline)
+        self.processes: dict[int, Process | None] = {}
+        self._skies = skies
+        self._story = story
+        self._loop = asyncio.get_running_loop()
+        self._freed_at_s = self._loop.time()
+        self.held_by = ""
+        self._released_at_s = -1e9  # on purpose
+
+    def connect(self, name: str) -> int:
+        if self._skies.of(name).database_cut:
+            raise ConnectionGone("no route to the server")
+        pid = super().connect(name)
+        self.processes[pid] = current_process()
+        return pid
+
+    async def exchange(self, name: str, pid: int, statement: str, action: Callable[[], _T]) -> _T:
+        answer: asyncio.Future[_T] = self._loop.create_future()
+        request_s, answer_s = self._travel(name, statement)
+        if request_s is not None:
+            self._loop.call_later(request_s, self._arrive, name, pid, statement, action, answer, answer_s)
+        return await answer
+
+    def _travel(self, name: str, statement: str) -> tuple[float | None, float | None]:
+        """How long request and answer travel; None for what never arrives."""
+        random, share = self._skies.random, self._skies.of(name).database_share
+        request_s: float | None = random.uniform(0.0002, 0.003)
+        answer_s: float | None = random.uniform(0.0002, 0.003)
+        if self._skies.strikes_with(share):
+            what = random.choice(("statement_lost", "answer_lost", "statement_late", "answer_late"))
+            self._skies.struck(what, name)
+            self._story.tell(name, what, statement=statement)
+            late_s = random.choice((0.1, 0.5, 1.5, 4.0)) * random.random()
+            match what:
+                case "statement_lost":
+                    request_s = None
+                case "answer_lost":
+                    answer_s = None
+                case "statement_late":
+                    request_s = late_s
+                case _:
+                    answer_s = late_s
+        return request_s, answer_s
+
+    def _arrive(
+        self,
+        name: str,
+        pid: int,
+        statement: str,
+        action: Callable[[], Any],
+        answer: asyncio.Future[Any],
+        answer_s: float | None,
+    ) -> None:
+        if self._skies.of(name).database_cut:  # sent again until it gets through
+            self._loop.call_later(0.2, self._arrive, name, pid, statement, action, answer, answer_s)
+            return
+        error: Exception | None = None
+        result = None
+        self.tables.remember()
+        try:
+            result = self.carry_out(pid, action)
+        except Exception as raised:  # an answer, too
+            error = raised
+        if answer_s is not None:
+            self._loop.call_later(answer_s, self._answered, name, answer, result, error)
+
+    def _answered(self, name: str, answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+        if self._skies.of(name).database_cut:
+            self._loop.call_later(0.2, self._answered, name, answer, result, error)
+        elif answer.done():
+            pass
+        elif error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
+
+    def client_closed(self, name: str, pid: int) -> None:
+        """The word of it travels, too: behind what was sent before, and not at all while the way is cut."""
+        process = self.processes.get(pid)
+        if (process is None or process.alive) and not self._skies.of(name).database_cut:
+            self._loop.call_later(self._skies.random.uniform(0.003, 0.01), self.end, pid)
+
+    def try_lock(self, pid: int) -> bool:
+        was_free = self._holder is None
+        granted = super().try_lock(pid)
+        if granted and was_free:
+            now_s, name = self._loop.time(), self._backends[pid].name
+            waited = now_s - self._freed_at_s >= self._grace_s or now_s - self._released_at_s < _RELEASE_KNOWN_S
+            if not waited and name != self.held_by:
+                self.too_early.append(f"{name} took the lock {now_s - self._freed_at_s:.3f} s after it was interrupted")
+            self.held_by = name
+        return granted
+
+    def unlock(self, pid: int) -> None:
+        if self._holder == pid:
+            self._freed_at_s = self._released_at_s = self._loop.time()
+        super().unlock(pid)
+
+    def end(self, pid: int) -> None:
+        if self._holder == pid:
+            self._freed_at_s = self._loop.time()
+        super().end(pid)
+
+    def process_ended(self, process: Process, after_s: float) -> None:
+        """The kernel of a killed process closes its connections."""
+        for pid, owner in self.processes.items():
+            if owner is process:
+                self._loop.call_later(after_s, self.end, pid)
+
+    def sessions_of(self, name: str) -> list[int]:
+        """The sessions of a replica."""
+        return [pid for pid, backend in self._backends.items() if backend.name == name]
+
+    def holder(self) -> str:
+        """The replica that has the lock; empty when nobody has."""
+        owner = self.owner()
+        return "" if owner is None else owner.name
+
+
+class DatabaseSession(MemoryLockSession):
+    """A lock session that knows the tables of its server."""
+
+    def __init__(self, server: DatabaseServer, *, name: str, settings: ElectionSettings, clock: SimulatedClock) -> None:
+        super().__init__(server, name=name, settings=settings, clock=clock)
+        self.server = server
+
+
+# ---- the request log ----
+
+
+class Topic(MemoryTopic):
+    """The topic, telling what is stored in it."""
+
+    def __init__(self, story: Story) -> None:
+        super().__init__()
+        self._story = story
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def store(self, value: bytes) -> None:
+        self._story.tell("topic", "store", offset=self.end_offset, size=len(value), bytes=value[-24:])
+        super().store(value)
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            _finish(future)
+
+    async def wait_for_change(self, wait_s: float) -> None:
+        """Return when something happened, or after `wait_s`."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        timer = loop.call_later(wait_s, _finish, future)
+        try:
+            await future
+        finally:
+            timer.cancel()
+
+    @property
+    def values(self) -> list[bytes]:
+        """All records."""
+        return self._records
+
+
+class Wire(Delivery):
+    """How one writer's records travel: from its process' queue, then over a network that loses, repeats, holds back."""
+
+    def __init__(self, name: str, process: Process, skies: Skies, story: Story, linger_s: float) -> None:
+        self._name = name
+        self._process = process
+        self._skies = skies
+        self._story = story
+        self._linger_s = linger_s
+        self._loop = asyncio.get_running_loop()
+        self._purged = False
+        self._lands_at_s = 0.0
+
+    def send(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
+        if self._strike(0.05, "queue_full"):
+            raise LogUnavailable("the queue is full")
+        tries_until_s = self._loop.time() + 5.0
+        wait_s = self._skies.random.uniform(0.0, self._linger_s)
+        self._loop.call_later(wait_s, self._transmit, value, topic, give_up, tries_until_s)
+
+    def purge(self) -> None:
+        self._purged = True
+
+    def _transmit(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None], tries_until_s: float) -> None:
+        if self._purged or not self._process.alive:
+            return
+        again = partial(self._transmit, value, topic, give_up, tries_until_s)
+        if self._process.stopped:
+            self._process.deliver(again)
+        elif self._skies.of(self._name).log_cut:
+            if self._loop.time() > tries_until_s:
+                give_up()
+            else:
+                self._loop.call_later(0.05, again)
+        else:
+            self._travel(value, topic, give_up)
+
+    def _travel(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
+        random, now_s = self._skies.random, self._loop.time()
+        lands_at_s = self._lands_at_s = max(self._lands_at_s, now_s + random.uniform(0.0005, 0.004))
+        if self._strike(1.0, "append"):
+            what = random.choice(("append_late", "append_repeated", "append_reordered", "append_lost"))
+            self._skies.struck(what, self._name)
+            self._story.tell(self._name, what, bytes=value[-24:])
+            later_s = now_s + random.choice((0.02, 0.2, 1.0, 5.0)) * random.random()
+            if what == "append_lost":
+                self._loop.call_later(0.5, give_up)
+                return
+            if what == "append_repeated":
+                self._loop.call_at(later_s, topic.store, value)
+            else:
+                lands_at_s = later_s if what == "append_late" else now_s + 0.03 * random.random()
+        self._loop.call_at(lands_at_s, topic.store, value)
+
+    def _strike(self, factor: float, what: str) -> bool:
+        strikes = self._skies.strikes_with(factor * self._skies.of(self._name).log_share)
+        if strikes and what != "append":
+            self._skies.struck(what, self._name)
+        return strikes
+
+
+class SimulatedLog(MemoryLog):
+    """One process' access to the topic."""
+
+    def __init__(self, topic: Topic, name: str, process: Process, skies: Skies, story: Story, linger_s: float) -> None:
+        super().__init__(topic, lambda: Wire(name, process, skies, story, linger_s))
+        self.name = name
+        self.skies = skies
+
+    async def check(self) -> str:
+        await self.travel()
+        return await super().check()
+
+    async def end_offset(self) -> int:
+        await self.travel()
+        end = await super().end_offset()
+        await self.travel()
+        return end
+
+    async def open_reader(self, start_offset: int) -> MemoryReader:
+        await super().open_reader(start_offset)  # refuses; the reader itself is ours
+        return SlowReader(self, self._topic, start_offset)
+
+    async def open_writer(self) -> Any:
+        await self.travel()
+        return await super().open_writer()
+
+    async def travel(self) -> None:
+        """One way to the brokers. Raises LogUnavailable after a while when they are out of reach."""
+        weather, random = self.skies.of(self.name), self.skies.random
+        if weather.log_cut:
+            await asyncio.sleep(random.uniform(0.1, 1.0))
+            if weather.log_cut:
+                self.skies.struck("log_unreachable", self.name)
+                raise LogUnavailable("out of reach")
+        late_s = weather.reads_late_s
+        await asyncio.sleep(random.uniform(0.0002, 0.002) + (random.uniform(0.0, late_s) if late_s else 0.0))
+
+
+class SlowReader(MemoryReader):
+    """Reads as the weather has it: late, not at all, or broken."""
+
+    _log: SimulatedLog
+    _topic: Topic
+
+    async def _wait(self, wait_s: float) -> None:
+        if self._next == self._topic.end_offset:
+            await self._topic.wait_for_change(wait_s)
+        weather, random = self._log.skies.of(self._log.name), self._log.skies.random
+        late_s = weather.reads_late_s
+        if late_s:
+            self._log.skies.struck("read_late", self._log.name)
+        await asyncio.sleep(random.uniform(0.0002, 0.002) + (random.uniform(0.0, late_s) if late_s else 0.0))
+        if weather.log_cut:
+            await asyncio.sleep(wait_s)
+            self._log.skies.struck("log_unreachable", self._log.name)
+            self._failure = LogUnavailable("out of reach")
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+# ---- the disk ----
+
+
+class Disk:
+    """One machine's index: what is written outlives the process, except the newest batches if the machine goes."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, bytes] = {}
+        self.position: Position | None = None
+        self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        """One batch."""
+        self._undo.append(([key for key in entries if key not in self.entries], self.position))
+        self.entries.update(entries)
+        self.position = position
+
+    def tear(self, batches: int) -> int:
+        """Lose the newest batches, each whole; returns how many there were to lose."""
+        lost = min(batches, len(self._undo))
+        for _ in range(lost):
+            added, self.position = self._undo.pop()
+            for key in added:
+                del self.entries[key]
+        return lost
+
+
+class DiskIndex:
+    """A process' access to the index on its machine's disk."""
+
+    def __init__(self, disk: Disk, name: str, skies: Skies) -> None:
+        self._disk = disk
+        self._name = name
+        self._skies = skies
+
+    def position(self) -> Position | None:
+        return self._disk.position
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._require_disk("index_read_failed")
+        entries = self._disk.entries
+        return [entries.get(key) for key in keys]
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        self._require_disk("index_write_failed")
+        self._disk.write(entries, position)
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(self._disk.entries.items()))
+
+    def checkpoint(self, folder: Path) -> None:
+        raise IndexUnreadable("there is no folder in a simulation")
+
+    def close(self) -> None:
+        return
+
+    def _require_disk(self, what: str) -> None:
+        if self._skies.of(self._name).disk_broken:
+            self._skies.struck(what, self._name)
+            raise IndexUnreadable("input/output error")

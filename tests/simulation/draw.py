@@ -1,0 +1,188 @@
+"""Draws a plan from a seed: settings, replicas, what clients do, and what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.plan import STEPS, Fault, FaultKind, Operation, Plan, ReplicaPlan, Transaction
+
+_AT_A_STEP = (
+    FaultKind.CRASH,
+    FaultKind.CRASH_HOST,
+    FaultKind.CRASH_TORN,
+    FaultKind.STALL,
+    FaultKind.TERMINATE,
+    FaultKind.SWITCHOVER,
+    FaultKind.SESSION_KILLED,
+    FaultKind.DISK_ERROR,
+    FaultKind.DATABASE_CUT,
+    FaultKind.DATABASE_FAIL_OVER,
+    FaultKind.DATABASE_SPLIT,
+    FaultKind.LOG_CUT,
+    FaultKind.LINK_CUT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much happens in a run."""
+
+    clients_max: int = 5
+    operations_max: int = 14  # per client
+    faults_max: int = 6
+    duration_s: float = 6.0
+
+
+def draw(seed: int, size: Size | None = None) -> Plan:
+    """The plan of a seed. Another version of this function may make another plan of it: what matters is kept as plan."""
+    size = size or Size()
+    random = Random(f"{seed}/plan")
+    replicas = _replicas(random)
+    transactions = _transactions(random, size)
+    duration_s = size.duration_s * random.uniform(0.6, 1.4)
+    return Plan(
+        seed=seed,
+        duration_s=round(duration_s, 3),
+        replicas=replicas,
+        election=_election(random),
+        core=_core(random),
+        transactions=transactions,
+        clients=_clients(random, size, len(transactions), duration_s),
+        faults=_faults(random, size, replicas, duration_s),
+    )
+
+
+def _replicas(random: Random) -> tuple[ReplicaPlan, ...]:
+    disconnected = random.random() < 0.15
+    return tuple(
+        ReplicaPlan(
+            f"R{number}",
+            "disconnected" if disconnected else "following",
+            round(random.choice((1.0, 1.0, random.uniform(0.98, 1.02))), 4),
+            round(random.uniform(0.1, 1.0), 3),
+        )
+        for number in range(1, random.choice((2, 3, 3)) + 1)
+    )
+
+
+def _election(random: Random) -> dict[str, float]:
+    lease_s = random.choice((1.0, 1.5, 2.0))
+    margin_s = 0.2 * lease_s
+    return {
+        "lease_s": lease_s,
+        "margin_s": margin_s,
+        "heartbeat_s": lease_s * random.choice((0.1, 0.2)),
+        "tick_s": margin_s * random.choice((0.3, 0.5)),
+        "answer_max_s": lease_s * random.choice((0.3, 0.5)),
+        "statement_max_s": 0.2 * lease_s,
+        "connect_max_s": 0.5,
+        "reconnect_max_s": 0.5,
+        "retry_s": random.choice((0.1, 0.2)),
+        "retry_jitter": random.choice((0.0, 0.5)),
+        "grace_s": random.choice((0.0, 0.0, 0.3, 1.0)),
+        "hold_down_s": random.choice((0.0, 0.5, 1.5)),
+        "lag_wait_max_s": random.choice((0.0, 0.3)),
+        "catch_up_records_per_s": random.choice((50.0, 5_000.0)),
+        "drain_max_s": 0.6 * lease_s,
+        "activation_max_s": random.choice((3.0, 20.0)),
+        "switchover_wait_s": random.choice((1.0, 2.0)),
+    }
+
+
+def _core(random: Random) -> dict[str, float | int]:
+    return {
+        "in_flight_max": random.choice((3, 50, 20_000)),
+        "admit_batch_max": random.choice((1, 3, 500)),
+        "read_batch_max": random.choice((1, 3, 500)),
+        "publish_batch_max": random.choice((1, 4, 1_000)),
+        "publish_linger_s": random.choice((0.0, 0.02, 0.3)),
+        "read_wait_s": random.choice((0.2, 0.5)),
+        "log_stall_max_s": random.choice((0.5, 1.5)),
+        "log_retry_s": random.choice((0.05, 0.25)),
+        "drain_answers_s": random.choice((0.0, 0.05, 0.2)),
+        "retry_after_s": random.choice((0.05, 0.2)),
+        "settlement_batch_max": random.choice((1, 2, 1_000)),
+    }
+
+
+def _transactions(random: Random, size: Size) -> tuple[Transaction, ...]:
+    """Few states, so that many are fought over."""
+    count = random.randint(5, max(6, size.clients_max * size.operations_max // 2))
+    states = max(4, int(count * random.choice((0.3, 1.0, 2.0))))
+    made: list[Transaction] = []
+    for number in range(count):
+        id_ = random.choice(made).id if made and random.random() < 0.08 else number
+        picked = random.sample(range(states), random.choice((0, 1, 1, 2, 3, 4)))
+        cut = random.randint(0, len(picked)) if random.random() < 0.3 else len(picked)
+        from_s = until_s = None
+        if random.random() < 0.2:
+            at_s = random.uniform(0.0, size.duration_s)
+            from_s = at_s if random.random() < 0.5 else None
+            until_s = at_s + random.uniform(0.1, 3.0) if from_s is None or random.random() < 0.5 else None
+        made.append(Transaction(id_, tuple(picked[:cut]), tuple(picked[cut:]), from_s, until_s))
+    return tuple(made)
+
+
+def _clients(random: Random, size: Size, transactions: int, duration_s: float) -> tuple[tuple[Operation, ...], ...]:
+    clients = random.randint(1, size.clients_max)
+    commands: list[tuple[int, ...]] = []  # what was submitted under command number 100 * place
+    made: list[tuple[Operation, ...]] = []
+    for _ in range(clients):
+        count = random.randint(1, size.operations_max)
+        operations = []
+        for _ in range(count):
+            numbers = tuple(random.randrange(transactions) for _ in range(random.choice((1, 1, 1, 2, 5))))
+            place = len(commands)
+            if commands and random.random() < 0.15:  # a command once more, now and then with other content
+                place = random.randrange(len(commands))
+                numbers = numbers if random.random() < 0.15 else commands[place]
+            else:
+                commands.append(numbers)
+            operations.append(
+                Operation(
+                    numbers[:1] if (look_up := random.random() < 0.1) else numbers,
+                    100 * place,
+                    look_up,
+                    random.random() < 0.5,
+                    round(random.uniform(0.0, 2.0 * duration_s / (count + 1)) * random.choice((0.1, 0.5, 1.0)), 4),
+                    random.choice((0.2, 1.0, 3.0)),
+                    random.choice((0, 0, 0, 1, 3)),
+                )
+            )
+        made.append(tuple(operations))
+    return tuple(made)
+
+
+def _faults(random: Random, size: Size, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> tuple[Fault, ...]:
+    """Few kinds in one run, each perhaps several times: rare combinations come up sooner than if all were mixed."""
+    kinds = random.sample(list(FaultKind), random.randint(1, 4))
+    count = random.randint(0, size.faults_max)
+    faults = [_fault(random, random.choice(kinds), replicas, duration_s) for _ in range(count)]
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _fault(random: Random, kind: FaultKind, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> Fault:
+    target = random.choice(("", "", random.choice(replicas).name))
+    step, skip = "", 0
+    if kind in _AT_A_STEP and random.random() < 0.7:
+        step, skip = random.choice(STEPS), random.choice((0, 0, 1, 2, 3, 5, 8))
+    amount = 0.0
+    match kind:
+        case FaultKind.CRASH_TORN | FaultKind.DATABASE_FAIL_OVER | FaultKind.DATABASE_SPLIT:
+            amount = random.choice((0, 1, 2, 5, 20))
+        case FaultKind.DATABASE_WEATHER | FaultKind.LOG_WEATHER | FaultKind.CLIENT_WEATHER:
+            amount = random.choice((0.02, 0.1, 0.3))
+        case FaultKind.READS_LATE:
+            amount = random.choice((0.05, 0.3, 1.5))
+        case FaultKind.CLOCK_JUMP:
+            amount = random.choice((-3600.0, -2.0, -0.5, 0.5, 2.0, 3600.0))
+    return Fault(
+        kind,
+        round(random.uniform(0.0, 0.9 * duration_s), 4),
+        target,
+        step,
+        skip,
+        round(random.choice((0.1, 0.6, 1.5, 3.5)) * random.uniform(0.5, 1.0), 3),
+        amount,
+    )

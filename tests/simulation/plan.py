@@ -1,0 +1,136 @@
+"""A plan: everything that a simulated run is made of, drawn from a seed, and plain data, so that it can be shrunk and kept.
+
+Times are virtual seconds since the start. The randomness that is left to the run itself (latencies, which message a
+bad network strikes) comes from generators that are seeded with the plan's seed.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+START_US = 1_700_000_000_000_000  # wall clock at virtual time 0
+
+
+class FaultKind(StrEnum):
+    """What can be planned to go wrong. Some strike once, some are weather: each message may be struck while it lasts."""
+
+    CRASH = "crash"  # SIGKILL; the server hears of it
+    CRASH_HOST = "crash_host"  # the machine is gone; nobody hears of it
+    CRASH_TORN = "crash_torn"  # the same, and the newest batches of its index are lost
+    STALL = "stall"  # SIGSTOP, SIGCONT
+    TERMINATE = "terminate"  # SIGTERM
+    SWITCHOVER = "switchover"
+    DISK_ERROR = "disk_error"  # the index can be neither read nor written
+    SESSION_KILLED = "session_killed"
+    DATABASE_RESTART = "database_restart"
+    DATABASE_FAIL_OVER = "database_fail_over"  # to a standby that missed the last commits
+    DATABASE_SPLIT = "database_split"  # the same, and the old primary lives on for those who are connected to it
+    DATABASE_CUT = "database_cut"  # a replica cannot reach the database
+    DATABASE_WEATHER = "database_weather"  # statements and answers late, lost, cut off
+    LOG_CUT = "log_cut"  # a replica cannot reach the log
+    LOG_WEATHER = "log_weather"  # appends late, repeated, reordered, lost
+    READS_LATE = "reads_late"
+    CLOCK_JUMP = "clock_jump"
+    LINK_CUT = "link_cut"  # a front end loses its core
+    CLIENT_WEATHER = "client_weather"  # replies late or lost, requests to the wrong replica
+    POISON = "poison"  # bytes in the topic that are no record
+
+
+STEPS = (
+    "passive",
+    "activating.identity",
+    "activating.epoch",
+    "activating.open_log",
+    "activating.verify_lock",
+    "activating.barrier",
+    "activating.publish_backlog",
+    "activating.settle",
+    "active.idle",
+    "active.admitting",
+    "active.logged",
+    "active.publishing",
+    "stepping_down.drain",
+    "stepping_down.release",
+)
+"""What a replica may be at when a fault strikes it, besides "down" and "starting"."""
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One planned misfortune. Without a target it strikes whoever holds the lock.
+
+    With a `step` it waits, from `at_s` on, until the target (any replica, if none is named) is at that step, and then
+    for `skip` more turns of its tasks.
+    """
+
+    kind: FaultKind
+    at_s: float
+    target: str = ""
+    step: str = ""
+    skip: int = 0
+    duration_s: float = 0.0
+    amount: float = 0.0
+
+
+class Transaction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What may be submitted. Two with the same id and other content are a reuse of the id. States are numbers."""
+
+    id: int
+    inputs: tuple[int, ...] = ()
+    references: tuple[int, ...] = ()
+    from_s: float | None = None
+    until_s: float | None = None
+
+
+class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a client does next: submits transactions in one call, or looks the first one up.
+
+    `command`: number of the first transaction's command, the next one has the next. `attempts_max` 0: until the answer
+    is final.
+    """
+
+    transactions: tuple[int, ...]
+    command: int
+    look_up: bool = False
+    new_submission_id: bool = False  # with each attempt
+    think_s: float = 0.0
+    answer_max_s: float = 1.0
+    attempts_max: int = 0
+
+
+class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A replica and its machine."""
+
+    name: str
+    standby: str = "following"
+    clock_rate: float = 1.0
+    restart_s: float = 0.3
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One run. Faults strike until `duration_s`; then all is healed and the notary must recover."""
+
+    seed: int
+    duration_s: float
+    replicas: tuple[ReplicaPlan, ...]
+    election: dict[str, float]
+    core: dict[str, float | int]
+    transactions: tuple[Transaction, ...]
+    clients: tuple[tuple[Operation, ...], ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def operations_count(self) -> int:
+        """Submissions and look-ups that are planned; each may take several attempts."""
+        return sum(len(operation.transactions) for client in self.clients for operation in client)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """A plan as JSON, to be kept."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1)
+
+
+def decode_plan(raw: bytes) -> Plan:
+    """A plan that was kept."""
+    return msgspec.json.decode(raw, type=Plan)

@@ -1,0 +1,252 @@
+"""One simulated replica: the product's election and participant in a process that dies, stops and is restarted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from random import Random
+from typing import TYPE_CHECKING
+
+from ha.election.driver import Election, Role
+from replica.core.participant import Participant
+from replica.core.settings import CoreSettings
+from replica.link.interface import Replies, Standing, TicketedAnswer, TicketedLookUp, TicketedSubmission
+from replica.link.memory import MemoryLink
+from replica.notary.answers import Answer
+from replica.store.memory import MemoryStore
+from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, SimulatedClock, SimulatedLog
+from tests.simulation.plan import ReplicaPlan
+from tests.simulation.process import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class CheapSigner:
+    """Signs like a key that everybody knows: enough to tell what was signed, and a hundred times faster."""
+
+    public_key = b"k" * 32
+
+    def sign(self, message: bytes) -> bytes:
+        return sha256(b"signed" + message).digest() * 2
+
+    @staticmethod
+    def holds(_: bytes, message: bytes, signature: bytes) -> bool:
+        """Verify a signature."""
+        return signature == sha256(b"signed" + message).digest() * 2
+
+
+@dataclass(slots=True)
+class Core:
+    """The parts of one run of the core process."""
+
+    process: Process
+    participant: Participant[DatabaseSession]
+    election: Election[DatabaseSession]
+    door: Door
+    link: MemoryLink
+
+    def new_link(self, answer_max_s: float) -> None:
+        """A front end loses its core, and another one is started."""
+        self.link.cut()
+        self.link = MemoryLink(self.door, answer_max_s)
+
+    @property
+    def claims_to_lead(self) -> bool:
+        """What its health listener would say; a stopped process says nothing."""
+        return not self.process.stopped and self.participant.standing().active
+
+
+class Door:
+    """The core's end of the link: what a front end sends waits while the core is stopped, and is lost if it dies."""
+
+    def __init__(self, process: Process, participant: Participant[DatabaseSession], told: Told) -> None:
+        self._process = process
+        self._participant = participant
+        self._told = told
+        self._notes: dict[Replies, _Noted] = {}  # by front end
+        self.word = participant.standing()
+
+    def announce(self) -> None:
+        """The core tells the front ends its role."""
+        self.word = self._participant.standing()
+
+    def standing(self) -> Standing:
+        """The core's newest word, as the front ends heard it."""
+        return self.word
+
+    def submit(self, replies: Replies, batch: list[TicketedSubmission]) -> None:
+        self._process.deliver(lambda: self._participant.submit(self._note(replies), batch))
+
+    def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:
+        self._process.deliver(lambda: self._participant.look_up(self._note(replies), batch))
+
+    def _note(self, replies: Replies) -> _Noted:
+        return self._notes.setdefault(replies, _Noted(replies, self._participant, self._told))
+
+
+Told = dict[int, tuple[Answer, str, int]]
+"""By address: an answer that is on its way, who gave it, and in which epoch."""
+
+
+class _Noted:
+    """Replies that note who answered in which epoch."""
+
+    def __init__(self, replies: Replies, participant: Participant[DatabaseSession], told: Told) -> None:
+        self._replies = replies
+        self._participant = participant
+        self._told = told
+
+    def send(self, answers: Sequence[TicketedAnswer]) -> None:
+        participant = self._participant
+        epoch = 0 if participant.reign is None else participant.reign.epoch
+        for _, answer in answers:
+            self._told[id(answer)] = (answer, participant.name, epoch)
+        self._replies.send(answers)
+
+
+class Replica:
+    """A machine with its disk and clocks, and the processes that run on it one after the other."""
+
+    def __init__(self, plan: ReplicaPlan, world: World) -> None:
+        self.name = plan.name
+        self.plan = plan
+        self.disk = Disk()
+        self.clock = SimulatedClock(plan.clock_rate)
+        self.core: Core | None = None
+        self.told: Told = {}
+        self._world = world
+        self._starts = 0
+        self._restart: asyncio.TimerHandle | None = None
+
+    # ---- life ----
+
+    def start(self, *, after_failure: bool) -> None:
+        """The supervisor starts the program."""
+        if self.core is not None:
+            return
+        self._starts += 1
+        process = Process(self.name)
+        process.on_step = self._world.on_step_of(self)
+        self._world.story.tell(self.name, "start", after_failure=after_failure or None)
+        process.start(self._run(process, after_failure))
+
+    async def _run(self, process: Process, after_failure: bool) -> None:
+        """What replica.core.main does, without sockets and signals."""
+        core = self._build(process, after_failure)
+        leading = asyncio.create_task(core.election.run(), name="election")
+        core.participant.start()
+        broken = core.participant.broken
+        await asyncio.wait({leading, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if not leading.done():
+            core.election.stop()
+            await asyncio.wait({leading}, timeout=2 * self._world.election.drain_max_s)
+        error = broken.exception() if broken.done() else None
+        if error is None:
+            if leading.done():
+                error = leading.exception()
+            else:
+                error = TimeoutError("the election did not end")
+        await core.participant.stop()
+        self._world.loop.call_soon(self.ended, process, error, context=self._world.context.copy())
+
+    def _build(self, process: Process, after_failure: bool) -> Core:
+        world, plan = self._world, self._world.plan
+        random = Random(f"{plan.seed}/{self.name}/{self._starts}")
+        settings = CoreSettings(standby=self.plan.standby, **plan.core)  # type: ignore[arg-type]
+        log = SimulatedLog(world.topic, self.name, process, world.skies, world.story, world.append_linger_s)
+        participant: Participant[DatabaseSession] = Participant(
+            name=self.name,
+            request_log=log,
+            index=DiskIndex(self.disk, self.name, world.skies),
+            make_store=lambda session: MemoryStore(session, session.server.tables),
+            signer=CheapSigner(),
+            clock=self.clock,
+            settings=settings,
+            random_bytes=random.randbytes,
+        )
+        election: Election[DatabaseSession] = Election(
+            lambda: DatabaseSession(world.route(self.name), name=self.name, settings=world.election, clock=self.clock),
+            participant,
+            clock=self.clock,
+            settings=world.election,
+            random=random,
+            after_failure=after_failure,
+        )
+        door = Door(process, participant, self.told)
+        participant.is_leading, participant.give_up = election.is_leading, election.step_down
+        participant.announce = lambda: self._announced(door)
+        self.core = Core(process, participant, election, door, MemoryLink(door, world.link_answer_max_s))
+        return self.core
+
+    def _announced(self, door: Door) -> None:
+        door.announce()
+        self._world.claims_changed(self)
+
+    def ended(self, process: Process, error: BaseException | None) -> None:
+        """The process came to its end by itself."""
+        if process.alive:
+            self._world.story.tell(self.name, "ended", error=None if error is None else f"{error!r}")
+            self._world.note_end(self, error)
+            self.kill(heard_s=0.001)
+            self.restart_later(after_failure=error is not None)
+
+    def kill(self, heard_s: float | None) -> None:
+        """The process ends at once. The database hears of it after `heard_s`; None: never."""
+        core, self.core = self.core, None
+        if core is None:
+            return
+        core.process.kill()
+        self._world.buried.append(core.process)
+        core.link.cut()
+        if heard_s is not None:
+            for server in self._world.servers:
+                server.process_ended(core.process, heard_s)
+
+    def restart_later(self, *, after_failure: bool) -> None:
+        """The supervisor's pause."""
+        if self._restart is not None:
+            self._restart.cancel()
+        loop = self._world.loop
+        self._restart = loop.call_later(self.plan.restart_s, lambda: self.start(after_failure=after_failure))
+
+    # ---- what others see ----
+
+    def step(self) -> str:
+        """What the replica is at: one of plan.STEPS, "starting" or "down"."""
+        core = self.core
+        if core is None:
+            return "down"
+        reign = core.participant.reign
+        match core.election.role:
+            case Role.PASSIVE:
+                return "passive"
+            case Role.ACTIVATING:
+                if reign is None:
+                    return "activating.identity"
+                return next((f"activating.{s}" for s in _ACTIVATION if s not in reign.steps_s), "activating.settle")
+            case Role.ACTIVE if reign is not None:
+                return _busy_with(reign)
+            case Role.STEPPING_DOWN:
+                return "stepping_down.release" if reign is None else "stepping_down.drain"
+            case _:
+                return "starting"
+
+    @property
+    def claims_to_lead(self) -> bool:
+        """What its health listener says."""
+        return self.core is not None and self.core.claims_to_lead
+
+
+_ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog", "settle")
+
+
+def _busy_with(reign: object) -> str:
+    admission, publisher = reign._admission, reign.publisher  # type: ignore[attr-defined]
+    if admission.admitting:
+        return "active.admitting"
+    if reign._waiting:  # type: ignore[attr-defined]
+        return "active.logged"
+    return "active.publishing" if publisher._queue else "active.idle"

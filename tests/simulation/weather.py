@@ -1,0 +1,48 @@
+"""What each replica's connections suffer at the moment, and the count of what struck whom at which step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(slots=True)
+class Weather:
+    """One replica's. Shares are probabilities per message."""
+
+    database_cut: bool = False
+    database_share: float = 0.0
+    log_cut: bool = False
+    log_share: float = 0.0
+    reads_late_s: float = 0.0
+    disk_broken: bool = False
+
+
+class Skies:
+    """The weather of all replicas, and the dice that decide whom it strikes."""
+
+    def __init__(self, random: Random, step_of: Callable[[str], str]) -> None:
+        self.random = random
+        self.client_share = 0.0
+        self.strikes: Counter[tuple[str, str]] = Counter()
+        self._step_of = step_of
+        self._of: dict[str, Weather] = {}
+
+    def of(self, name: str) -> Weather:
+        """The weather of one replica."""
+        return self._of.setdefault(name, Weather())
+
+    def clear(self) -> None:
+        """Everything is well again."""
+        self._of.clear()
+        self.client_share = 0.0
+
+    def strikes_with(self, share: float) -> bool:
+        """Throw the dice. None are thrown in fine weather, so that a run without it goes on as it did."""
+        return share > 0.0 and self.random.random() < share
+
+    def struck(self, what: str, name: str) -> None:
+        """Count a misfortune, at the step that the replica is at."""
+        self.strikes[what, self._step_of(name)] += 1

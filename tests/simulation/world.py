@@ -1,0 +1,253 @@
+"""A run: builds the world that a plan describes, lets faults strike, heals it, and says whether all promises were kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from ha.election.driver import Role
+from ha.election.settings import ElectionSettings
+from ha.errors import LockLost, TransitionFailed
+from replica.checker.history import Event
+from replica.notary.answers import Answer
+from replica.notary.errors import IndexUnreadable
+from tests.simulation.clients import Balancer, Client, Content
+from tests.simulation.doubles import DatabaseServer, Tables, Topic
+from tests.simulation.misfortune import Misfortune
+from tests.simulation.plan import FaultKind, Plan
+from tests.simulation.process import Process, SimulatedTask, make_task
+from tests.simulation.replica import Replica
+from tests.simulation.story import Story
+from tests.simulation.verdict import judge_run
+from tests.simulation.virtual import run_virtually
+from tests.simulation.weather import Skies
+
+_FORGETS = (FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a run."""
+
+    plan: Plan
+    violations: list[str]
+    story: Story
+    strikes: Counter[tuple[str, str]]  # misfortune and step -> how often
+    operations: int  # attempts of clients, look-ups included
+    records: int
+    epochs: int
+    virtual_s: float
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run a plan from start to end. The same plan gives the same outcome, event by event."""
+    return run_virtually(_run(plan))
+
+
+async def _run(plan: Plan) -> Outcome:
+    world = World(plan)
+    with world.story.hears_logs():
+        return await world.run()
+
+
+class World:
+    """Everything outside the replicas, and the replicas."""
+
+    def __init__(self, plan: Plan) -> None:
+        SimulatedTask.numbers = count()
+        self.plan = plan
+        self.loop = asyncio.get_running_loop()
+        self.loop.set_task_factory(make_task)
+        self.loop.set_exception_handler(self._not_handled)
+        self.context = copy_context()
+        self.story = Story()
+        self.skies = Skies(Random(f"{plan.seed}/world"), lambda name: self.replica(name).step())
+        self.election = ElectionSettings(**plan.election)
+        self.append_linger_s = 0.004
+        self.link_answer_max_s = 4 * self.election.lease_s
+        self.violations: list[str] = []
+        self.history: list[Event] = []
+        self.attempts = 0
+        self.topic = Topic(self.story)
+        tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
+        self.primary = self._server(tables, 1)
+        self.deposed: DatabaseServer | None = None  # a primary that does not know that it is none any more
+        self.on_deposed: set[str] = set()  # the replicas that still connect to it
+        self.servers = [self.primary]
+        self.doubt_until_s = -1.0  # until then two may claim to lead: a session was ended before its lease
+        self.buried: list[Process] = []
+        self.content = Content(plan.transactions)
+        self.replicas = [Replica(replica, self) for replica in plan.replicas]
+        self._by_name = {replica.name: replica for replica in self.replicas}
+        self.balancer = Balancer(self, 0.1)
+        self.clients = [Client(number, operations, self) for number, operations in enumerate(plan.clients)]
+        self.misfortune = Misfortune(self)
+        self.splits = 0
+        self._terminated: set[str] = set()
+
+    # ---- the run ----
+
+    async def run(self) -> Outcome:
+        """Faults first, recovery after; then the judgement."""
+        tasks = [asyncio.create_task(self.balancer.run())]
+        for replica in self.replicas:
+            replica.start(after_failure=False)
+        clients = [asyncio.create_task(client.run()) for client in self.clients]
+        self.misfortune.plan()
+        await asyncio.sleep(self.plan.duration_s)
+        self.story.tell("world", "heal")
+        self.misfortune.heal()
+        await self._recover(clients)
+        for task in clients:
+            if task.done():
+                task.result()  # raises what broke a client: a mistake of the simulator's
+        for task in (*tasks, *clients):
+            task.cancel()
+        await asyncio.gather(*tasks, *clients, return_exceptions=True)
+        virtual_s = self.loop.time()
+        summary = judge_run(self)
+        for replica in self.replicas:
+            replica.kill(heard_s=None)
+        await asyncio.sleep(0)
+        for process in self.buried:
+            process.bury()
+        return Outcome(
+            self.plan,
+            self.violations,
+            self.story,
+            self.skies.strikes,
+            self.attempts,
+            self.topic.end_offset,
+            len(summary.epochs),
+            virtual_s,
+            Counter(summary.answers),
+        )
+
+    async def _recover(self, clients: list[asyncio.Task[None]]) -> None:
+        """Wait until all is well again: at most as long as the settings promise, clients' own pauses included."""
+        election = self.election
+        limit_s = 10.0 + 2 * election.hold_down_s + 4 * election.lease_s + election.grace_s
+        until_s = self.loop.time() + limit_s
+        while missing := self._missing(clients):
+            if self.loop.time() > until_s:
+                self.blame(f"not recovered {limit_s:.0f} s after the last fault: {'; '.join(missing)}")
+                return
+            await asyncio.sleep(0.1)
+
+    def _missing(self, clients: list[asyncio.Task[None]]) -> list[str]:
+        """What is not well yet."""
+        missing = []
+        leaders = [replica.name for replica in self.replicas if replica.claims_to_lead]
+        if len(leaders) != 1:
+            missing.append(f"active: {leaders}")
+        waiting = [client.name for client, task in zip(self.clients, clients, strict=True) if not task.done()]
+        if waiting:
+            missing.append(f"waiting for final answers: {waiting}")
+        if missing:
+            return missing
+        end = self.topic.end_offset - 1
+        for replica in self.replicas:
+            at = -1 if replica.core is None else replica.core.participant.follower.applied_offset
+            if at != end and (replica.plan.standby == "following" or replica.claims_to_lead):
+                missing.append(f"{replica.name} applied to {at} of {end}")
+        published = self.primary.tables.position
+        if published is None or published.offset != end:
+            missing.append(f"published to {None if published is None else published.offset} of {end}")
+        if self.primary.tables.in_flight:
+            missing.append(f"{len(self.primary.tables.in_flight)} commands in flight")
+        return missing
+
+    # ---- what replicas and clients see of it ----
+
+    def replica(self, name: str) -> Replica:
+        """A replica by name."""
+        return self._by_name[name]
+
+    def route(self, name: str) -> DatabaseServer:
+        """The server that a replica connects to."""
+        return self.deposed if self.deposed is not None and name in self.on_deposed else self.primary
+
+    def now_ns(self) -> int:
+        """Time of the history."""
+        return int(self.loop.time() * 1e9)
+
+    def note(self, event: Event) -> None:
+        """Add to the history."""
+        self.history.append(event)
+
+    def who_told(self, answer: Answer, name: str) -> tuple[str | None, int | None]:
+        """The replica that gave an answer, and its epoch then; nobody, if the core did not."""
+        if not name:
+            return None, None
+        found = self.replica(name).told.pop(id(answer), None)
+        return (None, None) if found is None or found[0] is not answer else (found[1], found[2])
+
+    # ---- watching ----
+
+    def on_step_of(self, replica: Replica) -> Callable[[], None] | None:
+        """What to call after each turn of a replica's tasks, if anything waits for it."""
+        return self.misfortune.watch(replica)
+
+    def claims_changed(self, replica: Replica) -> None:
+        """A replica may have begun to claim that it leads: nobody else may, unless a session was cut short."""
+        if replica.core is None or not replica.claims_to_lead:
+            return
+        reign = replica.core.participant.reign
+        if replica.core.election.role is not Role.ACTIVE or reign is None or reign._in_force is None:
+            self.blame(f"{replica.name} claims to lead while {replica.step()}")
+        leaders = [other.name for other in self.replicas if other.claims_to_lead]
+        if len(leaders) > 1 and self.loop.time() > self.doubt_until_s:
+            self.blame(f"{leaders} claim to lead at the same time")
+
+    def sessions_cut_short(self) -> None:
+        """Sessions ended before their lease: for a while two may claim to lead."""
+        self.doubt_until_s = max(self.doubt_until_s, self.loop.time() + 2 * self.election.lease_s)
+
+    def terminate(self, replica: Replica) -> None:
+        """SIGTERM; the supervisor starts it again once it has ended."""
+        if replica.core is not None:
+            self._terminated.add(replica.name)
+            replica.core.process.deliver(replica.core.election.stop)
+
+    def note_end(self, replica: Replica, error: BaseException | None) -> None:
+        """A process ended by itself: only some reasons are good ones."""
+        asked = replica.name in self._terminated
+        self._terminated.discard(replica.name)
+        if error is None and asked:
+            return
+        late = isinstance(error, TransitionFailed) and "took more than" in str(error)
+        disk = isinstance(error, IndexUnreadable) or isinstance(error and error.__cause__, IndexUnreadable)
+        if not late and not disk and not (asked and isinstance(error, TimeoutError)):
+            self.blame(f"{replica.name} ended: {error!r}")
+
+    def blame(self, violation: str) -> None:
+        """Note a broken promise."""
+        self.story.tell("VIOLATED", violation)
+        self.violations.append(violation)
+
+    def _server(self, tables: Tables, timeline: int) -> DatabaseServer:
+        return DatabaseServer(self.skies, self.story, tables, election=self.election, timeline=timeline)
+
+    def fail_over(self, forget: int, *, old_lives_on: bool) -> None:
+        """A standby becomes primary; it missed the last commits."""
+        old = self.primary
+        self.primary = self._server(old.tables.without_last(forget), old.identity.timeline + 1)
+        self.primary.held_by = old.held_by
+        self.servers.append(self.primary)
+        self.sessions_cut_short()
+        if old_lives_on:
+            self.deposed = old
+        else:
+            old.accepts = False
+            old.end_all()
+
+    def _not_handled(self, _: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, LockLost):
+            self.story.tell("world", f"not handled: {context.get('message')} {error!r}")
