@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import signal
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -19,7 +20,9 @@ from replica.notary.errors import ConfigError, NotaryError
 if TYPE_CHECKING:  # slow to import, and most commands' help needs none of it
     from replica.config import Config
 
-out = Console(soft_wrap=True, highlight=False)
+PIPE_WIDTH = 160  # of tables that no terminal limits
+
+out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2

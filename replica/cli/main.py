@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from replica.cli import check, replica, status, up
+from replica.cli import check, config, haproxy, index, init, keys, replica, status, store, topic, up, verify
 from replica.cli.common import EXIT_FAILED, err, show_error
 from replica.cli.demo import command as demo
 from replica.notary.errors import NotaryError
@@ -18,7 +18,7 @@ others follow and take over.
 """
 _EPILOG = (
     "Exit codes: 0 done; 1 it failed, or a check found something wrong; 2 the command line or the configuration must "
-    "be changed first."
+    "be changed first. Every error has a code and says what to do; with --json, results are for programs."
 )
 _LOCAL, _SET_UP, _RUN, _CHECK = "On this machine", "Set up a participant", "Run and look after", "Check"
 
@@ -26,11 +26,19 @@ app = typer.Typer(
     help=_HELP, epilog=_EPILOG, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
 
-app.command("up", rich_help_panel=_LOCAL)(up.run_cluster)
 app.command("demo", rich_help_panel=_LOCAL)(demo.run_demo)
-app.command("status", rich_help_panel=_LOCAL)(status.show)
-app.command("check", rich_help_panel=_CHECK)(check.check_history)
+app.command("up", rich_help_panel=_LOCAL)(up.run_cluster)
+app.command("init", rich_help_panel=_SET_UP)(init.write_config)
+app.add_typer(config.app, name="config", rich_help_panel=_SET_UP)
+app.add_typer(keys.app, name="keys", rich_help_panel=_SET_UP)
+app.add_typer(topic.app, name="topic", rich_help_panel=_SET_UP)
+app.add_typer(store.app, name="store", rich_help_panel=_SET_UP)
+app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
+app.command("status", rich_help_panel=_RUN)(status.show)
+app.add_typer(index.app, name="index", rich_help_panel=_RUN)
+app.command("verify", rich_help_panel=_CHECK)(verify.verify)
+app.command("check", rich_help_panel=_CHECK)(check.check_history)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from replica.config import Config
     from replica.local.health import ReplicaHealth
 
+NOBODY = "nobody"
 ConfigChoice = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="Configuration; else ./notary.toml, else that of the newest local cluster."),
@@ -26,13 +27,14 @@ class Status:
     """What could be found out; a part that did not answer is None and named in `problems`."""
 
     replicas: dict[str, ReplicaHealth | None]
-    lock_owner: str | None
+    lock_owner: str | None  # "nobody" if it is free
     database: dict[str, Any] | None
     log_end: int | None
     problems: list[str]
 
 
-def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+def show(config: NOBODY = "nobody"
+ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Show replicas, roles, epoch, positions and who holds the lock.
 
     Exit code 0 when a replica is active, else 1.
@@ -79,7 +81,7 @@ async def _find_out(config: Config) -> Status:
     )
 
 
-async def _lock_owner(config: Config) -> str | None:
+async def _lock_owner(config: Config) -> str:
     """Who holds the lock at this moment, as the database says."""
     from ha.clock import SystemClock
     from ha.lock.postgres import PostgresLockSession
@@ -96,7 +98,7 @@ async def _lock_owner(config: Config) -> str | None:
         owner = (await session.look()).owner
     finally:
         await session.close()
-    return None if owner is None else owner.name
+    return NOBODY if owner is None else owner.name
 
 
 def _document(path: Path, config: Config, status: Status) -> dict[str, Any]:
@@ -126,7 +128,7 @@ def _print(path: Path, config: Config, status: Status) -> None:
     facts = make_table("", "")
     facts.show_header = False
     facts.add_row("endpoint", f"http://{config.endpoint.host}:{config.endpoint.port}")
-    facts.add_row("lock held by", status.lock_owner or "nobody")
+    facts.add_row("lock held by", status.lock_owner or "?")
     if status.database is not None:
         store = status.database
         facts.add_row("epoch", f"{store['epoch']}, granted to {store['replica'] or 'nobody'}")

@@ -1,0 +1,96 @@
+"""The time budget of a fail-over: the worst case of each step, from the settings that decide it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ha.election.settings import ElectionSettings, Fault, detection_budget
+from haproxy.render import HaproxySettings
+from ledger_api.client.retry import RetryPolicy
+
+FAULTS = {
+    Fault.STOPPED: "the active is stopped in order, or hands over",
+    Fault.KILLED: "the active's process or machine dies",
+    Fault.FROZEN: "the active is frozen, suspended or cut off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step on the way from the fault to the first answer. `worst_s` None: not known without a measurement.
+
+    `meanwhile`: it goes on beside the others, and counts only if it takes longer than all of them.
+    """
+
+    name: str
+    setting: str
+    worst_s: float | None
+    meanwhile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """All steps for one kind of fault, in order."""
+
+    fault: Fault
+    steps: tuple[Step, ...]
+
+    @property
+    def known_s(self) -> float:
+        """The sum of what is known, in seconds: the longest outage, but for what is not measured."""
+        *server, retry = self.steps
+        return _longest(server) + (retry.worst_s or 0.0)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every step is known."""
+        return all(step.worst_s is not None for step in self.steps)
+
+
+def failover_budget(
+    election: ElectionSettings,
+    haproxy: HaproxySettings,
+    retry: RetryPolicy,
+    fault: Fault,
+    activation_steps_s: Mapping[str, float] | None,
+) -> Budget:
+    """The budget for one kind of fault; `activation_steps_s` as an active replica has measured them, None if none is.
+
+    What is measured is an observation and no bound: it grows with the work that the old active left behind.
+    """
+    detection = [
+        Step(step.name, f"election: {step.setting}", step.worst_s) for step in detection_budget(election, fault)
+    ]
+    if activation_steps_s is None:
+        activation = [Step("activation: epoch, log writer, barrier, publishing", "not measured here", None)]
+    else:
+        activation = [Step(f"activation: {name}", "measured", took_s) for name, took_s in activation_steps_s.items()]
+    balancing = [
+        Step("HAProxy finds the new active", "haproxy: check_interval_down_s, rise", haproxy.mark_up_max_s),
+        Step(
+            "HAProxy gives the old active up",
+            "haproxy: check_interval_s, check_timeout_s, fall",
+            haproxy.mark_down_max_s,
+            meanwhile=True,
+        ),
+    ]
+    server = [*detection, *activation, *balancing]
+    pause = Step(
+        "the client's pause between attempts", "client: delay_max_s, jitter", retry_max_s(retry, _longest(server))
+    )
+    return Budget(fault, (*server, pause))
+
+
+def retry_max_s(policy: RetryPolicy, outage_s: float) -> float:
+    """The longest pause that a client may be in when an outage of this length ends.
+
+    Pauses double: the one under way is at most as long as the first and all before it, which began with the outage.
+    """
+    return min(policy.delay_max_s, outage_s + policy.delay_first_s) * (1 + policy.jitter)
+
+
+def _longest(steps: list[Step]) -> float:
+    """How long steps take: one after the other, or the longest that goes on beside them."""
+    in_a_row = sum(step.worst_s or 0.0 for step in steps if not step.meanwhile)
+    return max(in_a_row, *(step.worst_s or 0.0 for step in steps if step.meanwhile))

@@ -1,0 +1,174 @@
+"""`notary config`: is the configuration right, what does it amount to, and where does each value come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from replica.cli.common import JsonOption, find_config, load, make_table, out, print_json, run
+from replica.cli.status import ConfigChoice
+
+if TYPE_CHECKING:
+    from replica.cli.budget import Budget
+    from replica.config import Config
+    from replica.config_file import Setting
+
+app = typer.Typer(help="Check and show a participant's configuration.", no_args_is_help=True)
+
+DEFAULT, FILE, ENVIRONMENT = "default", "file", "environment"
+
+
+@app.command()
+def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+    """Validate the configuration and the files it names, and print the time budget of a fail-over.
+
+    The steps of an activation are measured ones when a replica is active, else they are left out and said to be.
+    """
+    from ledger_api.client.retry import RetryPolicy
+    from replica.cli.budget import FAULTS, failover_budget
+
+    path = find_config(config)
+    settings = load(path)
+    _check_files(settings)
+    measured = run(_measured(settings))
+    haproxy = settings.haproxy_settings()
+    budgets = [failover_budget(settings.election, haproxy, RetryPolicy(), fault, measured) for fault in FAULTS]
+    if as_json:
+        print_json({"config": str(path), "valid": True, "budgets": [_document(budget) for budget in budgets]})
+        return
+    out.print(f"[bold green]{path} is valid[/]: {len(settings.replicas)} replicas, standby = {settings.core.standby}\n")
+    for budget in budgets:
+        _print(budget)
+    if measured is None:
+        out.print("No replica of this configuration is active, so the steps of an activation are not in the sums.")
+    if settings.core.standby == "disconnected":
+        out.print(
+            "Passives stay away from the log: reading it grows with what they have missed, and is not in the sums."
+        )
+
+
+@app.command()
+def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+    """Show the effective value of every setting, and where it comes from: default, file or environment."""
+    path = find_config(config)
+    rows = list(effective(load(path), tomllib.loads(path.read_text()), os.environ))
+    if as_json:
+        print_json({"config": str(path), "settings": [_row_document(*row) for row in rows]})
+        return
+    table = make_table("setting", "value", "from")
+    styles = {DEFAULT: "dim", FILE: "white", ENVIRONMENT: "bold yellow"}
+    for name, value, origin in rows:
+        table.add_row(name, _text(value), origin, style=styles[origin])
+    out.print(table)
+    out.print(f"\nfile: {path}; NOTARY_ELECTION__LEASE_S=4 in the environment, for example, goes before it")
+
+
+def effective(
+    config: Config, in_file: Mapping[str, Any], environment: Mapping[str, str]
+) -> Iterator[tuple[str, object, str]]:
+    """Name, value and origin of every setting; passwords in a connection string are left out."""
+    from replica.config_file import tables
+
+    variables = {name.upper() for name in environment}
+    for table in tables():
+        if table.repeated:
+            origin = ENVIRONMENT if "NOTARY_REPLICAS" in variables else FILE
+            for replica in config.replicas:
+                for name, value in replica.model_dump().items():
+                    yield f"replicas.{replica.name}.{name}", value, origin
+            continue
+        for setting in table.settings:
+            value = _value(config, setting)
+            if not (table.optional and value is None):
+                yield ".".join(setting.path), _without_password(setting, value), _origin(setting, in_file, variables)
+
+
+def _value(config: Config, setting: Setting) -> object:
+    found: Any = config
+    for name in setting.path:
+        if found is None:
+            return None
+        found = found.haproxy_settings() if found is config and name == "haproxy" else getattr(found, name)
+    return found
+
+
+def _origin(setting: Setting, in_file: Mapping[str, Any], variables: set[str]) -> str:
+    # a table may be given as a whole, as JSON
+    if any("NOTARY_" + "__".join(setting.path[:end]).upper() in variables for end in range(1, len(setting.path) + 1)):
+        return ENVIRONMENT
+    found: Any = in_file
+    for name in setting.path:
+        if not isinstance(found, Mapping) or name not in found:
+            return DEFAULT
+        found = found[name]
+    return FILE
+
+
+def _without_password(setting: Setting, value: object) -> object:
+    if setting.path != ("database", "conninfo"):
+        return value
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    shown = str(value)
+    return make_conninfo(shown, password="***") if "password" in conninfo_to_dict(shown) else shown  # noqa: S106
+
+
+def _text(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _row_document(name: str, value: object, origin: str) -> dict[str, object]:
+    return {"setting": name, "value": json.loads(json.dumps(value, default=str)), "origin": origin}
+
+
+def _check_files(config: Config) -> None:
+    """Raises ConfigError unless a replica could use every file that is named."""
+    from ledger_api.server.registry import read_registry
+    from replica.core.signer import load_signer
+
+    load_signer(config.notary_key_file)
+    read_registry(config.api.registry_path)
+    config.conninfo()
+    config.kafka.security.client_config()
+
+
+async def _measured(config: Config) -> dict[str, float] | None:
+    """The steps of the newest activation, from the replica that is active; None if none is."""
+    import aiohttp
+
+    from replica.local.health import fetch_health
+
+    async with aiohttp.ClientSession() as session:
+        for address in config.replicas:
+            health = await fetch_health(session, address)
+            if health is not None and health.active:
+                return health.activation_steps_s
+    return None
+
+
+def _document(budget: Budget) -> dict[str, Any]:
+    return {
+        "fault": budget.fault.value,
+        "steps": [asdict(step) for step in budget.steps],
+        "known_s": round(budget.known_s, 3),
+        "complete": budget.complete,
+    }
+
+
+def _print(budget: Budget) -> None:
+    from replica.cli.budget import FAULTS
+
+    table = make_table(f"when {FAULTS[budget.fault]}", "decided by", ">worst")
+    for step in budget.steps:
+        worst = "?" if step.worst_s is None else f"{step.worst_s:.3f} s"
+        table.add_row(step.name, step.setting, f"({worst}, meanwhile)" if step.meanwhile else worst)
+    total = f"{budget.known_s:.3f} s" if budget.complete else f"{budget.known_s:.3f} s + ?"
+    table.add_row("[bold]until the first answer, at the latest[/]", "", f"[bold]{total}[/]")
+    out.print(table)
+    out.print()

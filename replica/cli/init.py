@@ -1,0 +1,64 @@
+"""`notary init`: a commented configuration to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from replica.cli.common import CONFIG_NAME, out
+
+FolderArgument = Annotated[Path, typer.Argument(help="Folder to write notary.toml into; made if it is not there.")]
+
+TITLE = """Configuration of a notary participant. One file serves all its replicas; each is told its name.
+A line that begins with '#' and a name shows a default; take the '#' away to change it. Relative paths count from this \
+file's folder. An environment variable goes before the file: NOTARY_ELECTION__LEASE_S=4 sets lease_s in [election]. \
+Secrets are files, named here, never values.
+After a change: notary config check"""
+EXAMPLE: dict[str, Any] = {
+    "data_dir": "data",
+    "notary_key_file": "notary.key",
+    "endpoint": {"port": 8080},
+    "replicas": [
+        {"name": f"r{number}", "host": f"notary-{number}.example", "api_port": 8081, "health_port": 8082}
+        for number in (1, 2, 3)
+    ],
+    "database": {
+        "conninfo": "host=db-1.example,db-2.example dbname=notary user=notary target_session_attrs=read-write",
+        "password_file": "database.password",
+        "scope": "notary",
+    },
+    "kafka": {"bootstrap_servers": "kafka-1.example:9092,kafka-2.example:9092,kafka-3.example:9092"},
+    "api": {"registry_path": "parties.toml"},
+}
+_NEXT = """Next:
+  1. put your addresses into {path}, and the database role's password into a file (chmod 600)
+  2. notary keys create notary.key      the notary's signing key; copy it to every replica's machine
+  3. register parties in parties.toml   "O=Bank A,L=London,C=GB" = ["<public key>"] under [parties]
+  4. notary topic create                the request log, with the settings that safety rests on
+  5. notary store migrate               the shared database's tables
+  6. notary config check                what a fail-over costs, step by step
+  7. notary replica --name r1           on each machine, under a supervisor that restarts it
+  8. notary haproxy render              the endpoint in front"""
+
+
+def write_config(folder: FolderArgument = Path()) -> None:
+    """Write a commented configuration: every setting with its unit, its default and what it is for.
+
+    An existing file is never overwritten.
+    """
+    from replica.config_file import render_config
+    from replica.notary.errors import ConfigError
+
+    path = folder / CONFIG_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("x") as file:
+            file.write(render_config(EXAMPLE, TITLE))
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already; nothing was written") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    out.print(f"[bold]{path}[/] was written.")
+    out.print(_NEXT.format(path=path), markup=False)

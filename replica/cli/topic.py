@@ -1,0 +1,49 @@
+"""`notary topic`: the request log's topic, and the contract that safety rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from replica.cli.common import find_config, load, out, run
+from replica.cli.status import ConfigChoice
+
+if TYPE_CHECKING:
+    from replica.config import Config
+
+app = typer.Typer(help="Create and check the request log's topic.", no_args_is_help=True)
+
+
+@app.command()
+def create(config: ConfigChoice = None) -> None:
+    """Create the topic with the settings of the contract; one that exists is checked and left as it is."""
+    from replica.log.topic import create_topic
+
+    settings = load(find_config(config))
+    topic_id = run(create_topic(settings.kafka))
+    out.print(f"topic {settings.kafka.topic} keeps the contract; its id is {topic_id}")
+
+
+@app.command()
+def check(config: ConfigChoice = None) -> None:
+    """Check the topic's settings, and that it is the one that the database belongs to. Changes nothing."""
+    settings = load(find_config(config))
+    topic_id, records = run(_check(settings))
+    out.print(f"topic {settings.kafka.topic} keeps the contract; its id is {topic_id}; {records} records")
+
+
+async def _check(config: Config) -> tuple[str, int]:
+    from replica.log.kafka import KafkaLog
+    from replica.notary.errors import LogRefused
+    from replica.store.status import read_status
+
+    log = KafkaLog(config.kafka)
+    try:
+        topic_id = await log.check()
+        bound_to = (await read_status(config.conninfo())).topic_id
+        if bound_to not in (None, topic_id):
+            raise LogRefused(f"the database belongs to topic id {bound_to}, the topic's is {topic_id}")
+        return topic_id, await log.end_offset()
+    finally:
+        await log.close()

@@ -1,0 +1,94 @@
+"""`notary verify`: check a receipt offline, with nothing but the notary's public key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import EXIT_FAILED, EXIT_OK, JsonOption, out, print_json
+from replica.notary.errors import BadRequest
+
+if TYPE_CHECKING:
+    from replica.notary.receipts import Receipt
+
+ReceiptArgument = Annotated[
+    typer.FileBinaryRead,
+    typer.Argument(help="JSON file with a receipt, or with a whole answer; '-' reads standard input."),
+]
+KeyOption = Annotated[str, typer.Option("--notary-key", help="The notary's public key, 64 hexadecimal digits.")]
+RequestOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--request", help="The submission as JSON: the receipt must certify exactly its content.", exists=True
+    ),
+]
+
+
+def verify(
+    receipt: ReceiptArgument, *, notary_key: KeyOption, request: RequestOption = None, as_json: JsonOption = False
+) -> None:
+    """Verify that the notary certified a transaction id with its content. Needs no network.
+
+    Exit code 0: it did. 1: the receipt proves nothing of the kind. 2: a file is not what it should be.
+    """
+    from replica.notary.documents import bytes_from_hex
+    from replica.notary.receipts import verify_receipt
+
+    try:
+        found = _receipt(receipt.read())
+        problem = "" if verify_receipt(found, bytes_from_hex("--notary-key", notary_key, 32)) else "it does not verify"
+        if not problem and request is not None and _content(request) != (found.tx_id, found.content_digest):
+            problem = "it certifies another transaction or other content than the request's"
+    except BadRequest as error:
+        raise _unusable(error.detail) from None
+    if as_json:
+        print_json(
+            {
+                "valid": not problem,
+                "problem": problem,
+                "tx_id": found.tx_id.hex(),
+                "content_digest": found.content_digest.hex(),
+            }
+        )
+    elif problem:
+        out.print(f"[bold red]not valid[/]: {problem}")
+    else:
+        out.print(f"[bold green]valid[/]: transaction {found.tx_id.hex()}, content {found.content_digest.hex()}")
+    raise typer.Exit(EXIT_FAILED if problem else EXIT_OK)
+
+
+def _receipt(raw: bytes) -> Receipt:
+    import msgspec
+
+    from replica.notary.receipts import ReceiptDocument, receipt_from_document
+
+    try:
+        document = msgspec.json.decode(raw)
+        if isinstance(document, dict) and "receipt" in document:
+            document = document["receipt"]
+        return receipt_from_document(msgspec.convert(document, ReceiptDocument))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"no receipt: {error}") from None
+
+
+def _content(path: Path) -> tuple[bytes, bytes]:
+    """Transaction id and content digest of a submission document."""
+    import msgspec
+
+    from replica.notary.canonical import summarise
+    from replica.notary.documents import SubmissionDocument, submission_from_document
+
+    try:
+        document = msgspec.json.decode(path.read_bytes(), type=SubmissionDocument)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path} is no submission: {error}") from None
+    tx_id, content_digest, _ = summarise(submission_from_document(document, lambda: "offline").request)
+    return tx_id, content_digest
+
+
+def _unusable(detail: str) -> Exception:
+    from replica.notary.errors import ConfigError
+
+    return ConfigError(detail)
