@@ -13,6 +13,7 @@ import typer
 from replica.cli.common import (
     EXIT_FAILED,
     EXIT_OK,
+    ConfigChoice,
     JsonOption,
     find_config,
     load,
@@ -21,7 +22,6 @@ from replica.cli.common import (
     print_json,
     quiet_libraries,
 )
-from replica.cli.status import ConfigChoice
 
 if TYPE_CHECKING:
     from replica.checker.completions import CompletionRow

@@ -30,6 +30,10 @@ DATA_FOLDER = Path("data")
 CONFIG_NAME = "notary.toml"
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The participant's configuration file.")]
+ConfigChoice = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="Configuration; else ./notary.toml, else that of the newest local cluster."),
+]
 NameOption = Annotated[str, typer.Option("--name", help="Which of the configured replicas.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from replica.cli.common import JsonOption, find_config, load, make_table, out, print_json, run
-from replica.cli.status import ConfigChoice
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 
 if TYPE_CHECKING:
     from replica.cli.budget import Budget

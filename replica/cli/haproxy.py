@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from replica.cli.common import find_config, load, out, run
-from replica.cli.status import ConfigChoice
+from replica.cli.common import ConfigChoice, find_config, load, out, run
 
 app = typer.Typer(help="Render HAProxy's configuration.", no_args_is_help=True)
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import JsonOption, NameOption, find_config, load, out, print_json
-from replica.cli.status import ConfigChoice
+from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:

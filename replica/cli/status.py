@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from replica.cli.common import EXIT_FAILED, EXIT_OK, JsonOption, find_config, load, make_table, out, print_json, run
+from replica.cli.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    ConfigChoice,
+    JsonOption,
+    find_config,
+    load,
+    make_table,
+    out,
+    print_json,
+    run,
+)
 
 if TYPE_CHECKING:
     from replica.config import Config
     from replica.local.health import ReplicaHealth
 
 NOBODY = "nobody"
-ConfigChoice = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", help="Configuration; else ./notary.toml, else that of the newest local cluster."),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +40,7 @@ class Status:
     problems: list[str]
 
 
-def show(config: NOBODY = "nobody"
-ConfigChoice = None, as_json: JsonOption = False) -> None:
+def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Show replicas, roles, epoch, positions and who holds the lock.
 
     Exit code 0 when a replica is active, else 1.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from replica.cli.common import find_config, load, out, run
-from replica.cli.status import ConfigChoice
+from replica.cli.common import ConfigChoice, find_config, load, out, run
 
 app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from replica.cli.common import find_config, load, out, run
-from replica.cli.status import ConfigChoice
+from replica.cli.common import ConfigChoice, find_config, load, out, run
 
 if TYPE_CHECKING:
     from replica.config import Config
