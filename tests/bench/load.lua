@@ -1,10 +1,11 @@
--- Sends prepared bodies, one line of a file each, every body once. Arguments: file, first line's byte offset, path.
--- With several threads, thread t of n takes every n-th line.
-local thread_count = 0
+-- Sends prepared bodies, one line of a file each, every body once.
+-- Arguments: file, byte offset of the first line, path, number of threads, mean pause in ms. With several threads,
+-- thread t of n takes every n-th line. With a pause, each connection waits that long on average before it sends again.
+local threads = {}
 
 function setup(thread)
-  thread:set("number", thread_count)
-  thread_count = thread_count + 1
+  thread:set("number", #threads)
+  threads[#threads + 1] = thread
 end
 
 function init(args)
@@ -14,17 +15,23 @@ function init(args)
   step = tonumber(args[4])
   for _ = 1, number do lines:read("*l") end
   head = "POST " .. args[3] .. " HTTP/1.1\r\nHost: notary\r\nContent-Type: application/json\r\nContent-Length: "
-  sent = 0
+  taken, ran_out = 0, 0
+  local pause_ms = tonumber(args[5])
+  if pause_ms > 0 then -- wrk looks for the function after this one has run
+    math.randomseed(number + 1)
+    function delay() return math.floor(-math.log(1 - math.random()) * pause_ms + 0.5) end
+  end
 end
 
 function request()
   local body = lines:read("*l")
   if body == nil then
+    ran_out = 1
     wrk.thread:stop()
     return head .. "0\r\n\r\n"
   end
   for _ = 2, step do lines:read("*l") end
-  sent = sent + 1
+  taken = taken + 1
   return head .. #body .. "\r\n\r\n" .. body
 end
 
@@ -33,9 +40,16 @@ function done(summary, latency, requests)
   for _, p in ipairs({50, 90, 99, 99.9}) do
     quantiles[#quantiles + 1] = string.format('"p%s": %.3f', p, latency:percentile(p) / 1000)
   end
+  local bodies_taken, out = 0, 0
+  for _, thread in ipairs(threads) do
+    bodies_taken = bodies_taken + thread:get("taken")
+    out = out + thread:get("ran_out")
+  end
   io.write(string.format(
-    '\nRESULT {"requests": %d, "duration_s": %.3f, "bytes": %d, "errors_status": %d, "errors_connect": %d, '
-      .. '"errors_read": %d, "errors_write": %d, "errors_timeout": %d, "latency_ms": {%s, "max": %.3f}}\n',
-    summary.requests, summary.duration / 1e6, summary.bytes, summary.errors.status, summary.errors.connect,
-    summary.errors.read, summary.errors.write, summary.errors.timeout, table.concat(quantiles, ", "), latency.max / 1000))
+    '\nRESULT {"requests": %d, "taken": %d, "ran_out": %d, "duration_s": %.3f, "errors_status": %d, '
+      .. '"errors_connect": %d, "errors_read": %d, "errors_write": %d, "errors_timeout": %d, '
+      .. '"latency_ms": {%s, "max": %.3f}}\n',
+    summary.requests, bodies_taken, out, summary.duration / 1e6, summary.errors.status, summary.errors.connect,
+    summary.errors.read, summary.errors.write, summary.errors.timeout, table.concat(quantiles, ", "),
+    latency.max / 1000))
 end

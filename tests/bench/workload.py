@@ -1,85 +1,87 @@
-"""Signed submissions made beforehand, as one HTTP body a line, so that a load generator only has to send them."""
+"""Signed submissions made beforehand, as one HTTP body a line, so that a load generator only has to send them.
+
+States and transaction ids are random and never occur twice. What a client may leave out is left out.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 
-from nacl.signing import SigningKey
-
+from ledger_api.client.signing import Party
 from replica.notary.canonical import encode_request
 from replica.notary.requests import format_state_ref, make_request
 
-PARTIES = 20
+CHUNK_SUBMISSIONS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Party:
-    """A requesting party and its key."""
-
-    name: str
-    key: SigningKey
-
-    @property
-    def public_key(self) -> str:
-        """The raw Ed25519 public key in hexadecimal."""
-        return self.key.verify_key.encode().hex()
+def fresh_states(random: Random, count: int) -> list[bytes]:
+    """References to so many random states."""
+    return [random.randbytes(32) + random.randrange(4).to_bytes(4, "big") for _ in range(count)]
 
 
-def make_parties(count: int = PARTIES) -> list[Party]:
-    """Parties with keys that are always the same: they protect nothing."""
-    return [
-        Party(f"CN=Bench {number},O=Bench,C=GB", SigningKey(number.to_bytes(32, "big")))
-        for number in range(1, count + 1)
-    ]
-
-
-def submission(random: Random, party: Party, inputs: list[bytes], tx_id: bytes | None = None) -> dict[str, object]:
-    """The document of one signed submission, with a random transaction id unless one is given."""
-    tx_id = random.randbytes(32) if tx_id is None else tx_id
+def submission(random: Random, party: Party, inputs: list[bytes]) -> dict[str, object]:
+    """The document of one signed submission with a random transaction id."""
+    tx_id = random.randbytes(32)
     request = make_request(tx_id, inputs, [], None, party.name)
     return {
         "request": {
             "tx_id": tx_id.hex(),
             "inputs": [format_state_ref(ref) for ref in request.inputs],
             "party": party.name,
-            "public_key": party.public_key,
+            "public_key": party.public_key.hex(),
             "signature": party.key.sign(encode_request(request)).signature.hex(),
         }
     }
 
 
-def fresh_submissions(random: Random, parties: list[Party], inputs: int) -> Iterator[dict[str, object]]:
-    """Submissions of so many random states each; no state occurs twice."""
+def fresh_submissions(random: Random, parties: Sequence[Party], inputs: int) -> Iterator[dict[str, object]]:
+    """Submissions of so many states each, for ever."""
     while True:
-        refs = [random.randbytes(32) + random.randrange(4).to_bytes(4, "big") for _ in range(inputs)]
-        yield submission(random, random.choice(parties), refs)
+        yield submission(random, random.choice(parties), fresh_states(random, inputs))
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """A file of bodies, one a line; `offsets[n]` is where line n begins."""
+    """A file of bodies, one a line; `offsets[n]` is the byte where line n begins, the last one is the file's end."""
 
     path: Path
     offsets: list[int]
 
+    @property
+    def count(self) -> int:
+        """Bodies in the file."""
+        return len(self.offsets) - 1
 
-def write_bodies(path: Path, count: int, inputs: int, per_body: int, seed: int | None = None) -> Bodies:
-    """Write `count` bodies: single submissions when `per_body` is 1, else batches of so many."""
-    random = Random(os.urandom(16) if seed is None else seed)  # fresh ids in each run: a log may be reused
-    source = fresh_submissions(random, make_parties(), inputs)
-    offsets, at = [], 0
-    with path.open("wb") as file:
-        for _ in range(count):
-            document: object = next(source)
-            if per_body > 1:
-                document = {"submissions": [document, *(next(source) for _ in range(per_body - 1))]}
-            line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
-            offsets.append(at)
-            at += len(line)
-            file.write(line)
+
+def write_bodies(path: Path, parties: Sequence[Party], count: int, inputs: int, per_body: int) -> Bodies:
+    """Write `count` bodies: single submissions when `per_body` is 1, else batches of so many. Uses every core."""
+    per_chunk = max(1, CHUNK_SUBMISSIONS // per_body)
+    sizes = [min(per_chunk, count - start) for start in range(0, count, per_chunk)]
+    make = partial(_make_lines, list(parties), inputs, per_body)
+    offsets = [0]
+    with path.open("wb") as file, ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        for lines in pool.map(make, sizes):
+            for line in lines:
+                file.write(line)
+                offsets.append(offsets[-1] + len(line))
     return Bodies(path, offsets)
+
+
+def _make_lines(parties: list[Party], inputs: int, per_body: int, count: int) -> list[bytes]:
+    source = fresh_submissions(Random(os.urandom(16)), parties, inputs)
+    lines = []
+    for _ in range(count):
+        document: object = next(source)
+        if per_body > 1:
+            document = {"submissions": [document, *islice(source, per_body - 1)]}
+        lines.append(json.dumps(document, separators=(",", ":")).encode() + b"\n")
+    return lines

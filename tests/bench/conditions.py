@@ -1,0 +1,70 @@
+"""What a figure depends on: machine, versions, settings, load. Printed and written with every run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import psycopg
+
+from replica.local.cluster import LocalCluster
+from replica.local.haproxy import find_haproxy
+from replica.local.kafka import find_java, find_libs
+from tests.bench.report import Report
+
+POSTGRES_FACTS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
+PACKAGES = ("confluent-kafka", "rocksdict", "psycopg", "aiohttp", "uvloop", "msgspec", "pynacl")
+
+
+async def add_conditions(cluster: LocalCluster, report: Report) -> None:
+    """Conditions of the runs on this cluster."""
+    report.section("Conditions")
+    load = [round(value, 2) for value in os.getloadavg()]
+    memory_gib = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    report.add("cores", os.cpu_count(), "cores, memory", f"{os.cpu_count()}, {memory_gib:g} GiB, {_processor()}")
+    report.add("load_average_at_start", load, "load average at the start", " ".join(map(str, load)))
+    postgres = await _postgres_facts(cluster.postgres.dsn())
+    versions = {
+        "linux": platform.release(),
+        "python": platform.python_version(),
+        "postgres": postgres["server_version"],
+        "kafka": _kafka_version(),
+        "java": _first_line(str(find_java()), "-version"),
+        "haproxy": _first_line(str(find_haproxy()), "-v"),
+        "wrk": _first_line("wrk", "-v"),
+        **{package: version(package) for package in PACKAGES},
+    }
+    report.figures["versions"] = versions
+    for name in ("linux", "python", "postgres", "kafka", "java", "haproxy", "wrk"):
+        report.line(name, versions[name])
+    report.line("packages", ", ".join(f"{package} {versions[package]}" for package in PACKAGES))
+    durable = ", ".join(f"{name} {value}" for name, value in postgres.items() if name != "server_version")
+    report.add("postgres_settings", postgres, "Postgres", durable)
+    config = cluster.config
+    report.line("Kafka", "one broker, acks=all; an acknowledged record is in the broker's page cache")
+    report.line("replicas", f"{len(config.replicas)}, {config.api_workers} front ends each, {config.core.standby}")
+
+
+async def _postgres_facts(conninfo: str) -> dict[str, str]:
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        cursor = await connection.execute(
+            "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name", (list(POSTGRES_FACTS),)
+        )
+        return {str(name): str(value) for name, value in await cursor.fetchall()}
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _kafka_version() -> str:
+    return next(find_libs().glob("kafka_*.jar")).stem
+
+
+def _first_line(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+    return (done.stdout + done.stderr).splitlines()[0].strip()

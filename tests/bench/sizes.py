@@ -1,0 +1,34 @@
+"""How much the bench does: at full length, and in a few minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Counts and durations. Medians are over `runs`."""
+
+    runs: int
+    run_s: float
+    full_speed_s: float  # of the run that must cost neither the lock nor a health check
+    log_records: int  # in the log before the first kill
+    kills: int
+    kills_disconnected: int
+    freezes: int  # of the core alone, and as many of the whole group
+    stops: int
+
+
+FULL = Sizes(
+    runs=5,
+    run_s=10.0,
+    full_speed_s=180.0,
+    log_records=1_000_000,
+    kills=20,
+    kills_disconnected=6,
+    freezes=2,
+    stops=5,
+)
+QUICK = Sizes(
+    runs=1, run_s=5.0, full_speed_s=15.0, log_records=20_000, kills=4, kills_disconnected=2, freezes=1, stops=1
+)

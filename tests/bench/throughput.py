@@ -1,0 +1,73 @@
+"""Throughput and latency through HAProxy: one active and one following passive, load generator included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from replica.local.cluster import LocalCluster
+from tests.bench.load import BATCH, SINGLE, LoadGenerator, Shape
+from tests.bench.report import Report, quantiles
+from tests.bench.sizes import Sizes
+from tests.bench.usage import cpu_s, parts_of
+from tests.bench.wrk import LoadResult
+
+SUBMISSIONS_UNIT = "submissions/s"
+
+
+async def measure_throughput(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
+    """Single requests at 256 connections, batches over 8, latency at one connection and at half load."""
+    report.section("Through HAProxy, 4 inputs, one active and one following passive")
+    single_per_s = await _throughput(cluster, load, SINGLE, "single", sizes, report)
+    await _throughput(cluster, load, BATCH, "batch", sizes, report)
+    alone_ms = await _latency_alone(cluster, load, sizes, report)
+    await _latency_at_half_load(cluster, load, sizes, report, single_per_s / 2, alone_ms)
+
+
+async def _throughput(
+    cluster: LocalCluster, load: LoadGenerator, shape: Shape, name: str, sizes: Sizes, report: Report
+) -> float:
+    endpoint = cluster.config.endpoint
+    await load.warm_up(endpoint, shape)
+    warm = await load.warm_up(endpoint, shape)
+    parts = await parts_of(cluster)
+    before = cpu_s(parts)
+    results = await load.measure(endpoint, shape, sizes.runs, sizes.run_s, warm)
+    after = cpu_s(parts)
+    label = f"{name}, {shape.connections} connections" + (f", {shape.per_body} a batch" if shape.per_body > 1 else "")
+    rates = [result.per_second * shape.per_body for result in results]
+    middle = report.add_runs(f"{name}_tps_4_inputs", rates, label, SUBMISSIONS_UNIT)
+    _add_latency(f"{name}_latency_ms", results, f"{name}, latency of a call", report)
+    submissions = sum(result.requests for result in results) * shape.per_body
+    used_s = {part: after[part] - before[part] for part in parts} | {"wrk": sum(result.cpu_s for result in results)}
+    each_us = {part: round(1e6 * part_s / submissions, 1) for part, part_s in used_s.items()}
+    shown = ", ".join(f"{part} {each:.0f}" for part, each in sorted(each_us.items(), key=lambda item: -item[1]))
+    report.add(f"{name}_cpu_us_per_submission", each_us, f"{name}, processor time per submission", f"{shown} µs")
+    return middle
+
+
+async def _latency_alone(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> float:
+    shape = replace(SINGLE, connections=1)
+    endpoint = cluster.config.endpoint
+    warm = await load.warm_up(endpoint, shape)
+    results = await load.measure(endpoint, shape, sizes.runs, sizes.run_s, warm)
+    medians = [result.latency_ms["p50"] for result in results]
+    middle = report.add_runs("latency_ms_p50_one_connection", medians, "one connection, median latency", "ms")
+    _add_latency("latency_ms_one_connection", results, "one connection, latency", report)
+    return middle
+
+
+async def _latency_at_half_load(
+    cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report, per_s: float, alone_ms: float
+) -> None:
+    """Pauses between the requests of each connection bring the rate down to `per_s`."""
+    pause_ms = max(0.0, 1_000 * SINGLE.connections / per_s - alone_ms)
+    results = await load.measure(cluster.config.endpoint, SINGLE, 1, sizes.run_s, per_s * 2, pause_ms)
+    rate = results[0].per_second
+    report.add("half_load_tps", round(rate, 1), "half load, single requests", f"{rate:,.0f} {SUBMISSIONS_UNIT}")
+    _add_latency("latency_ms_half_load", results, "half load, latency", report)
+
+
+def _add_latency(name: str, results: list[LoadResult], label: str, report: Report) -> None:
+    """The quantiles of the run whose median latency is in the middle."""
+    middle = sorted(results, key=lambda result: result.latency_ms["p50"])[len(results) // 2]
+    report.add(name, middle.latency_ms, label, quantiles(middle.latency_ms))
