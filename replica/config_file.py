@@ -74,7 +74,8 @@ def render_config(values: Mapping[str, Any], title: str) -> str:
     for table in tables():
         for number in range(len(values.get("replicas", ())) if table.repeated else 1):
             path = (*table.path, str(number)) if table.repeated else table.path
-            given = {where[-1]: left.pop(where) for where in list(left) if where[:-1] == path}
+            names = [setting.path[-1] for setting in table.settings]
+            given = {name: left.pop((*path, name)) for name in names if (*path, name) in left}
             lines += ["", *_lines_of_table(table, given, explained=number == 0)]
     if left:
         raise ConfigError(f"no such setting: {', '.join('.'.join(path) for path in left)}")

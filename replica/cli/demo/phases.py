@@ -80,7 +80,7 @@ class Phases:
     async def double_spend(self, say: Say) -> PhaseResult:
         """The inputs of every request under a new id: a conflict that names the winner of each of them."""
         asked = [(one, self._sign(one, os.urandom(TX_ID_BYTES), one.inputs)) for one in self._requests if one.inputs]
-        return await self._ask("double-spend", asked, _conflicts_with, say)
+        return await self._ask("double-spend", asked, conflicts_with, say)
 
     async def reuse_ids(self, say: Say) -> PhaseResult:
         """Every id with another input: refused, because an id stands for one content for ever."""
@@ -175,7 +175,7 @@ def _new_command() -> str:
     return os.urandom(16).hex()
 
 
-def _conflicts_with(winner: DemoRequest, answer: Result) -> bool:
+def conflicts_with(winner: DemoRequest, answer: Result) -> bool:
     """Whether an answer is a conflict over every input, each consumed by this transaction."""
     by = sha256(winner.tx_id).digest()
     expected = {Conflict(state, by, Usage.INPUT) for state in winner.inputs}

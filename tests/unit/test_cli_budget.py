@@ -1,0 +1,65 @@
+"""The time budget of a fail-over: sums, and what goes on beside."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha.election.settings import ElectionSettings, Fault, detection_budget
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
+from ledger_api.client.retry import RetryPolicy
+from replica.cli.budget import FAULTS, failover_budget, retry_max_s
+
+HAPROXY = HaproxySettings(
+    bind=Endpoint(port=1), replicas=(ReplicaAddress(name="r1", host="127.0.0.1", api_port=2, health_port=3),)
+)
+NO_RETRY = RetryPolicy(delay_first_s=1e-9, delay_max_s=1e-9, jitter=0.0)
+STEPS = {"epoch": 0.01, "barrier": 0.02}
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_the_sum_is_detection_activation_and_mark_up(fault: Fault) -> None:
+    """Goal: the total is what a person would add up. Method: add the parts by hand, with a client that never waits."""
+    election = ElectionSettings()
+    budget = failover_budget(election, HAPROXY, NO_RETRY, fault, STEPS)
+    detection_s = sum(step.worst_s for step in detection_budget(election, fault))
+    assert budget.complete
+    assert budget.known_s == pytest.approx(detection_s + 0.03 + HAPROXY.mark_up_max_s)
+
+
+def test_giving_the_old_active_up_counts_only_if_it_takes_longest() -> None:
+    """Goal: what goes on meanwhile is not added. Method: make HAProxy's checks slower than all the rest."""
+    slow = HAPROXY.model_copy(update={"check_interval_s": 60.0})
+    budget = failover_budget(ElectionSettings(), slow, NO_RETRY, Fault.KILLED, STEPS)
+    assert budget.known_s == pytest.approx(slow.mark_down_max_s)
+
+
+def test_an_activation_that_nobody_measured_leaves_the_sum_open() -> None:
+    """Goal: no invented figure. Method: give no measurement."""
+    budget = failover_budget(ElectionSettings(), HAPROXY, NO_RETRY, Fault.KILLED, None)
+    assert not budget.complete
+    assert [step.name for step in budget.steps if step.worst_s is None] == [
+        "activation: epoch, log writer, barrier, publishing"
+    ]
+
+
+def test_every_kind_of_fault_has_words() -> None:
+    """Goal: `config check` prints all of them. Method: compare with the enumeration."""
+    assert set(FAULTS) == set(Fault)
+
+
+@pytest.mark.parametrize(
+    ("outage_s", "expected_s"),
+    [(0.0, 0.05), (0.4, 0.45), (60.0, 2.0)],  # the first pause; as long as the outage and the first; the policy's bound
+)
+def test_a_client_waits_at_most_as_long_as_it_has_waited(outage_s: float, expected_s: float) -> None:
+    """Goal: the last pause is bounded by the outage. Method: three lengths, no jitter."""
+    assert retry_max_s(RetryPolicy(jitter=0.0), outage_s) == pytest.approx(expected_s)
+
+
+def test_no_run_of_pauses_exceeds_the_bound() -> None:
+    """Goal: the bound holds for the policy itself. Method: walk its pauses at the largest random number."""
+    policy, waited_s = RetryPolicy(), 0.0
+    for attempt in range(20):
+        pause_s = policy.delay_s(attempt, 0.0, 1.0)
+        assert pause_s <= retry_max_s(policy, waited_s) + 1e-9
+        waited_s += pause_s

@@ -1,0 +1,117 @@
+"""The configuration file that is written from the model, and where `notary config show` says values come from."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replica.cli.config import DEFAULT, ENVIRONMENT, FILE, effective
+from replica.cli.init import EXAMPLE, TITLE, write_config
+from replica.config import Config, load_config, make_config
+from replica.config_file import REQUIRED, render_config, tables
+from replica.notary.errors import ConfigError
+
+BASE = Path("/base")
+
+
+def _config(values: dict[str, Any]) -> Config:
+    return make_config(values, BASE, "test")
+
+
+def test_the_file_that_init_writes_loads_with_its_values_and_all_defaults(tmp_path: Path) -> None:
+    """Goal: a newcomer's first file is right. Method: write it, load it, compare with the example's own values."""
+    write_config(tmp_path)
+    assert load_config(tmp_path / "notary.toml") == make_config(EXAMPLE, tmp_path, "example")
+
+
+def test_init_never_overwrites(tmp_path: Path) -> None:
+    """Goal: no configuration is lost. Method: write twice."""
+    write_config(tmp_path)
+    before = (tmp_path / "notary.toml").read_bytes()
+    with pytest.raises(ConfigError, match="exists already"):
+        write_config(tmp_path)
+    assert (tmp_path / "notary.toml").read_bytes() == before
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    """Goal: no setting without a reason. Method: look for empty descriptions."""
+    assert [setting.path for table in tables() for setting in table.settings if not setting.description] == []
+    assert [table.path for table in tables() if not table.description] == []
+
+
+def test_every_default_that_is_shown_is_the_default() -> None:
+    """Goal: taking a '#' away changes nothing. Method: uncomment every default of the file, load it, compare."""
+    shown = render_config(EXAMPLE, TITLE).splitlines()
+    optional = "#[haproxy.exporter]"
+    lines = [
+        line[1:] if line[:1] == "#" and line[1:2].isalpha() and not line.endswith("=") else line
+        for line in shown[: shown.index(optional)]
+    ]
+    assert sum(line != old for line, old in zip(lines, shown, strict=False)) > 60
+    uncommented, example = _config(tomllib.loads("\n".join(lines))), _config(EXAMPLE)
+    assert uncommented.haproxy_settings() == example.haproxy_settings()
+    assert uncommented.model_copy(update={"haproxy": {}}) == example
+
+
+def test_what_is_set_survives_a_round_trip() -> None:
+    """Goal: values of every kind come back. Method: render, parse, compare with what went in."""
+    values = EXAMPLE | {
+        "election": {"lease_s": 4.5},
+        "kafka": EXAMPLE["kafka"] | {"single_broker": True, "security": {"protocol": "SSL", "ca_file": 'a "b".pem'}},
+        "haproxy": {"fall": 3, "exporter": {"port": 9101}},
+        "core": {},
+        "link": {},
+    }
+    assert tomllib.loads(render_config(values, "title")) == values
+
+
+@pytest.mark.parametrize("extra", [{"nonsense": 1}, {"election": {"leese_s": 1.0}}, {"api": {"port": 1}}])
+def test_a_value_that_is_no_setting_is_refused(extra: dict[str, Any]) -> None:
+    """Goal: nothing is dropped silently. Method: unknown names, and one that is each replica's own."""
+    merged = EXAMPLE | {
+        name: {**EXAMPLE.get(name, {}), **value} if isinstance(value, dict) else value for name, value in extra.items()
+    }
+    with pytest.raises(ConfigError, match="no such setting"):
+        render_config(merged, "title")
+
+
+def test_a_setting_without_a_default_must_be_given() -> None:
+    """Goal: no half a file. Method: leave each required value of a table out."""
+    required = [
+        s.path for t in tables() if not t.repeated and not t.optional for s in t.settings if s.default is REQUIRED
+    ]
+    assert ("database", "conninfo") in required
+    for path in required:
+        values = {name: dict(value) if isinstance(value, dict) else value for name, value in EXAMPLE.items()}
+        table = values[path[0]] if len(path) == 2 else values
+        del table[path[-1]]
+        with pytest.raises(ConfigError, match="has no default"):
+            render_config(values, "title")
+
+
+def test_the_origin_of_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: nobody has to guess where a value comes from. Method: one of each origin, and a table given as a whole."""
+    environment = {"NOTARY_ELECTION__LEASE_S": "4", "NOTARY_CORE": '{"standby": "disconnected"}'}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    in_file = EXAMPLE | {"link": {"keep_alive_s": 0.1}}
+    found = {name: (value, origin) for name, value, origin in effective(_config(in_file), in_file, environment)}
+    assert found["election.lease_s"] == (4.0, ENVIRONMENT)
+    assert found["core.standby"] == ("disconnected", ENVIRONMENT)
+    assert found["link.keep_alive_s"] == (0.1, FILE)
+    assert found["link.hello_max_s"] == (2.0, DEFAULT)
+    assert found["haproxy.fall"] == (2, DEFAULT)
+    assert found["replicas.r2.api_port"] == (8081, FILE)
+    assert "haproxy.exporter.port" not in found
+
+
+def test_a_password_in_a_connection_string_is_not_shown() -> None:
+    """Goal: no secret on a screen. Method: a connection string that breaks our own advice."""
+    database = EXAMPLE["database"] | {"conninfo": "host=a password=hunter2"}
+    values = EXAMPLE | {"database": database}
+    shown = {name: value for name, value, _ in effective(_config(values), values, {})}
+    assert "hunter2" not in str(shown)
+    assert shown["database.conninfo"] == "password=*** host=a"
