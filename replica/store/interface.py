@@ -78,7 +78,9 @@ class Published(msgspec.Struct, frozen=True):
 class ParticipantStore(Protocol):
     """Every method is one round trip on the lock session (`admit` two when some command is known).
 
-    What the session raises when it is lost passes through: the outcome is unknown then, and the session is over.
+    What the session raises when it is lost passes through: the outcome is unknown then, and the session is over. The
+    order on a session is `bind`, `raise_epoch`, `published` and `publish`, `pending` until it returns nothing, and then
+    `admit` and `publish`. StoreUnavailable: the server takes no writes, nothing was written.
     """
 
     async def bind(self, topic_id: str) -> None:
@@ -97,12 +99,15 @@ class ParticipantStore(Protocol):
         """Record commands as pending unless they are known, in one transaction; outcomes in the order given.
 
         Rejected commands, and those accepted before `accepted_since_us`, count as unknown. Of two commands with one
-        change id in the same call, the second is in flight (or REUSED, if it is another transaction).
+        change id in the same call, the second is in flight (or REUSED, if it is another transaction). Raises
+        InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled first.
         """
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """Add completions in the order given with dense ledger offsets, settle their commands, and move the published
-        position, in one transaction. Returns the ledger end. Refuses (InvariantBroken) a position that goes back.
+        position, in one transaction. Returns the ledger end. Refuses (InvariantBroken) a position that does not go
+        forward. A command is settled by the completion of the submission that is in flight; once accepted, it stays
+        so, whatever becomes of other submissions of it.
         """
 
     async def pending(self, limit: int) -> list[Command]:

@@ -112,6 +112,7 @@ class MemoryStore:
     def __init__(self, session: MemorySession, database: MemoryDatabase) -> None:
         self._session = session
         self._database = database
+        self._settled = False
 
     async def bind(self, topic_id: str) -> None:
         """See ParticipantStore."""
@@ -127,6 +128,8 @@ class MemoryStore:
 
     async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
         """See ParticipantStore."""
+        if not self._settled:
+            raise InvariantBroken("commands of earlier activations are not known to be settled")
         return await self._run("admit", lambda: self._database.admit(commands, accepted_since_us))
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
@@ -135,7 +138,9 @@ class MemoryStore:
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
-        return await self._run("pending", lambda: self._database.pending(limit))
+        commands = await self._run("pending", lambda: self._database.pending(limit))
+        self._settled = self._settled or not commands
+        return commands
 
     async def _run(self, name: str, action: Callable[[], _T]) -> _T:
         async with self._session.statement(name) as connection:

@@ -1,62 +1,99 @@
-"""Brings the participant database to this release's schema: numbered SQL files, each applied once, under a lock."""
+"""Brings the participant database to this release's schema: numbered SQL files, each applied once, under a lock.
+
+Migrations only add, so that the releases before can go on with a newer schema while replicas are replaced one by one.
+The first line of each says so: `-- usable from version N` is the oldest version a release must know to use the schema.
+"""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from importlib.resources import files
 
+import msgspec
 import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 
+LOCK_WAIT_S = 30
+CONNECT_MAX_S = 5
 _VERSIONS = """
-CREATE TABLE IF NOT EXISTS schema_version (
-    version    integer PRIMARY KEY,
-    name       text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+CREATE TABLE schema_version (
+    version     integer PRIMARY KEY,
+    name        text        NOT NULL,
+    usable_from integer     NOT NULL,
+    applied_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 )
 """
-_LOCK_WAIT_S = 30
 
 
-def migrations() -> list[tuple[int, str, bytes]]:
-    """Number, file name and text of every migration of this release, in order."""
+class Migration(msgspec.Struct, frozen=True, order=True):
+    """One file of migrations/postgres."""
+
+    version: int
+    name: str
+    usable_from: int
+    text: bytes
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """Every migration of this release, oldest first."""
     folder = files("replica.store").joinpath("migrations/postgres")
-    found = [
-        (int(item.name[:4]), item.name, item.read_bytes()) for item in folder.iterdir() if item.name.endswith(".sql")
-    ]
-    return sorted(found)
+    return tuple(sorted(_read(item.name, item.read_bytes()) for item in folder.iterdir() if item.name.endswith(".sql")))
+
+
+def newest_version() -> int:
+    """The schema version that this release knows."""
+    return migrations()[-1].version
 
 
 async def migrate(conninfo: str, lock_id: int) -> list[str]:
-    """Apply what is missing, each file in a transaction of its own; the names of what was applied.
+    """Apply what is missing, all of it or nothing; the names of what was applied. Needs no rights when nothing is.
 
-    `lock_id`: the advisory lock that keeps two migrations apart. Raises StoreMismatch when the database is newer than
-    this release, and StoreUnavailable when it cannot be reached or another migration does not end.
+    `lock_id`: the advisory lock that keeps two migrations apart. Raises StoreMismatch when this release cannot use the
+    database because it is newer, and StoreUnavailable when it cannot be reached or another migration does not end.
     """
     try:
-        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
-            await connection.execute(b"SELECT set_config('lock_timeout', %s, false)", (f"{_LOCK_WAIT_S}s",))
-            await connection.execute(b"SELECT pg_advisory_lock(%s)", (lock_id,))
+        async with await psycopg.AsyncConnection.connect(conninfo, connect_timeout=CONNECT_MAX_S) as connection:
+            await connection.execute(b"SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_WAIT_S}s",))
+            await connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (lock_id,))
             return await _apply_missing(connection)
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"the schema could not be brought up to date: {error}") from None
+        raise StoreUnavailable(f"the schema could not be brought up to date: {str(error).strip()}") from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise StoreMismatch(f"migrations are applied by the tables' owner: {str(error).strip()}") from None
 
 
 async def _apply_missing(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> list[str]:
-    await connection.execute(_VERSIONS)
-    rows = await (await connection.execute(b"SELECT version FROM schema_version")).fetchall()
-    applied = {row[0] for row in rows}
-    known = migrations()
-    unknown = applied - {number for number, _, _ in known}
-    if unknown:
+    (exists,) = await _one(connection, b"SELECT to_regclass('schema_version') IS NOT NULL")
+    if not exists:
+        await connection.execute(_VERSIONS)
+    version, usable_from = await _one(
+        connection, b"SELECT coalesce(max(version), 0), coalesce(max(usable_from), 0) FROM schema_version"
+    )
+    if usable_from > newest_version():
         raise StoreMismatch(
-            f"the database has schema version {max(map(int, map(str, unknown)))}, newer than this release"
+            f"the database's schema is version {version}, for releases that know version {usable_from} or newer;"
+            f" this one knows {newest_version()}"
         )
-    done = []
-    for number, name, text in known:
-        if number not in applied:
-            async with connection.transaction():
-                await connection.execute(text)
-                await connection.execute(b"INSERT INTO schema_version (version, name) VALUES (%s, %s)", (number, name))
-            done.append(name)
-    return done
+    missing = [migration for migration in migrations() if migration.version > version]
+    for migration in missing:
+        await connection.execute(migration.text)
+        await connection.execute(
+            b"INSERT INTO schema_version (version, name, usable_from) VALUES (%s, %s, %s)",
+            (migration.version, migration.name, migration.usable_from),
+        )
+    return [migration.name for migration in missing]
+
+
+async def _one(connection: psycopg.AsyncConnection[tuple[object, ...]], query: bytes) -> tuple[int, ...]:
+    row = await (await connection.execute(query)).fetchone()
+    return tuple(value for value in row or () if isinstance(value, int))
+
+
+def _read(name: str, text: bytes) -> Migration:
+    usable_from = re.match(rb"-- usable from version (\d+)\n", text)
+    if usable_from is None:
+        raise ValueError(f"{name} does not say which releases can use the schema")
+    return Migration(int(name[:4]), name, int(usable_from[1]), text)

@@ -1,21 +1,30 @@
-"""The participant store on Postgres, written through the connection that holds the lock."""
+"""The participant store on Postgres, written through the connection that holds the lock.
+
+docs/decisions/0003 says why the tables are as they are, with measurements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
+import msgspec
 import psycopg
+from psycopg import errors
 
-from replica.notary.errors import InvariantBroken, StoreMismatch
+from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
+from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Published
+from replica.store.migrate import newest_version
 
 Connection = psycopg.AsyncConnection[Any]
 _PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
+_NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege)
 
 
 class StatementSession(Protocol):
@@ -27,138 +36,222 @@ class StatementSession(Protocol):
 
 @cache
 def named_statement(name: str) -> bytes:
-    """The text of one of the SQL files, by name."""
-    return files("replica.store").joinpath(f"sql/postgres/{name}.sql").read_bytes()
+    """The text of one of the SQL files, by name; the server's activity and statistics views show the name."""
+    lines = files("replica.store").joinpath(f"sql/postgres/{name}.sql").read_text().splitlines()
+    return "\n".join([f"/* notary.{name} */", *(line for line in lines if not line.startswith("--"))]).encode()
+
+
+class _Known(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a command: its transaction, and where that was notarised; None while it is in flight."""
+
+    tx_id: bytes
+    content_digest: bytes
+    notarised_offset: int | None = None
+    submission_id: str = ""
+    admission: int = 0  # the number of the admission that it is in flight by
 
 
 class PostgresStore:
-    """See ParticipantStore."""
+    """See ParticipantStore.
+
+    Commands in flight are known in memory as well as in the database: an activation begins with none, and from then on
+    each of them comes and goes through this object. The rows are there for the next activation.
+    """
 
     def __init__(self, session: StatementSession) -> None:
         self._session = session
+        self._in_flight: dict[bytes, _Known] = {}
+        self._in_flight_by: Counter[int] = Counter()  # how many commands each admission still has
+        self._admission = 0  # the newest number
+        self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
 
     async def bind(self, topic_id: str) -> None:
         """See ParticipantStore."""
-        try:
-            await self._rows("prepare_session")
-            bound = (await self._rows("bind_topic", topic_id))[0][0]
-        except psycopg.errors.UndefinedTable:
-            raise StoreMismatch("the database has no schema; run `notary store migrate`") from None
+        async with self._statement("bind") as connection:
+            register(connection)
+            await _rows(connection, "prepare_session", {})
+            rows = await _rows(connection, "bind_topic", {"topic_id": topic_id})
+        if not rows:
+            raise StoreMismatch("the database has lost its participant row; restore it from a backup")
+        bound, version, usable_from = rows[0]
+        ours = newest_version()
+        if version < ours or usable_from > ours:
+            raise StoreMismatch(
+                f"the database's schema is version {version}, usable from {usable_from}; this release knows {ours}:"
+                " run `notary store migrate`, or a newer release"
+            )
         if bound != topic_id:
             raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
-        return int((await self._rows("raise_epoch", above, replica))[0][0])
+        epoch, self._admission = (await self._ask("raise_epoch", {"above": above, "replica": replica}))[0]
+        return int(epoch)
 
     async def published(self) -> Published:
         """See ParticipantStore."""
-        position, ledger_end = (await self._rows("published"))[0]
+        position, ledger_end = (await self._ask("published", {}))[0]
         return Published(None if position is None else decode_position(position), ledger_end)
-
-    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
-        """See ParticipantStore."""
-        first: dict[bytes, Command] = {}
-        for command in commands:
-            first.setdefault(command.change_id, command)
-        fresh = await self._add_in_flight(list(first.values()), accepted_since_us)
-        if fresh is None and len(first) == len(commands):
-            return [Admission(Admitted.FRESH)] * len(commands)
-        fresh_ids = set(first) if fresh is None else fresh
-        known = await self._known(list(first.keys() - fresh_ids), accepted_since_us)
-        admissions = []
-        for command in commands:
-            if command.change_id in fresh_ids:
-                fresh_ids.remove(command.change_id)  # a second one of this call is not fresh any more
-                admissions.append(Admission(Admitted.FRESH))
-            else:
-                tx_id, digest, offset = known.get(command.change_id) or _row_of(first[command.change_id])
-                admissions.append(_compare(command, tx_id, digest, offset))
-        return admissions
-
-    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
-        """See ParticipantStore."""
-        offsets = [completion.log_offset for completion in completions]
-        accepting = {c.change_id: at for at, c in enumerate(completions) if c.outcome == NOTARISED}
-        rows = await self._rows(
-            "publish",
-            len(completions),
-            position.offset,
-            encode_position(position),
-            position.offset,
-            offsets,
-            offsets,
-            [completion.change_id for completion in completions],
-            [completion.user_id for completion in completions],
-            [completion.command_id for completion in completions],
-            [_PARTIES_JOINT.join(completion.act_as) for completion in completions],
-            [completion.submission_id for completion in completions],
-            [completion.tx_id for completion in completions],
-            [completion.content_digest for completion in completions],
-            [completion.outcome for completion in completions],
-            [completion.notarised_offset for completion in completions],
-            [completion.recorded_us for completion in completions],
-            [completion.detail for completion in completions],
-            [accepting.get(completion.change_id) == at for at, completion in enumerate(completions)],
-        )
-        if not rows:
-            raise InvariantBroken(f"completions are published past offset {position.offset} already")
-        return int(rows[0][0])
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
+        rows = await self._ask("pending", {"limit": limit})
+        if not rows:
+            self._over_until = self._admission
         return [
             Command(change_id, user_id, command_id, tuple(act_as), submission_id, tx_id, digest, submitted_us)
-            for change_id, user_id, command_id, act_as, submission_id, tx_id, digest, submitted_us in await self._rows(
-                "pending", limit
-            )
+            for change_id, user_id, command_id, act_as, submission_id, tx_id, digest, submitted_us in rows
         ]
 
-    async def _add_in_flight(self, commands: list[Command], accepted_since_us: int) -> set[bytes] | None:
-        """Record commands that are not known; the change ids recorded, None for all of them (the usual case)."""
-        async with self._session.statement("admit") as connection:
-            cursor = await connection.execute(
-                named_statement("admit"),
-                (
-                    [command.change_id for command in commands],
-                    [command.user_id for command in commands],
-                    [command.command_id for command in commands],
-                    [_PARTIES_JOINT.join(command.act_as) for command in commands],
-                    [command.submission_id for command in commands],
-                    [command.tx_id for command in commands],
-                    [command.content_digest for command in commands],
-                    [command.submitted_us for command in commands],
-                    accepted_since_us,
-                ),
-                prepare=True,
-                binary=True,
+    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+        """See ParticipantStore."""
+        if self._over_until is None:
+            raise InvariantBroken("commands of earlier activations are not known to be settled")
+        fresh: dict[bytes, Command] = {}
+        for command in commands:
+            if command.change_id not in self._in_flight:
+                fresh.setdefault(command.change_id, command)
+        known: dict[bytes, _Known] = {}
+        if fresh:
+            known = await self._add(fresh, accepted_since_us)
+            self._admission += 1
+            self._note_admitted(fresh.values())
+        if len(fresh) == len(commands):  # nearly always
+            return [_FRESH] * len(commands)
+        return [
+            _FRESH
+            if fresh.pop(command.change_id, None)  # only the first one of this call
+            else _compare(command, known.get(command.change_id) or self._in_flight[command.change_id])
+            for command in commands
+        ]
+
+    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        """See ParticipantStore."""
+        landed = self._landing(completions)
+        left = self._in_flight_by - Counter(known.admission for known in landed.values())
+        over = [number for number in {known.admission for known in landed.values()} if not left[number]]
+        values = {
+            **_columns_of_completions(completions),
+            "count": len(completions),
+            "offset": position.offset,
+            "position": encode_position(position),
+            "over": int8s(over),
+            "over_until": self._over_until or 0,
+        }
+        async with self._statement("publish") as connection:
+            rows = await _rows(connection, "publish", values, prepare=True)
+        if not rows:
+            raise InvariantBroken(f"completions are published to offset {position.offset} or past it already")
+        for change_id in landed:
+            del self._in_flight[change_id]
+        self._in_flight_by = left
+        return int(rows[0][0])
+
+    async def _add(self, fresh: dict[bytes, Command], accepted_since_us: int) -> dict[bytes, _Known]:
+        """Record what is fresh; what turns out to be accepted already is taken out of it and returned.
+
+        One round trip, two if something was accepted already: then the first one records nothing.
+        """
+        accepted: dict[bytes, _Known] = {}
+        async with self._statement("admit") as connection:
+            while fresh:
+                number = {"number": self._admission + 1, "accepted_since_us": accepted_since_us}
+                values = _columns_of_commands(fresh.values()) | number
+                rows = await _rows(connection, "admit", values, prepare=True)
+                if not rows:
+                    break
+                for change_id, *known in rows:
+                    accepted[change_id] = _Known(*known)
+                    del fresh[change_id]
+        return accepted
+
+    def _note_admitted(self, commands: Iterable[Command]) -> None:
+        number = self._admission
+        for command in commands:
+            self._in_flight[command.change_id] = _Known(
+                command.tx_id, command.content_digest, None, command.submission_id, number
             )
-            if cursor.rowcount == len(commands):
-                return None
-            return {row[0] for row in await cursor.fetchall()}
+            self._in_flight_by[number] += 1
 
-    async def _known(
-        self, change_ids: list[bytes], accepted_since_us: int
-    ) -> dict[bytes, tuple[bytes, bytes, int | None]]:
-        if not change_ids:
-            return {}
-        rows = await self._rows("known_commands", change_ids, change_ids, accepted_since_us)
-        return {change_id: (tx_id, digest, offset) for change_id, tx_id, digest, offset in rows}
+    def _landing(self, completions: Iterable[Completion]) -> dict[bytes, _Known]:
+        """The commands in flight that these completions settle."""
+        landing = {}
+        for completion in completions:
+            known = self._in_flight.get(completion.change_id)
+            if known is not None and known.submission_id == completion.submission_id:
+                landing[completion.change_id] = known
+        return landing
 
-    async def _rows(self, name: str, *values: object) -> list[tuple[Any, ...]]:
-        async with self._session.statement(name) as connection:
-            cursor = await connection.execute(named_statement(name), values, prepare=True, binary=True)
-            return await cursor.fetchall()
+    async def _ask(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        async with self._statement(name) as connection:
+            return await _rows(connection, name, values)
+
+    @asynccontextmanager
+    async def _statement(self, name: str) -> AsyncIterator[Connection]:
+        """The session's, with what the database answers instead of rows told apart by what is to be done about it."""
+        try:
+            async with self._session.statement(name) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise _translate(name, error) from error
 
 
-def _row_of(command: Command) -> tuple[bytes, bytes, int | None]:
-    """A command of the same call that came first is in flight."""
-    return command.tx_id, command.content_digest, None
+_FRESH = Admission(Admitted.FRESH)
 
 
-def _compare(command: Command, tx_id: bytes, digest: bytes, notarised_offset: int | None) -> Admission:
-    if (tx_id, digest) != (command.tx_id, command.content_digest):
+async def _rows(
+    connection: Connection, name: str, values: Mapping[str, object], *, prepare: bool = False
+) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(named_statement(name), values, prepare=prepare, binary=True)
+    return await cursor.fetchall()
+
+
+def _columns_of_commands(given: Iterable[Command]) -> dict[str, object]:
+    commands = list(given)
+    return {
+        "change_ids": ids([c.change_id for c in commands]),
+        "user_ids": texts([c.user_id for c in commands]),
+        "command_ids": texts([c.command_id for c in commands]),
+        "act_as": texts([_PARTIES_JOINT.join(c.act_as) for c in commands]),
+        "submission_ids": texts([c.submission_id for c in commands]),
+        "tx_ids": ids([c.tx_id for c in commands]),
+        "content_digests": ids([c.content_digest for c in commands]),
+        "submitted_us": int8s([c.submitted_us for c in commands]),
+    }
+
+
+def _columns_of_completions(completions: Sequence[Completion]) -> dict[str, object]:
+    accepting = {c.change_id: at for at, c in enumerate(completions) if c.outcome == NOTARISED}  # the last one counts
+    return {
+        "log_offsets": int8s([c.log_offset for c in completions]),
+        "change_ids": ids([c.change_id for c in completions]),
+        "user_ids": texts([c.user_id for c in completions]),
+        "command_ids": texts([c.command_id for c in completions]),
+        "act_as": texts([_PARTIES_JOINT.join(c.act_as) for c in completions]),
+        "submission_ids": texts([c.submission_id for c in completions]),
+        "tx_ids": ids([c.tx_id for c in completions]),
+        "content_digests": ids([c.content_digest for c in completions]),
+        "outcomes": texts([c.outcome for c in completions]),
+        "notarised_offsets": int8s([c.notarised_offset for c in completions]),
+        "recorded_us": int8s([c.recorded_us for c in completions]),
+        "details": byteas([c.detail for c in completions]),
+        "accepting": bools([accepting.get(c.change_id) == at for at, c in enumerate(completions)]),
+    }
+
+
+def _compare(command: Command, known: _Known) -> Admission:
+    if (known.tx_id, known.content_digest) != (command.tx_id, command.content_digest):
         return Admission(Admitted.REUSED)
-    if notarised_offset is None:
+    if known.notarised_offset is None:
         return Admission(Admitted.IN_FLIGHT)
-    return Admission(Admitted.ACCEPTED, notarised_offset)
+    return Admission(Admitted.ACCEPTED, known.notarised_offset)
+
+
+def _translate(name: str, error: psycopg.Error) -> NotaryError:
+    """An answer of the database that is no row: nothing was written."""
+    detail = f"{name}: {str(error).strip()}"
+    if isinstance(error, _NOT_OUR_SCHEMA):
+        return StoreMismatch(f"{detail}; run `notary store migrate`, and grant the rights of sql/postgres/roles.sql")
+    if isinstance(error, psycopg.OperationalError | errors.ReadOnlySqlTransaction):
+        return StoreUnavailable(detail)
+    return InvariantBroken(detail)

@@ -6,8 +6,10 @@ from datetime import datetime
 
 import msgspec
 import psycopg
+from psycopg import errors
 
-from replica.notary.errors import StoreUnavailable
+from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.store.migrate import CONNECT_MAX_S
 from replica.store.postgres import named_statement
 
 
@@ -22,15 +24,20 @@ class StoreStatus(msgspec.Struct, frozen=True):
     published_offset: int
     ledger_end: int
     in_flight: int
+    schema_version: int
 
 
 async def read_status(conninfo: str) -> StoreStatus:
-    """The present status. Raises StoreUnavailable."""
+    """The present status. Raises StoreUnavailable; StoreMismatch when there is no schema, or no right to read it."""
     try:
-        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
+        async with await psycopg.AsyncConnection.connect(
+            conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S
+        ) as connection:
             row = await (await connection.execute(named_statement("status"))).fetchone()
+    except (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege) as error:
+        raise StoreMismatch(f"the database's status could not be read: {str(error).strip()}") from None
     except psycopg.Error as error:
         raise StoreUnavailable(f"the database's status could not be read: {error}") from None
     if row is None:
-        raise StoreUnavailable("the database has no participant row; run `notary store migrate`")
+        raise StoreMismatch("the database has lost its participant row; restore it from a backup")
     return StoreStatus(*row)

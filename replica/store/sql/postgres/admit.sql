@@ -1,13 +1,15 @@
--- Returns the commands that were recorded; all of them, unless some are in flight or accepted already.
-WITH asked AS (
-    SELECT * FROM unnest(%b::bytea[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bytea[], %b::bytea[], %b::bigint[])
-        AS t (change_id, user_id, command_id, act_as, submission_id, tx_id, content_digest, submitted_us)
+-- Records a batch as in flight, unless one of its commands was accepted already: then it only returns those.
+WITH accepted AS (
+    SELECT change_id, tx_id, content_digest, notarised_offset
+      FROM command_accepted
+     WHERE change_id = ANY (%(change_ids)b) AND accepted_us >= %(accepted_since_us)b::bigint
+),
+admitted AS (
+    INSERT INTO admission (number, ledger_end, change_ids, user_ids, command_ids, act_as, submission_ids, tx_ids,
+                           content_digests, submitted_us)
+    SELECT %(number)b::bigint, ledger_end, %(change_ids)b, %(user_ids)b, %(command_ids)b, %(act_as)b, %(submission_ids)b,
+           %(tx_ids)b, %(content_digests)b, %(submitted_us)b
+      FROM participant
+     WHERE NOT EXISTS (SELECT FROM accepted)
 )
-INSERT INTO command_in_flight
-SELECT change_id, user_id, command_id, string_to_array(act_as, E'\n'), submission_id, tx_id, content_digest, submitted_us
-  FROM asked
- WHERE NOT EXISTS (
-           SELECT FROM command_accepted a WHERE a.change_id = asked.change_id AND a.accepted_us >= %b::bigint
-       )
-ON CONFLICT (change_id) DO NOTHING
-RETURNING change_id
+SELECT change_id, tx_id, content_digest, notarised_offset FROM accepted

@@ -1,1 +1,5 @@
-UPDATE participant SET topic_id = coalesce(topic_id, %s) RETURNING topic_id
+-- The topic that the database belongs to, from the first time on, and what releases can use its schema.
+WITH bound AS (UPDATE participant SET topic_id = %(topic_id)s WHERE topic_id IS NULL)
+SELECT coalesce(topic_id, %(topic_id)s), (SELECT max(version) FROM schema_version),
+       (SELECT max(usable_from) FROM schema_version)
+  FROM participant

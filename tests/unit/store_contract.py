@@ -1,0 +1,275 @@
+"""The contract of a participant store. A class that inherits it provides the fixture `new_store`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+
+import msgspec
+import pytest
+
+from replica.notary.errors import Code, InvariantBroken, StoreMismatch
+from replica.notary.position import Position
+from replica.notary.records import BarrierRecord
+from replica.store.interface import (
+    NOTARISED,
+    Admission,
+    Admitted,
+    Command,
+    Completion,
+    ParticipantStore,
+    Published,
+)
+
+NewStore = Callable[[], Awaitable[ParticipantStore]]  # a store on a new lock session to the one database of the test
+
+TOPIC = "topic-1"
+FRESH, IN_FLIGHT, REUSED = (Admission(outcome) for outcome in (Admitted.FRESH, Admitted.IN_FLIGHT, Admitted.REUSED))
+REJECTED = Code.STATE_CONFLICT.name
+
+
+def accepted(notarised_offset: int) -> Admission:
+    return Admission(Admitted.ACCEPTED, notarised_offset)
+
+
+def name_of(number: int) -> bytes:
+    return sha256(b"%d" % number).digest()
+
+
+def command(number: int, *, tx: int | None = None, submission: str = "s", submitted_us: int = 1_000) -> Command:
+    """Command `number`; its transaction has the same number unless `tx` says otherwise."""
+    tx_number = number if tx is None else tx
+    return Command(
+        name_of(number),
+        "alice",
+        f'command "{number}" \\ {{é}}',
+        ("CN=A, O=Bank", 'CN="B", O=Bänk'),
+        submission,
+        name_of(1_000_000 + tx_number),
+        name_of(2_000_000 + tx_number),
+        submitted_us,
+    )
+
+
+def completion(
+    of: Command, log_offset: int, outcome: str = NOTARISED, *, recorded_us: int = 5_000, detail: bytes = b""
+) -> Completion:
+    return Completion(
+        log_offset,
+        of.change_id,
+        of.user_id,
+        of.command_id,
+        of.act_as,
+        of.submission_id,
+        of.tx_id,
+        of.content_digest,
+        outcome,
+        log_offset if outcome == NOTARISED else None,
+        recorded_us,
+        detail,
+    )
+
+
+def in_order(commands: list[Command]) -> list[Command]:
+    """As `pending` gives them."""
+    return sorted(commands, key=lambda c: (c.submitted_us, c.change_id))
+
+
+def at(offset: int) -> Position:
+    barrier = BarrierRecord(2, b"a" * 16, "r1", "postgres:1:1", 1, 1)
+    return Position(1, TOPIC, offset, b"d" * 32, barrier, 0, 17, ((0, max(1, offset)),))
+
+
+async def activated(new_store: NewStore) -> ParticipantStore:
+    """A store as an activation makes it: bound, with an epoch of its own, nothing asked yet."""
+    store = await new_store()
+    await store.bind(TOPIC)
+    await store.raise_epoch(0, "r")
+    return store
+
+
+async def serving(new_store: NewStore) -> ParticipantStore:
+    """A store that may admit: nothing is pending from before."""
+    store = await activated(new_store)
+    assert await store.pending(10) == []
+    return store
+
+
+class StoreContract:
+    """Every test gets a database of its own."""
+
+    async def test_the_first_topic_is_the_only_one(self, new_store: NewStore) -> None:
+        """Goal: a database is never used with another log. Method: bind twice, then to another topic."""
+        await (await new_store()).bind(TOPIC)
+        await (await new_store()).bind(TOPIC)
+        with pytest.raises(StoreMismatch) as caught:
+            await (await new_store()).bind("topic-2")
+        assert caught.value.code is Code.STORE_MISMATCH
+        await (await new_store()).bind(TOPIC)
+
+    async def test_epochs_rise_above_all_before(self, new_store: NewStore) -> None:
+        """Goal: no epoch is granted twice. Method: raise above lower, equal and higher epochs, from two sessions."""
+        store = await serving(new_store)  # takes epoch 1
+        assert [await store.raise_epoch(above, "r1") for above in (0, 2, 10, 3)] == [2, 3, 11, 12]
+        other = await serving(new_store)
+        assert await other.raise_epoch(0, "r2") == 14
+
+    async def test_nothing_is_published_at_first(self, new_store: NewStore) -> None:
+        """Goal: a new database says so. Method: ask."""
+        store = await serving(new_store)
+        assert await store.published() == Published(None, 0)
+        assert await store.pending(10) == []
+
+    async def test_fresh_commands_are_pending_oldest_first(self, new_store: NewStore) -> None:
+        """Goal: the next activation learns all that was admitted, as it was. Method: two batches, another session."""
+        store = await serving(new_store)
+        given = [command(n, submitted_us=100 - n) for n in range(5)]
+        assert await store.admit(given[:3], 0) == [FRESH] * 3
+        assert await store.admit(given[3:], 0) == [FRESH] * 2
+        after = await activated(new_store)
+        assert await after.pending(10) == given[::-1]
+        assert await after.pending(2) == given[:2:-1]
+
+    async def test_nothing_is_admitted_while_older_commands_are_pending(self, new_store: NewStore) -> None:
+        """Goal: an activation settles first. Method: leave a command pending, admit in the next session."""
+        store = await serving(new_store)
+        await store.admit([command(1)], 0)
+        after = await activated(new_store)
+        with pytest.raises(InvariantBroken):
+            await after.admit([command(2)], 0)
+        assert await after.pending(10) == [command(1)]
+        with pytest.raises(InvariantBroken):
+            await after.admit([command(2)], 0)
+        await after.publish([completion(command(1), 7, Code.SUBMISSION_NOT_SEQUENCED.name)], at(7))
+        assert await after.pending(10) == []
+        assert await after.admit([command(1), command(2)], 0) == [FRESH] * 2
+
+    async def test_a_command_in_flight_is_not_admitted_again(self, new_store: NewStore) -> None:
+        """Goal: a resubmission cannot run twice. Method: the same command in the next call, with both transactions."""
+        store = await serving(new_store)
+        await store.admit([command(1)], 0)
+        again = [command(1, submission="s2"), command(2), command(1, tx=9)]
+        assert await store.admit(again, 0) == [IN_FLIGHT, FRESH, REUSED]
+        assert await (await activated(new_store)).pending(10) == in_order([command(1), command(2)])
+
+    async def test_a_command_twice_in_one_call_is_admitted_once(self, new_store: NewStore) -> None:
+        """Goal: one batch is no loophole. Method: equal commands and one with another transaction, in one call."""
+        store = await serving(new_store)
+        twice = command(1)
+        assert await store.admit([twice, twice, command(2), command(1, tx=9), command(1, submission="s2")], 0) == [
+            FRESH,
+            IN_FLIGHT,
+            FRESH,
+            REUSED,
+            IN_FLIGHT,
+        ]
+        assert len(await (await activated(new_store)).pending(10)) == 2
+
+    async def test_an_accepted_command_gives_the_recorded_answer(self, new_store: NewStore) -> None:
+        """Goal: a duplicate is known, also to the next activation. Method: accept two, ask in a mixed batch."""
+        store = await serving(new_store)
+        await store.admit([command(1), command(2)], 0)
+        await store.publish([completion(command(1), 7), completion(command(2), 8)], at(8))
+        for asked in (store, await serving(new_store)):
+            mixed = [command(1), command(3), command(2, tx=9), command(2), command(1, submission="s2"), command(3)]
+            found = await asked.admit(mixed, 5_000)
+            assert found == [accepted(7), FRESH, REUSED, accepted(8), accepted(7), IN_FLIGHT]
+            await asked.publish([completion(command(3), 9, REJECTED)], at((await asked.published()).ledger_end + 10))
+
+    async def test_only_accepted_commands_are_known(self, new_store: NewStore) -> None:
+        """Goal: what is known already leaves no trace. Method: admit accepted ones alone, look at what is pending."""
+        store = await serving(new_store)
+        await store.admit([command(1)], 0)
+        await store.publish([completion(command(1), 7)], at(7))
+        assert await store.admit([command(1), command(1)], 0) == [accepted(7)] * 2
+        assert await store.pending(10) == []
+        assert await store.admit([], 0) == []
+
+    async def test_a_rejected_command_may_run_again(self, new_store: NewStore) -> None:
+        """Goal: only acceptance blocks. Method: reject, then resubmit as it was and with another transaction."""
+        store = await serving(new_store)
+        await store.admit([command(1), command(2)], 0)
+        await store.publish([completion(command(1), 7, REJECTED), completion(command(2), 8, REJECTED)], at(8))
+        assert await store.pending(10) == []
+        again = [command(1), command(2, tx=9)]
+        assert await store.admit(again, 0) == [FRESH] * 2
+        assert await (await activated(new_store)).pending(10) == in_order(again)
+
+    async def test_a_rejected_and_resubmitted_command_is_pending_once(self, new_store: NewStore) -> None:
+        """Goal: one settlement per submission. Method: reject, resubmit, while its old batch is not over yet."""
+        store = await serving(new_store)
+        await store.admit([command(1), command(2)], 0)
+        await store.publish([completion(command(1), 7, REJECTED)], at(7))
+        await store.admit([command(1)], 0)
+        assert await (await activated(new_store)).pending(10) == in_order([command(1), command(2)])
+        await store.publish([completion(command(1), 8)], at(8))
+        assert await (await activated(new_store)).pending(10) == [command(2)]
+
+    async def test_an_old_acceptance_is_forgotten(self, new_store: NewStore) -> None:
+        """Goal: the deduplication period ends. Method: ask just inside and just outside of it."""
+        store = await serving(new_store)
+        await store.admit([command(1)], 0)
+        await store.publish([completion(command(1), 7, recorded_us=5_000)], at(7))
+        assert await store.admit([command(1)], 5_000) == [accepted(7)]
+        assert await store.admit([command(1, tx=9)], 5_001) == [FRESH]
+        assert await store.admit([command(1, tx=9)], 5_001) == [IN_FLIGHT]
+        await store.publish([completion(command(1, tx=9), 8, recorded_us=6_000)], at(8))
+        assert await store.admit([command(1, tx=9), command(1)], 5_001) == [accepted(8), REUSED]
+
+    async def test_ledger_offsets_are_dense_and_in_the_order_given(self, new_store: NewStore) -> None:
+        """Goal: completions are numbered by the log alone. Method: three publications, the empty one among them."""
+        store = await serving(new_store)
+        assert await store.publish([completion(command(n), n + 5) for n in range(3)], at(7)) == 3
+        assert await store.publish([], at(8)) == 3
+        assert await store.published() == Published(at(8), 3)
+        other = await serving(new_store)
+        assert await other.publish([completion(command(n), n + 5) for n in (4, 3)], at(12)) == 5
+        assert await store.published() == Published(at(12), 5)
+
+    async def test_a_publication_that_does_not_go_forward_is_refused_whole(self, new_store: NewStore) -> None:
+        """Goal: no completion is published twice. Method: publish at and before the published position."""
+        store = await serving(new_store)
+        await store.admit([command(1), command(2)], 0)
+        await store.publish([completion(command(1), 7)], at(7))
+        for offset in (7, 3):
+            with pytest.raises(InvariantBroken):
+                await store.publish([completion(command(2), offset)], at(offset))
+        assert await store.published() == Published(at(7), 1)
+        assert await (await activated(new_store)).pending(10) == [command(2)]
+
+    async def test_an_acceptance_is_never_taken_back(self, new_store: NewStore) -> None:
+        """Goal: a rejection of another submission changes nothing. Method: in one publication, and in the next."""
+        store = await serving(new_store)
+        both = [completion(command(1), 7), completion(command(1, tx=9, submission="s2"), 8, REJECTED)]
+        await store.publish(both, at(8))
+        await store.publish([completion(command(1, tx=9, submission="s3"), 9, REJECTED)], at(9))
+        assert await store.admit([command(1)], 0) == [accepted(7)]
+
+    async def test_the_latest_acceptance_counts(self, new_store: NewStore) -> None:
+        """Goal: a command that ran again after its period is known by its new run. Method: two in one publication."""
+        store = await serving(new_store)
+        await store.publish([completion(command(1), 7), completion(command(1, tx=9), 8)], at(8))
+        assert await store.admit([command(1), command(1, tx=9)], 0) == [REUSED, accepted(8)]
+
+    async def test_completions_of_unknown_commands_count(self, new_store: NewStore) -> None:
+        """Goal: a restored database catches up. Method: publish what was never admitted here."""
+        store = await serving(new_store)
+        await store.publish([completion(command(1), 7), completion(command(2), 8, REJECTED)], at(8))
+        assert await store.admit([command(1), command(2)], 0) == [accepted(7), FRESH]
+
+    async def test_another_submission_s_completion_does_not_settle(self, new_store: NewStore) -> None:
+        """Goal: what is in flight stays so until its own word. Method: a completion with another submission id."""
+        store = await serving(new_store)
+        await store.admit([command(1, submission="s2")], 0)
+        await store.publish([completion(command(1, submission="s1"), 7, REJECTED)], at(7))
+        assert await store.admit([command(1)], 0) == [IN_FLIGHT]
+        assert await (await activated(new_store)).pending(10) == [command(1, submission="s2")]
+
+    async def test_a_repeated_transaction_keeps_its_first_offset(self, new_store: NewStore) -> None:
+        """Goal: the recorded answer names where it was notarised. Method: a second command for the same transaction."""
+        store = await serving(new_store)
+        again = command(2, tx=1)
+        await store.admit([command(1), again], 0)
+        first, second = completion(command(1), 7), completion(again, 8)
+        await store.publish([first, msgspec.structs.replace(second, notarised_offset=7)], at(8))
+        assert await store.admit([again], 0) == [accepted(7)]

@@ -1,0 +1,60 @@
+"""The participant store in memory keeps the contract, over the lock session's double."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha.clock import SystemClock
+from ha.election.settings import ElectionSettings
+from ha.errors import LockLost
+from ha.lock.memory import MemoryLockServer, MemoryLockSession
+from replica.store.interface import Published
+from replica.store.memory import MemoryDatabase, MemoryStore
+from tests.unit.store_contract import FRESH, TOPIC, NewStore, StoreContract, activated, command, serving
+
+
+@pytest.fixture
+def database() -> MemoryDatabase:
+    return MemoryDatabase()
+
+
+@pytest.fixture
+def server() -> MemoryLockServer:
+    return MemoryLockServer(SystemClock(), lease_s=3.0)
+
+
+@pytest.fixture
+def new_store(server: MemoryLockServer, database: MemoryDatabase) -> NewStore:
+    async def make() -> MemoryStore:
+        session = MemoryLockSession(server, name="r", settings=ElectionSettings(), clock=SystemClock())
+        await session.open()
+        return MemoryStore(session, database)
+
+    return make
+
+
+class TestMemoryStore(StoreContract):
+    """See StoreContract."""
+
+
+async def test_what_a_lost_session_did_is_unknown_but_whole(
+    new_store: NewStore, server: MemoryLockServer, database: MemoryDatabase
+) -> None:
+    """Goal: no statement of a dead session takes effect. Method: kill the sessions, then admit."""
+    store = await serving(new_store)
+    assert await store.admit([command(1)], 0) == [FRESH]
+    server.end_all()
+    with pytest.raises(LockLost):
+        await store.admit([command(2)], 0)
+    with pytest.raises(LockLost):
+        await store.published()
+    assert list(database.in_flight.values()) == [command(1)]
+    assert database.published() == Published(None, 0)
+
+
+async def test_grants_are_kept_for_people(new_store: NewStore, database: MemoryDatabase) -> None:
+    """Goal: who was active when. Method: two activations."""
+    await activated(new_store)
+    await activated(new_store)
+    assert database.topic_id == TOPIC
+    assert database.grants == [(1, "r"), (2, "r")]
