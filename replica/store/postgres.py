@@ -6,7 +6,7 @@ docs/decisions/0003 says why the tables are as they are, with measurements.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from importlib.resources import files
@@ -55,7 +55,8 @@ class PostgresStore:
     """See ParticipantStore.
 
     Commands in flight are known in memory as well as in the database: an activation begins with none, and from then on
-    each of them comes and goes through this object. The rows are there for the next activation.
+    each of them comes and goes through this object. The rows are there for the next activation. Memory is read and
+    changed in turn with the database, while the statement is ours: admissions and publications are made side by side.
     """
 
     def __init__(self, session: StatementSession) -> None:
@@ -85,19 +86,23 @@ class PostgresStore:
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
-        epoch, self._admission = (await self._ask("raise_epoch", {"above": above, "replica": replica}))[0]
+        async with self._statement("raise_epoch") as connection:
+            rows = await _rows(connection, "raise_epoch", {"above": above, "replica": replica})
+            epoch, self._admission = rows[0]
         return int(epoch)
 
     async def published(self) -> Published:
         """See ParticipantStore."""
-        position, ledger_end = (await self._ask("published", {}))[0]
+        async with self._statement("published") as connection:
+            position, ledger_end = (await _rows(connection, "published", {}))[0]
         return Published(None if position is None else decode_position(position), ledger_end)
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
-        rows = await self._ask("pending", {"limit": limit})
-        if not rows:
-            self._over_until = self._admission
+        async with self._statement("pending") as connection:
+            rows = await _rows(connection, "pending", {"limit": limit})
+            if not rows:
+                self._over_until = self._admission
         return [
             Command(change_id, user_id, command_id, tuple(act_as), submission_id, tx_id, digest, submitted_us)
             for change_id, user_id, command_id, act_as, submission_id, tx_id, digest, submitted_us in rows
@@ -107,71 +112,69 @@ class PostgresStore:
         """See ParticipantStore."""
         if self._over_until is None:
             raise InvariantBroken("commands of earlier activations are not known to be settled")
-        fresh: dict[bytes, Command] = {}
-        for command in commands:
-            if command.change_id not in self._in_flight:
-                fresh.setdefault(command.change_id, command)
-        known: dict[bytes, _Known] = {}
-        if fresh:
-            known = await self._add(fresh, accepted_since_us)
-            self._admission += 1
+        async with self._statement("admit") as connection:
+            fresh: dict[bytes, Command] = {}
+            for command in commands:
+                if command.change_id not in self._in_flight:
+                    fresh.setdefault(command.change_id, command)
+            accepted = await self._add(connection, fresh, accepted_since_us)
             self._note_admitted(fresh.values())
-        if len(fresh) == len(commands):  # nearly always
-            return [_FRESH] * len(commands)
-        return [
-            _FRESH
-            if fresh.pop(command.change_id, None)  # only the first one of this call
-            else _compare(command, known.get(command.change_id) or self._in_flight[command.change_id])
-            for command in commands
-        ]
+            if len(fresh) == len(commands):  # nearly always
+                return [_FRESH] * len(commands)
+            return [
+                _FRESH
+                if fresh.pop(command.change_id, None)  # only the first one of this call
+                else _compare(command, accepted.get(command.change_id) or self._in_flight[command.change_id])
+                for command in commands
+            ]
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
-        landed = self._landing(completions)
-        left = self._in_flight_by - Counter(known.admission for known in landed.values())
-        over = [number for number in {known.admission for known in landed.values()} if not left[number]]
-        values = {
-            **_columns_of_completions(completions),
+        values = _columns_of_completions(completions) | {
             "count": len(completions),
             "offset": position.offset,
             "position": encode_position(position),
-            "over": int8s(over),
-            "over_until": self._over_until or 0,
         }
         async with self._statement("publish") as connection:
+            landing = self._landing(completions)
+            left = self._in_flight_by - Counter(known.admission for known in landing.values())
+            over = {known.admission for known in landing.values()} - left.keys()
+            values |= {"over": int8s(list(over)), "over_until": self._over_until or 0}
             rows = await _rows(connection, "publish", values, prepare=True)
-        if not rows:
-            raise InvariantBroken(f"completions are published to offset {position.offset} or past it already")
-        for change_id in landed:
-            del self._in_flight[change_id]
-        self._in_flight_by = left
+            if not rows:
+                raise InvariantBroken(f"completions are published to offset {position.offset} or past it already")
+            for change_id in landing:
+                del self._in_flight[change_id]
+            self._in_flight_by = left
         return int(rows[0][0])
 
-    async def _add(self, fresh: dict[bytes, Command], accepted_since_us: int) -> dict[bytes, _Known]:
+    async def _add(
+        self, connection: Connection, fresh: dict[bytes, Command], accepted_since_us: int
+    ) -> dict[bytes, _Known]:
         """Record what is fresh; what turns out to be accepted already is taken out of it and returned.
 
         One round trip, two if something was accepted already: then the first one records nothing.
         """
         accepted: dict[bytes, _Known] = {}
-        async with self._statement("admit") as connection:
-            while fresh:
-                number = {"number": self._admission + 1, "accepted_since_us": accepted_since_us}
-                values = _columns_of_commands(fresh.values()) | number
-                rows = await _rows(connection, "admit", values, prepare=True)
-                if not rows:
-                    break
-                for change_id, *known in rows:
-                    accepted[change_id] = _Known(*known)
-                    del fresh[change_id]
+        while fresh:
+            number = {"number": self._admission + 1, "accepted_since_us": accepted_since_us}
+            rows = await _rows(connection, "admit", _columns_of_commands(fresh.values()) | number, prepare=True)
+            if not rows:
+                break
+            for change_id, *known in rows:
+                accepted[change_id] = _Known(*known)
+                del fresh[change_id]
         return accepted
 
-    def _note_admitted(self, commands: Iterable[Command]) -> None:
-        number = self._admission
+    def _note_admitted(self, commands: Collection[Command]) -> None:
+        if not commands:
+            return
+        self._admission += 1
+        self._in_flight_by[self._admission] = len(commands)
         for command in commands:
             self._in_flight[command.change_id] = _Known(
-                command.tx_id, command.content_digest, None, command.submission_id, number
+                command.tx_id, command.content_digest, None, command.submission_id, self._admission
             )
-            self._in_flight_by[number] += 1
 
     def _landing(self, completions: Iterable[Completion]) -> dict[bytes, _Known]:
         """The commands in flight that these completions settle."""
@@ -181,10 +184,6 @@ class PostgresStore:
             if known is not None and known.submission_id == completion.submission_id:
                 landing[completion.change_id] = known
         return landing
-
-    async def _ask(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        async with self._statement(name) as connection:
-            return await _rows(connection, name, values)
 
     @asynccontextmanager
     async def _statement(self, name: str) -> AsyncIterator[Connection]:

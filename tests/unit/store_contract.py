@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
@@ -164,6 +165,20 @@ class StoreContract:
             IN_FLIGHT,
         ]
         assert len(await (await activated(new_store)).pending(10)) == 2
+
+    async def test_admitting_and_publishing_at_one_time_do_not_disturb_each_other(self, new_store: NewStore) -> None:
+        """Goal: no command is forgotten or unknown. Method: each call started while the database works on the other."""
+        store = await serving(new_store)
+        await store.admit([command(1), command(2)], 0)
+        _, found = await asyncio.gather(
+            store.publish([completion(command(1), 7)], at(7)), store.admit([command(1), command(3)], 0)
+        )
+        assert found in ([IN_FLIGHT, FRESH], [accepted(7), FRESH])
+        await asyncio.gather(
+            store.admit([command(4), command(5)], 0), store.publish([completion(command(2), 8)], at(8))
+        )
+        await store.publish([completion(command(4), 9)], at(9))
+        assert await (await activated(new_store)).pending(10) == in_order([command(3), command(5)])
 
     async def test_an_accepted_command_gives_the_recorded_answer(self, new_store: NewStore) -> None:
         """Goal: a duplicate is known, also to the next activation. Method: accept two, ask in a mixed batch."""
