@@ -23,8 +23,8 @@ def main() -> int:
         for line in outcome.story.lines():
             print(line)
     print(
-        f"seed {plan.seed}: {outcome.virtual_s:.1f} virtual s, {outcome.operations} attempts, {outcome.records} records,"
-        f" {outcome.epochs} epochs, {dict(outcome.counts)}"
+        f"seed {plan.seed}: {outcome.virtual_s:.1f} virtual s, {outcome.operations} attempts,"
+        f" {outcome.records} records, {outcome.epochs} epochs, {dict(outcome.counts)}"
     )
     for violation in outcome.violations:
         print("VIOLATED", violation)

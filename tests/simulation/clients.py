@@ -1,10 +1,12 @@
-"""Clients behind a balancer: they submit, double-spend, repeat and look up, and keep what they were told as a history."""
+"""Clients behind a balancer: they submit, double-spend, repeat, look up, and keep what they were told as a history."""
 
 from __future__ import annotations
 
 import asyncio
 from hashlib import sha256
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from replica.checker.history import (
     ConflictText,
@@ -35,7 +37,7 @@ class Balancer:
     def __init__(self, world: World, check_s: float) -> None:
         self._world = world
         self._check_s = check_s
-        self._up: list[str] = []
+        self.up: list[str] = []  # as far as it knows
 
     async def run(self) -> None:
         """Check for ever. A replica that does not answer is down after one more check."""
@@ -45,7 +47,7 @@ class Balancer:
             for replica in self._world.replicas:
                 core = replica.core
                 if core is not None and core.process.stopped:
-                    if replica.name in self._up and replica.name not in silent:
+                    if replica.name in self.up and replica.name not in silent:
                         up.append(replica.name)
                     silent.add(replica.name)
                 else:
@@ -53,7 +55,7 @@ class Balancer:
                     if replica.claims_to_lead:
                         up.append(replica.name)
                         self._world.claims_changed(replica)
-            self._up = up
+            self.up = up
             await asyncio.sleep(self._check_s)
 
     def pick(self, client: Client) -> str:
@@ -63,9 +65,9 @@ class Balancer:
             name = skies.random.choice(self._world.replicas).name
             skies.struck("wrong_replica", name)
             return name
-        if client.sticks_to in self._up:
+        if client.sticks_to in self.up:
             return client.sticks_to
-        return self._up[0] if self._up else ""
+        return self.up[0] if self.up else ""
 
 
 class Content:
@@ -117,6 +119,9 @@ class Client:
         for operation in self._operations:
             await asyncio.sleep(operation.think_s)
             await self._do(operation)
+            if operation.verify:
+                for name in self._world.balancer.up:
+                    await self._attempt(replace(operation, look_up=True), [0], 1, name)
             self.done += 1
 
     async def _do(self, operation: Operation) -> None:
@@ -133,8 +138,8 @@ class Client:
             if missing:
                 await asyncio.sleep(min(max(own_s, told_s), 2.0) * (1 + 0.5 * self._world.skies.random.random()))
 
-    async def _attempt(self, operation: Operation, places: list[int], attempt: int) -> list[Answer]:
-        """Send once; what was asked and told goes into the history."""
+    async def _attempt(self, operation: Operation, places: list[int], attempt: int, name: str = "") -> list[Answer]:
+        """Send once, to `name` or whom the balancer picks; what was asked and told goes into the history."""
         world = self._world
         world.attempts += len(places)
         numbers = range(self._attempts, self._attempts + len(places))
@@ -151,7 +156,7 @@ class Client:
                 request, submission = self._submission(operation, place, attempt)
                 asked.append(submission)
                 world.note(invoke_submission(self.name, number, now_ns, request, submission))
-        name = world.balancer.pick(self)
+        name = name or world.balancer.pick(self)
         world.story.tell(self.name, "ask", ops=f"{numbers[0]}+{len(places)}", to=name or "nobody", operation=operation)
         answers = await self._exchange(name, asked, operation.answer_max_s, len(places))
         for number, answer in zip(numbers, answers, strict=True):

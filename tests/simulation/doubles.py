@@ -20,7 +20,7 @@ from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import IndexUnreadable, LogUnavailable
 from replica.notary.position import Position
-from replica.store.interface import Completion
+from replica.store.interface import Admission, Command, Completion
 from replica.store.memory import MemoryDatabase
 from tests.simulation.plan import START_US
 from tests.simulation.process import Process, current_process
@@ -28,6 +28,7 @@ from tests.simulation.story import Story
 from tests.simulation.weather import Skies
 
 _T = TypeVar("_T")
+_HOLDER_SEEN_S = 2.0  # a passive that polled less often than this may have taken the lock for free all the time
 _RELEASE_KNOWN_S = 5.0  # a passive that saw a release on purpose may not have looked since
 
 
@@ -63,8 +64,8 @@ class Tables(MemoryDatabase):
         self._keeps_history = keeps_history
         self._history: deque[dict[str, Any]] = deque(maxlen=50)
 
-    def remember(self) -> None:
-        """Note the state before a statement, if it may be wanted."""
+    def _remember(self) -> None:
+        """Note the state before a commit, if it may be wanted."""
         if self._keeps_history:
             state = {key: copy(value) for key, value in vars(self).items() if not key.startswith("_")}
             del state["published_ever"], state["contradictions"]
@@ -79,12 +80,18 @@ class Tables(MemoryDatabase):
             vars(standby).update({k: copy(v) for k, v in self._history[-min(commits, len(self._history))].items()})
         return standby
 
+    def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+        self._remember()
+        return super().admit(commands, accepted_since_us)
+
     def raise_epoch(self, above: int, replica: str) -> int:
+        self._remember()
         epoch = super().raise_epoch(above, replica)
         self._story.tell("database", "epoch", epoch=epoch, above=above, replica=replica)
         return epoch
 
     def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        self._remember()
         start = len(self.completions)
         end = super().publish(completions, position)
         self._story.tell("database", "publish", count=len(completions), to=position.offset, ledger_end=end)
@@ -110,7 +117,7 @@ class DatabaseServer(MemoryLockServer):
         self._skies = skies
         self._story = story
         self._loop = asyncio.get_running_loop()
-        self._freed_at_s = self._loop.time()
+        self._freed_at_s = self._taken_at_s = self._loop.time()
         self.held_by = ""
         self._released_at_s = -1e9  # on purpose
 
@@ -163,7 +170,6 @@ class DatabaseServer(MemoryLockServer):
             return
         error: Exception | None = None
         result = None
-        self.tables.remember()
         try:
             result = self.carry_out(pid, action)
         except Exception as raised:  # an answer, too
@@ -193,9 +199,10 @@ class DatabaseServer(MemoryLockServer):
         if granted and was_free:
             now_s, name = self._loop.time(), self._backends[pid].name
             waited = now_s - self._freed_at_s >= self._grace_s or now_s - self._released_at_s < _RELEASE_KNOWN_S
-            if not waited and name != self.held_by:
+            was_seen = self._freed_at_s - self._taken_at_s > _HOLDER_SEEN_S
+            if not waited and was_seen and name != self.held_by:
                 self.too_early.append(f"{name} took the lock {now_s - self._freed_at_s:.3f} s after it was interrupted")
-            self.held_by = name
+            self.held_by, self._taken_at_s = name, now_s
         return granted
 
     def unlock(self, pid: int) -> None:
@@ -309,6 +316,10 @@ class Wire(Delivery):
     def _travel(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
         random, now_s = self._skies.random, self._loop.time()
         lands_at_s = self._lands_at_s = max(self._lands_at_s, now_s + random.uniform(0.0005, 0.004))
+        clogged_until_s = self._skies.of(self._name).log_clogged_until_s
+        if clogged_until_s > now_s:
+            self._skies.struck("append_held", self._name)
+            lands_at_s = self._lands_at_s = max(lands_at_s, clogged_until_s + random.uniform(0.0, 0.01))
         if self._strike(1.0, "append"):
             what = random.choice(("append_late", "append_repeated", "append_reordered", "append_lost"))
             self._skies.struck(what, self._name)

@@ -122,6 +122,13 @@ class Misfortune:
             case FaultKind.LOG_CUT:
                 weather.log_cut = True
                 self._later(fault.duration_s, self._join_log, replica)
+            case FaultKind.LOG_CLOGGED:
+                weather.log_clogged_until_s = world.loop.time() + fault.duration_s
+            case FaultKind.ISLAND:
+                weather.database_cut = weather.log_cut = True
+                self._kill_session(replica)
+                self._later(fault.duration_s, self._join_database, replica)
+                self._later(fault.duration_s, self._join_log, replica)
             case FaultKind.LOG_WEATHER:
                 weather.log_share = fault.amount
                 self._later(fault.duration_s, self._calm_log, replica)

@@ -20,6 +20,7 @@ import replica.core.participant
 import replica.core.publish
 import replica.core.reign
 import replica.notary.reading
+import replica.notary.rules
 from ha.election.driver import Election
 from ha.election.states import Activating, Active, SteppingDown
 from ha.lock.interface import NEVER_S
@@ -32,7 +33,7 @@ from replica.core.reign import Reign
 from replica.notary.answers import NotNow, Refused
 from replica.notary.errors import Code, IndexUnreadable, LogRefused
 from replica.notary.position import Position
-from replica.notary.reading import CountedRequest, VoidReason, _Run, read_records
+from replica.notary.reading import CountedRequest, VoidReason, _Run
 from replica.notary.receipts import Receipt, make_receipts
 from replica.notary.records import (
     FORMAT,
@@ -41,7 +42,8 @@ from replica.notary.records import (
     SettlementRecord,
     encode_record,
 )
-from replica.notary.rules import RULES, STATE_KEY, TX_KEY, Outcome, Verdict
+from replica.notary.rules import RULES, TX_KEY, Outcome, Recorded, Verdict
+from replica.notary.rules import judge as judge_all
 from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.plan import START_US
 
@@ -175,93 +177,67 @@ def passive_answers_look_ups(patch: MonkeyPatch) -> None:
 # ---- rules ----
 
 
-def _rules(patch: MonkeyPatch, judge: Callable[..., Any]) -> None:
+def _rules(patch: MonkeyPatch, judge: Callable[[CountedRequest, Recorded], Verdict]) -> None:
     patch.setitem(RULES, 1, judge)
-
-
-def _variant(
-    *, offsets: bool = True, digests: bool = True, conflicts_first: bool = False
-) -> Callable[[CountedRequest, Mapping[bytes, bytes | None], Mapping[bytes, bytes | None]], Any]:
-    """The rules again, with one of them broken."""
-
-    def judge(entry: CountedRequest, added: Mapping[bytes, bytes | None], known: Mapping[bytes, bytes | None]) -> Any:
-        tx_key = TX_KEY + entry.request.tx_id
-
-        def recorded(key: bytes) -> bytes | None:
-            value = added.get(key) or known.get(key)
-            if value is not None and offsets and int.from_bytes(value[32:], "big") >= entry.offset:
-                return None
-            return value
-
-        found = recorded(tx_key)
-        if found is not None and not conflicts_first:
-            if found[:32] == entry.content_digest or not digests:
-                return Verdict(Outcome.NOTARISED, int.from_bytes(found[32:], "big")), {}
-            return Verdict(Outcome.TX_ID_REUSED), {}
-        usable = {key: recorded(key) for key in known} | {key: recorded(key) for key in added}
-        if conflicts_first:
-            usable[tx_key] = None
-        later = msgspec.structs.replace(entry, offset=2**62)  # `usable` holds only what may count
-        verdict, adds = _judge(later, {}, usable)
-        at = entry.offset.to_bytes(8, "big")
-        if verdict.notarised_offset is not None:
-            verdict = Verdict(verdict.outcome, entry.offset)
-        return verdict, {key: value[:32] + at for key, value in adds.items()}
-
-    return judge
 
 
 @_mutant("an old record is judged on what the index learnt later")
 def old_records_judged_on_a_newer_index(patch: MonkeyPatch) -> None:
-    _rules(patch, _variant(offsets=False))
+    patch.setattr(replica.notary.rules, "_if_recorded_before", lambda _, value: value)
 
 
 @_mutant("a transaction id is remembered without its content")
 def id_remembered_without_content(patch: MonkeyPatch) -> None:
-    _rules(patch, _variant(digests=False))
+    def judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
+        known = recorded[0]
+        if known is not None:
+            return Verdict(Outcome.NOTARISED, int.from_bytes(known[32:], "big"))
+        return _judge(entry, recorded)
+
+    _rules(patch, judge)
 
 
 @_mutant("conflicts are looked for before the transaction's own earlier success")
 def conflicts_before_idempotency(patch: MonkeyPatch) -> None:
-    _rules(patch, _variant(conflicts_first=True))
+    def judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
+        return _judge(entry, [None, *recorded[1:]] if any(recorded[1:]) else recorded)
+
+    _rules(patch, judge)
 
 
 @_mutant("a state that is only referred to may be spent")
 def references_not_checked(patch: MonkeyPatch) -> None:
-    def judge(entry: CountedRequest, *rest: Any) -> Any:
-        request = msgspec.structs.replace(entry.request, references=())
-        return _judge(msgspec.structs.replace(entry, request=request), *rest)
+    def judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
+        inputs = len(entry.request.inputs)
+        return _judge(entry, [*recorded[: 1 + inputs], *[None] * len(entry.request.references)])
 
     _rules(patch, judge)
+
+
+@_mutant("a conflict does not name the winner")
+def conflict_names_the_wrong_winner(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.notary.rules, "hash_of_tx_id", lambda _: bytes(32))
 
 
 @_mutant("a request that came outside its window is remembered as refused")
 def refusals_remembered(patch: MonkeyPatch) -> None:
-    def judge(entry: CountedRequest, *rest: Any) -> Any:
-        verdict, adds = _judge(entry, *rest)
-        if verdict.outcome is Outcome.TIME_WINDOW_CLOSED:
-            adds = {TX_KEY + entry.request.tx_id: bytes(32) + entry.offset.to_bytes(8, "big")}
-        return verdict, adds
+    def judge(entries: list[CountedRequest], known: Mapping[bytes, bytes | None]) -> Any:
+        verdicts, added = judge_all(entries, known)
+        for entry, verdict in zip(entries, verdicts, strict=True):
+            if verdict.outcome is Outcome.TIME_WINDOW_CLOSED:
+                added[TX_KEY + entry.request.tx_id] = bytes(32) + entry.offset.to_bytes(8, "big")
+        return verdicts, added
 
-    _rules(patch, judge)
-
-
-@_mutant("a conflict names the refused transaction instead of the winner")
-def conflict_names_the_wrong_winner(patch: MonkeyPatch) -> None:
-    def judge(entry: CountedRequest, *rest: Any) -> Any:
-        verdict, adds = _judge(entry, *rest)
-        conflicts = tuple([msgspec.structs.replace(c, consumed_by_hash=bytes(32)) for c in verdict.conflicts])
-        return msgspec.structs.replace(verdict, conflicts=conflicts), adds
-
-    _rules(patch, judge)
+    patch.setattr(replica.core.apply, "judge", judge)
 
 
 @_mutant("earlier records of the same run do not count")
 def earlier_records_of_a_run_do_not_count(patch: MonkeyPatch) -> None:
-    def judge(entry: CountedRequest, _: Mapping[bytes, bytes | None], known: Mapping[bytes, bytes | None]) -> Any:
-        return _judge(entry, {}, known)
+    def judge(entries: list[CountedRequest], known: Mapping[bytes, bytes | None]) -> Any:
+        each = [judge_all([entry], known) for entry in entries]
+        return [verdict for (verdict,), _ in each], {k: v for _, added in each for k, v in added.items()}
 
-    _rules(patch, judge)
+    patch.setattr(replica.core.apply, "judge", judge)
 
 
 @_mutant("a window is judged by the record's own stamp, not by the highest so far")
@@ -442,14 +418,15 @@ def own_old_barrier_taken_for_the_new_one(patch: MonkeyPatch) -> None:
 
 @_mutant("an active that takes the lock again goes on in its old epoch")
 def reclaim_without_a_new_epoch(patch: MonkeyPatch) -> None:
-    raised: dict[tuple[int, str], int] = {}
+    last: dict[tuple[int, str], int] = {}
     raise_epoch = MemoryStore.raise_epoch
 
     async def lazy(self: MemoryStore, above: int, name: str) -> int:
         key = (id(asyncio.get_running_loop()), name)
-        if raised.get(key, -1) != above:
-            raised[key] = await raise_epoch(self, above, name)
-        return raised[key]
+        epoch = last.pop(key, -1)
+        if epoch != above:
+            epoch = last[key] = await raise_epoch(self, above, name)
+        return epoch
 
     patch.setattr(MemoryStore, "raise_epoch", lazy)
     own_old_barrier_taken_for_the_new_one(patch)
@@ -687,6 +664,3 @@ def lost_session_ends_the_process(patch: MonkeyPatch) -> None:
             self._on_broken(error)
 
     patch.setattr(Reign, "_run", run)
-
-
-_ = Outcome, STATE_KEY, read_records, Code

@@ -1,4 +1,4 @@
-"""A plan: everything that a simulated run is made of, drawn from a seed, and plain data, so that it can be shrunk and kept.
+"""A plan: all that a simulated run is made of, drawn from a seed; plain data, so that it can be shrunk and kept.
 
 Times are virtual seconds since the start. The randomness that is left to the run itself (latencies, which message a
 bad network strikes) comes from generators that are seeded with the plan's seed.
@@ -14,7 +14,7 @@ START_US = 1_700_000_000_000_000  # wall clock at virtual time 0
 
 
 class FaultKind(StrEnum):
-    """What can be planned to go wrong. Some strike once, some are weather: each message may be struck while it lasts."""
+    """What can be planned to go wrong. Some strike once; weather may strike each message while it lasts."""
 
     CRASH = "crash"  # SIGKILL; the server hears of it
     CRASH_HOST = "crash_host"  # the machine is gone; nobody hears of it
@@ -30,6 +30,10 @@ class FaultKind(StrEnum):
     DATABASE_CUT = "database_cut"  # a replica cannot reach the database
     DATABASE_WEATHER = "database_weather"  # statements and answers late, lost, cut off
     LOG_CUT = "log_cut"  # a replica cannot reach the log
+    LOG_CLOGGED = (
+        "log_clogged"  # what a replica sends to the log arrives when it is over, perhaps in a later activation
+    )
+    ISLAND = "island"  # a replica's session ends, and it can reach neither database nor log; clients still reach it
     LOG_WEATHER = "log_weather"  # appends late, repeated, reordered, lost
     READS_LATE = "reads_late"
     CLOCK_JUMP = "clock_jump"
@@ -94,6 +98,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     command: int
     look_up: bool = False
     new_submission_id: bool = False  # with each attempt
+    verify: bool = False  # look the first one up once it is answered, at every replica that is up
     think_s: float = 0.0
     answer_max_s: float = 1.0
     attempts_max: int = 0

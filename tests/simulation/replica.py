@@ -78,32 +78,40 @@ class Door:
         return self.word
 
     def submit(self, replies: Replies, batch: list[TicketedSubmission]) -> None:
-        self._process.deliver(lambda: self._participant.submit(self._note(replies), batch))
+        def arrive() -> None:
+            self._participant.submit(self._note(replies, [ticket for ticket, _ in batch]), batch)
+
+        self._process.deliver(arrive)
 
     def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:
-        self._process.deliver(lambda: self._participant.look_up(self._note(replies), batch))
+        def arrive() -> None:
+            self._participant.look_up(self._note(replies, [ticket for ticket, _ in batch]), batch)
 
-    def _note(self, replies: Replies) -> _Noted:
-        return self._notes.setdefault(replies, _Noted(replies, self._participant, self._told))
+        self._process.deliver(arrive)
+
+    def _note(self, replies: Replies, tickets: list[int]) -> _Noted:
+        note = self._notes.setdefault(replies, _Noted(replies, self._participant.name, self._told))
+        reign = self._participant.reign
+        note.epochs.update(dict.fromkeys(tickets, 0 if reign is None else reign.epoch))
+        return note
 
 
 Told = dict[int, tuple[Answer, str, int]]
-"""By address: an answer that is on its way, who gave it, and in which epoch."""
+"""By address: an answer that is on its way, who gave it, and in which epoch it was asked for."""
 
 
 class _Noted:
-    """Replies that note who answered in which epoch."""
+    """Replies that note who answered, and in which epoch the question came."""
 
-    def __init__(self, replies: Replies, participant: Participant[DatabaseSession], told: Told) -> None:
+    def __init__(self, replies: Replies, name: str, told: Told) -> None:
+        self.epochs: dict[int, int] = {}  # by ticket
         self._replies = replies
-        self._participant = participant
+        self._name = name
         self._told = told
 
     def send(self, answers: Sequence[TicketedAnswer]) -> None:
-        participant = self._participant
-        epoch = 0 if participant.reign is None else participant.reign.epoch
-        for _, answer in answers:
-            self._told[id(answer)] = (answer, participant.name, epoch)
+        for ticket, answer in answers:
+            self._told[id(answer)] = (answer, self._name, self.epochs.pop(ticket))
         self._replies.send(answers)
 
 
@@ -145,10 +153,7 @@ class Replica:
             await asyncio.wait({leading}, timeout=2 * self._world.election.drain_max_s)
         error = broken.exception() if broken.done() else None
         if error is None:
-            if leading.done():
-                error = leading.exception()
-            else:
-                error = TimeoutError("the election did not end")
+            error = leading.exception() if leading.done() else TimeoutError("the election did not end")
         await core.participant.stop()
         self._world.loop.call_soon(self.ended, process, error, context=self._world.context.copy())
 

@@ -1,4 +1,4 @@
-"""The judgement of a run: the history checker over everything that clients were told, and what only a simulator sees."""
+"""The judgement of a run: the history checker over what clients were told, and what only a simulator sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.findings import FindingCode, Summary
-from replica.checker.judge import JudgedBarrier, ReferenceJudge
+from replica.checker.judge import JudgedBarrier, JudgedRequest, ReferenceJudge
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
 from tests.simulation.replica import CheapSigner
@@ -45,41 +45,31 @@ def judge_run(world: World) -> Summary:
 
 
 def _check_indexes(world: World) -> None:
-    """Each index holds exactly what the reference judge has at its position, and the barrier that was in force there."""
+    """Each index holds what the reference judge has at its position, and its position what was in force there."""
+    wanted = {r.disk.position.offset: r for r in world.replicas if r.disk.position is not None}
     judge = ReferenceJudge()
     epochs: list[int] = []
-    barriers: dict[int, object] = {}
-    spent: list[tuple[int, bytes, bytes]] = []
-    known_states: set[bytes] = set()
-    known_txs: set[bytes] = set()
-    stamps: list[int] = []
+    entries: dict[bytes, bytes] = {}
+    states: dict[int, tuple[object, ...]] = {}
     for offset, value in enumerate(world.topic.values):
         judged = judge.read(offset, value)
         if isinstance(judged, JudgedBarrier) and not judged.repeated:
             epochs.append(judged.record.epoch)
-        barriers[offset] = judge.barrier
-        stamps.append(judge.stamp_us)
-        outcome = getattr(judged, "outcome", None)
-        if outcome == "NOTARISED":
-            request = judged.request  # type: ignore[union-attr]
+        if isinstance(judged, JudgedRequest) and judged.notarised_offset == offset:
             at = offset.to_bytes(8, "big")
-            if request.tx_id not in known_txs:
-                known_txs.add(request.tx_id)
-                spent.append((offset, TX_KEY + request.tx_id, judge.notarised[request.tx_id][0] + at))
-                spent.extend((offset, STATE_KEY + s, request.tx_id + at) for s in request.inputs)
-                known_states.update(request.inputs)
-    if len(set(epochs)) != len(epochs) or epochs != sorted(epochs):
+            entries[TX_KEY + judged.request.tx_id] = judged.content_digest + at
+            entries.update((STATE_KEY + state, judged.request.tx_id + at) for state in judged.request.inputs)
+        if offset in wanted:
+            states[offset] = (dict(entries), judge.barrier, judge.stamp_us, set(judge.sequences))
+    if epochs != sorted(set(epochs)):
         world.blame(f"epochs in force: {epochs}")
+    names = ("entries", "barrier in force", "highest stamp", "sequence numbers")
     for replica in world.replicas:
         position = replica.disk.position
         if position is None:
-            if replica.disk.entries:
-                world.blame(f"{replica.name} has entries without a position")
             continue
-        expected = {key: value for offset, key, value in spent if offset <= position.offset}
-        if replica.disk.entries != expected:
-            world.blame(f"{replica.name}: index differs from the reference judge's at offset {position.offset}")
-        if position.offset >= 0 and position.barrier != barriers[position.offset]:
-            world.blame(f"{replica.name}: barrier in force differs at offset {position.offset}")
-        if position.offset >= 0 and position.stamp_us != stamps[position.offset]:
-            world.blame(f"{replica.name}: highest stamp differs at offset {position.offset}")
+        seen = {number for start, end in position.seen for number in range(start, end)}
+        found = (replica.disk.entries, position.barrier, position.stamp_us, seen)
+        for name, has, should in zip(names, found, states[position.offset], strict=True):
+            if has != should:
+                world.blame(f"{replica.name}: {name} in the index differ from the judge's at {position.offset}")

@@ -15,6 +15,7 @@ class Weather:
     database_cut: bool = False
     database_share: float = 0.0
     log_cut: bool = False
+    log_clogged_until_s: float = 0.0
     log_share: float = 0.0
     reads_late_s: float = 0.0
     disk_broken: bool = False
