@@ -28,6 +28,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 DATA_FOLDER = Path("data")
 CONFIG_NAME = "notary.toml"
+RUN_FILE_NAME = "run.json"  # there while the local cluster runs
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The participant's configuration file.")]
 ConfigChoice = Annotated[
@@ -48,7 +49,7 @@ def load(path: Path) -> Config:
 
 
 def find_config(path: Path | None) -> Path:
-    """The file that was named, else ./notary.toml, else that of the local cluster that was started last.
+    """The file that was named, else ./notary.toml, else that of the newest local cluster, a running one if there is.
 
     Raises ConfigError when there is none of them.
     """
@@ -57,10 +58,10 @@ def find_config(path: Path | None) -> Path:
     own = Path(CONFIG_NAME)
     if own.exists():
         return own
-    started = sorted(DATA_FOLDER.glob(f"*/{CONFIG_NAME}"), key=lambda found: found.stat().st_mtime)
-    if not started:
+    clusters = list(DATA_FOLDER.glob(f"*/{CONFIG_NAME}"))
+    if not clusters:
         raise ConfigError(f"there is no {own} and no local cluster under {DATA_FOLDER}/: name a file with --config")
-    return started[-1]
+    return max(clusters, key=lambda found: (found.with_name(RUN_FILE_NAME).exists(), found.stat().st_mtime))
 
 
 def show_error(error: NotaryError) -> int:
@@ -92,21 +93,22 @@ def say(part: str, text: str) -> None:
 
 
 def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run a coroutine to its end; SIGTERM and SIGHUP cancel it as Ctrl-C does, so that it can clean up.
+    """Run a coroutine to its end; SIGINT (Ctrl-C), SIGTERM and SIGHUP cancel it, so that it can clean up.
 
     Raises KeyboardInterrupt once it has cleaned up after one of them.
     """
     quiet_libraries()
 
     async def supervised() -> ResultT:
-        task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
-        assert task is not None
-        return await work
+        task = asyncio.ensure_future(work)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await task
 
-    return asyncio.run(supervised())
+    try:
+        return asyncio.run(supervised())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def quiet_libraries() -> None:

@@ -1,0 +1,215 @@
+"""A whole cluster on loopback: real Postgres, Kafka, HAProxy and three replicas, and faults at the active one.
+
+After each fault the whole history so far is checked against the log by `notary check`, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ledger_api.client import Result, certifies
+from replica.checker.history import HistoryWriter
+from replica.cli.demo.kill import outage
+from replica.local.cluster import ClusterSettings, LocalCluster
+from replica.local.process import ServerFailed, descendants
+from replica.local.recording import RecordingClient
+from replica.local.replica import ReplicaProcess
+from replica.notary.answers import Notarised
+from replica.notary.requests import Submission, state_ref
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+
+OUTAGE_MAX_S = 10.0  # the bench measures outages; here a busy machine must not fail the test
+CLIENTS = 8
+
+
+@dataclass
+class World:
+    """The cluster, one client that writes everything down, and what was notarised."""
+
+    cluster: LocalCluster
+    client: RecordingClient
+    history_path: Path
+    history: Any
+    notarised: dict[bytes, int] = field(default_factory=dict)
+    success_ns: list[int] = field(default_factory=list)
+
+    def fresh(self) -> Submission:
+        """A signed submission that consumes a state of its own."""
+        return self.cluster.parties[0].sign(os.urandom(32), [state_ref(os.urandom(32), 0)])
+
+    async def notarise_one(self) -> Result:
+        """Submit a fresh request until its answer is final; it must be notarised."""
+        answer = await self.client.submit(self.fresh())
+        assert isinstance(answer, Notarised), answer
+        self.notarised[answer.tx_id] = answer.log_offset
+        self.success_ns.append(monotonic_ns())
+        return answer
+
+    async def outage_of(self, fault: Callable[[ReplicaProcess], None]) -> float:
+        """Seconds without a success around a fault at the active replica, while clients submit all the time."""
+        stopping = asyncio.Event()
+
+        async def submit() -> None:
+            while not stopping.is_set():
+                await self.notarise_one()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CLIENTS):
+                group.create_task(submit())
+            await asyncio.sleep(0.5)
+            active = await self.cluster.wait_for_active()
+            fault_ns = monotonic_ns()
+            fault(active)
+            successor = await self.cluster.wait_for_active(other_than=active.name)
+            await asyncio.sleep(0.5)
+            stopping.set()
+        assert successor.name != active.name
+        return outage(self.success_ns, fault_ns)[0]
+
+    async def check(self) -> dict[str, Any]:
+        """What `notary check` finds in the whole history so far; it must be nothing."""
+        self.history.flush()
+        code, printed = await _notary(self, "check", str(self.history_path), "--json")
+        report: dict[str, Any] = json.loads(printed)
+        assert (code, report["findings"]) == (0, [])
+        assert report["summary"]["outcomes"]["NOTARISED"] >= len(self.notarised)
+        return report
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(servers_folder: Path) -> AsyncIterator[World]:
+    """A cluster that the tests of this module share."""
+    folder = servers_folder / "cluster"
+    async with LocalCluster(ClusterSettings(folder=folder, parties=2)) as cluster:
+        for replica in cluster.replicas.values():
+            replica.restart_pause_s = 0.5
+        path = folder / "history.jsonl"
+        with path.open("wb") as history:
+            async with RecordingClient(cluster.endpoint, HistoryWriter(history), "test") as client:
+                yield World(cluster, client, path, history)
+
+
+async def _notary(world: World, *words: str) -> tuple[int, bytes]:
+    argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(world.cluster.config_path)]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, printed
+
+
+async def _follows(world: World, name: str) -> bool:
+    health = (await world.cluster.healths())[name]
+    return health is not None and health.role == "passive" and health.ready
+
+
+async def test_one_request_through_haproxy(world: World) -> None:
+    """Goal: the path works end to end. Method: one request through the endpoint, receipt verified, then looked up."""
+    submission = world.fresh()
+    answer = await world.client.submit(submission)
+    assert isinstance(answer, Notarised)
+    assert certifies(answer, submission, world.cluster.notary_key)
+    found = await world.client.look_up(answer.tx_id)
+    assert isinstance(found, Notarised)
+    assert found.log_offset == answer.log_offset
+
+
+async def test_status_tells_who_is_active_and_one_replica_is(world: World) -> None:
+    """Goal: `notary status` says what is so. Method: compare it with the health pages and the database."""
+    active = await world.cluster.wait_for_active()
+    code, printed = await _notary(world, "status", "--json")
+    status = json.loads(printed)
+    assert code == 0
+    assert [name for name, health in status["replicas"].items() if health["active"]] == [active.name]
+    assert (status["lock_owner"], status["database"]["replica"]) == (active.name, active.name)
+    assert (status["problems"], status["endpoint"]) == ([], world.cluster.endpoint)
+
+
+async def test_a_second_supervisor_is_refused(world: World) -> None:
+    """Goal: two supervisors never share a folder. Method: start a second one while the first one runs."""
+    with pytest.raises(ServerFailed, match="already"):
+        async with LocalCluster(ClusterSettings(folder=world.cluster.folder)):
+            pass
+
+
+async def test_the_next_replica_answers_when_the_active_one_is_killed(world: World) -> None:
+    """Goal: a dead machine costs a moment and no answer. Method: SIGKILL core and front ends under load, check all."""
+    active = await world.cluster.wait_for_active()
+    assert await world.outage_of(ReplicaProcess.kill_group) < OUTAGE_MAX_S
+    report = await world.check()
+    assert len(report["summary"]["epochs"]) >= 2
+    await eventually(lambda: _follows(world, active.name), 30.0)
+
+
+async def test_front_ends_end_with_their_core(world: World) -> None:
+    """Goal: no front end speaks for a core that is gone. Method: SIGKILL the core alone, look for orphans."""
+    front_ends: list[int] = []
+
+    def kill_core(active: ReplicaProcess) -> None:
+        front_ends.extend(descendants(active.pid))
+        active.kill_core()
+
+    assert await world.outage_of(kill_core) < OUTAGE_MAX_S
+    assert len(front_ends) == world.cluster.config.api_workers
+    await eventually(lambda: _all_gone(front_ends), 5.0)
+    await world.check()
+
+
+async def test_an_orderly_stop_hands_over(world: World) -> None:
+    """Goal: a stop for maintenance is hardly noticed. Method: SIGTERM to the active under load, check all."""
+    assert await world.outage_of(ReplicaProcess.terminate) < OUTAGE_MAX_S
+    await world.check()
+
+
+async def test_a_replica_that_was_stopped_on_purpose_stays_down_and_its_index_can_be_verified(world: World) -> None:
+    """Goal: the index commands as the runbook has them. Method: refused while it runs; stopped, verified, rebuilt."""
+    (passive, *_) = await world.cluster.passives()
+    name = ("--name", passive.name)
+    code, _ = await _notary(world, "index", "verify", *name)
+    assert code == 2
+    await passive.stop()
+    code, printed = await _notary(world, "index", "verify", *name, "--json")
+    before = json.loads(printed)
+    assert code == 0
+    assert before["entries"] >= 2 * len(world.notarised)
+    code, _ = await _notary(world, "index", "rebuild", *name)
+    assert (code, passive.running) == (0, False)
+    passive.start()
+    await eventually(lambda: _follows(world, passive.name), 30.0)
+    await passive.stop()
+    code, printed = await _notary(world, "index", "verify", *name, "--json")
+    assert json.loads(printed) == before | {"applied_offset": json.loads(printed)["applied_offset"]}
+    passive.start()
+
+
+async def test_a_cluster_that_is_started_again_is_the_same_notary(world: World) -> None:
+    """Goal: nothing survives a stop but the data. Method: stop, look for processes, start, look an answer up."""
+    await world.notarise_one()
+    tx_id, log_offset = list(world.notarised.items())[-1]
+    cluster = world.cluster
+    pids = [replica.pid for replica in cluster.replicas.values()]
+    pids += [cluster.postgres.process.pid, cluster.haproxy.process.pid, cluster.kafka.brokers[0].process.pid]
+    pids += [child for pid in pids for child in descendants(pid)]
+    await cluster.stop()
+    assert await _all_gone(pids)
+    async with LocalCluster(ClusterSettings(folder=cluster.folder, parties=2)) as again:
+        assert (again.notary_key, again.endpoint) == (cluster.notary_key, cluster.endpoint)
+        found = await world.client.look_up(tx_id)
+        assert isinstance(found, Notarised)
+        assert found.log_offset == log_offset
+
+
+async def _all_gone(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
