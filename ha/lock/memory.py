@@ -314,7 +314,7 @@ class MemoryLockSession:
 
     def _shut(self) -> None:
         self._closed.set()
-        if self._deadline is not None:  # wakes the task that waits for an answer
+        if self._deadline is not None and not self._deadline.expired():  # wakes the task that waits for an answer
             self._deadline.reschedule(asyncio.get_running_loop().time())
         if self._connection is not None:
             self._server.client_closed(self._name, self._connection.pid)
