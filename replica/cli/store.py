@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from replica.cli.common import ConfigChoice, find_config, load, out, run
@@ -9,12 +11,31 @@ from replica.cli.common import ConfigChoice, find_config, load, out, run
 app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
 
 
+OwnerOption = Annotated[
+    str | None,
+    typer.Option("--owner", help="libpq connection string of the tables' owner; else the configuration's is used."),
+]
+
+
 @app.command()
-def migrate(config: ConfigChoice = None) -> None:
-    """Bring the database to this release's schema, as the owner of its tables; guarded by a lock of its own."""
+def migrate(config: ConfigChoice = None, owner: OwnerOption = None) -> None:
+    """Bring the database to this release's schema, as the owner of its tables; guarded by a lock of its own.
+
+    All that is missing is applied, or nothing. Then give replicas their rights: notary store roles. A password is best
+    left to libpq (PGPASSFILE), not put on a command line.
+    """
     from ha.lock.ids import Counter, lock_id
     from replica.store.migrate import migrate as apply_missing
 
     settings = load(find_config(config))
-    applied = run(apply_missing(settings.conninfo(), lock_id(settings.database.scope, Counter.NODE_MIGRATIONS)))
+    conninfo = settings.conninfo() if owner is None else owner
+    applied = run(apply_missing(conninfo, lock_id(settings.database.scope, Counter.NODE_MIGRATIONS)))
     out.print("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
+
+
+@app.command()
+def roles() -> None:
+    """Print the SQL that gives replicas and readers their rights and no more; the owner runs it after a migration."""
+    from replica.store.postgres import named_statement
+
+    typer.echo(named_statement("roles").decode(), nl=False)

@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +37,14 @@ from replica.local.run_file import ReplicaRun, RunFile, this_process
 from replica.log.topic import create_topic
 from replica.notary.errors import NotaryError
 from replica.store.migrate import migrate
+from replica.store.postgres import named_statement
 
-DATABASE = ROLE = "notary"
+DATABASE = "notary"
+OWNER, ROLE = "notary_owner", "notary"  # who migrates, and what the replicas log in as
+_RIGHTS = b"""
+GRANT CONNECT ON DATABASE notary TO notary_reader;
+GRANT notary_writer TO notary;
+"""
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
 ACTIVE_MAX_S = 60.0
 # The table of commands in flight turns over all the time: look at it more often than once a minute.
@@ -58,7 +64,7 @@ class ClusterSettings:
 
 
 class LocalCluster:
-    """Use it as `async with LocalCluster(settings, say) as cluster`: entering returns once an active replica serves."""
+    """Use it as `async with LocalCluster(settings, say) as cluster`; see `start` for when that returns."""
 
     config: Config
     parties: list[Party]
@@ -103,9 +109,9 @@ class LocalCluster:
     # ---- life ----
 
     async def start(self) -> None:
-        """Start everything and wait until an active replica serves behind HAProxy. Raises NotaryError.
+        """Start everything; returns once one replica serves behind HAProxy and the others could take over.
 
-        What was started is left to `stop`, also when this fails or is cancelled.
+        Raises NotaryError. What was started is left to `stop`, also when this fails or is cancelled.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)  # Postgres may run as an account of its own
@@ -115,13 +121,14 @@ class LocalCluster:
         before = self._files.settings()
         await self._start_servers(before)
         self.notary_key, self.parties = self._files.notary_key(), self._files.parties(self.settings.parties)
-        self._files.write_config(self._values(before))
+        self._files.write_config(self._values(before), ROLE)
         self.config = load_config(self.config_path)
         self.topic_id = await self._timed("request log", f"topic {self.topic}", create_topic(self.config.kafka))
         await self._start_replicas()
         self._write_run_file()
         self._stack.callback(RunFile.remove, self.folder)
         await self.wait_for_active()
+        await self.wait_until_ready(list(self.replicas))
 
     async def stop(self) -> None:
         """Stop everything in reverse order. May be repeated."""
@@ -179,11 +186,26 @@ class LocalCluster:
             async with asyncio.timeout(timeout_s):
                 await until(serves)
         except TimeoutError:
-            logs = "\n".join(f"--- {one.log_path}:\n{one.log_tail()}" for one in self.replicas.values())
-            raise ServerFailed(f"no replica became active within {timeout_s:g} s\n{logs}") from None
+            raise ServerFailed(f"no replica became active within {timeout_s:g} s\n{self._log_tails()}") from None
         if found is None:
             raise ServerFailed("no replica is active")
         return found
+
+    async def wait_until_ready(self, names: Sequence[str], timeout_s: float = ACTIVE_MAX_S) -> None:
+        """Return once each of these replicas is active, or follows and could take over. Raises ServerFailed."""
+
+        async def all_ready() -> bool:
+            found = await self.healths()
+            return all((health := found[name]) is not None and health.ready for name in names)
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                await until(all_ready)
+        except TimeoutError:
+            raise ServerFailed(f"not ready within {timeout_s:g} s: {names}\n{self._log_tails()}") from None
+
+    def _log_tails(self) -> str:
+        return "\n".join(f"--- {one.log_path}:\n{one.log_tail()}" for one in self.replicas.values())
 
     # ---- starting ----
 
@@ -203,11 +225,12 @@ class LocalCluster:
 
     async def _start_database(self) -> None:
         await self._timed("Postgres", f"server, {LOOPBACK}:{self.postgres.port}", self.postgres.start())
-        password = self._files.password()
-        await self.postgres.ensure_role(ROLE, password)
-        await self.postgres.ensure_database(DATABASE, ROLE)
-        conninfo = self.postgres.dsn(DATABASE, ROLE, password)
-        applied = await migrate(conninfo, lock_id(DATABASE, Counter.NODE_MIGRATIONS))
+        for role in (OWNER, ROLE):
+            await self.postgres.ensure_role(role, self._files.password(role))
+        await self.postgres.ensure_database(DATABASE, OWNER)
+        owner = self.postgres.dsn(DATABASE, OWNER, self._files.password(OWNER))
+        applied = await migrate(owner, lock_id(DATABASE, Counter.NODE_MIGRATIONS))
+        await self.postgres.run_script(named_statement("roles") + _RIGHTS, DATABASE)
         self._say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
 
     async def _start_replicas(self) -> None:

@@ -40,16 +40,16 @@ class ParticipantFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.config_path = folder / CONFIG_NAME
-        self.password_path = folder / "database.password"
         self._key_path = folder / "notary.key"
         self._registry_path = folder / "parties.toml"
 
-    def password(self) -> str:
-        """The database password of the participant's role."""
-        if not self.password_path.exists():
-            with os.fdopen(os.open(self.password_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    def password(self, role: str) -> str:
+        """The password of a role of the database."""
+        path = self._password_path(role)
+        if not path.exists():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(secrets.token_urlsafe(24))
-        return self.password_path.read_text()
+        return path.read_text()
 
     def notary_key(self) -> bytes:
         """The notary's public key."""
@@ -73,18 +73,21 @@ class ParticipantFiles:
         """The values in the configuration of the last start; empty when there was none."""
         return _read_toml(self.config_path)
 
-    def write_config(self, values: Mapping[str, Any]) -> None:
-        """Write the configuration: these values, which go before those of the last start."""
+    def write_config(self, values: Mapping[str, Any], role: str) -> None:
+        """Write the configuration for replicas that log in as `role`: these values over those of the last start."""
         own = {
             "data_dir": "replicas",
             "notary_key_file": self._key_path.name,
             "api": {"registry_path": self._registry_path.name},
-            "database": {"password_file": self.password_path.name},
+            "database": {"password_file": self._password_path(role).name},
         }
         text = render_config(merged(merged(self.settings(), own), values), _TITLE)
         partial = self.config_path.with_suffix(".partial")
         partial.write_text(text)
         partial.replace(self.config_path)
+
+    def _password_path(self, role: str) -> Path:
+        return self._folder / f"{role}.password"
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

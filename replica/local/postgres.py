@@ -119,6 +119,11 @@ class PostgresServer:
         await self._execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(database, role))
         await self._execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database))
 
+    async def run_script(self, script: bytes, database: str) -> None:
+        """Run SQL in a database as the superuser, all of it or nothing. Raises psycopg.Error."""
+        async with await psycopg.AsyncConnection.connect(self.dsn(database)) as connection:
+            await connection.execute(script)
+
     async def drop_database(self, name: str) -> None:
         """Delete a database, ending the sessions that use it; nothing happens if it is not there."""
         await self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))

@@ -110,11 +110,6 @@ async def _notary(world: World, *words: str) -> tuple[int, bytes]:
     return process.returncode, printed
 
 
-async def _follows(world: World, name: str) -> bool:
-    health = (await world.cluster.healths())[name]
-    return health is not None and health.role == "passive" and health.ready
-
-
 async def test_one_request_through_haproxy(world: World) -> None:
     """Goal: the path works end to end. Method: one request through the endpoint, receipt verified, then looked up."""
     submission = world.fresh()
@@ -124,6 +119,21 @@ async def test_one_request_through_haproxy(world: World) -> None:
     found = await world.client.look_up(answer.tx_id)
     assert isinstance(found, Notarised)
     assert found.log_offset == answer.log_offset
+
+
+async def test_a_changed_answer_is_found(world: World) -> None:
+    """Goal: the check is no rubber stamp. Method: move one success by one offset in a copy of the history."""
+    await world.notarise_one()
+    await world.check()
+    lines = world.history_path.read_bytes().splitlines()
+    event = json.loads(lines[-1])
+    assert event["type"] == "ok"
+    lines[-1] = json.dumps(event | {"log_offset": event["log_offset"] - 1}).encode()
+    tampered = world.history_path.with_suffix(".tampered")
+    tampered.write_bytes(b"\n".join(lines) + b"\n")
+    code, printed = await _notary(world, "check", str(tampered), "--json")
+    report = json.loads(printed)
+    assert (code, report["clean"], list(report["counts"])) == (1, False, ["WRONG_OFFSET"])
 
 
 async def test_status_tells_who_is_active_and_one_replica_is(world: World) -> None:
@@ -150,7 +160,7 @@ async def test_the_next_replica_answers_when_the_active_one_is_killed(world: Wor
     assert await world.outage_of(ReplicaProcess.kill_group) < OUTAGE_MAX_S
     report = await world.check()
     assert len(report["summary"]["epochs"]) >= 2
-    await eventually(lambda: _follows(world, active.name), 30.0)
+    await world.cluster.wait_until_ready([active.name])
 
 
 async def test_front_ends_end_with_their_core(world: World) -> None:
@@ -187,7 +197,7 @@ async def test_a_replica_that_was_stopped_on_purpose_stays_down_and_its_index_ca
     code, _ = await _notary(world, "index", "rebuild", *name)
     assert (code, passive.running) == (0, False)
     passive.start()
-    await eventually(lambda: _follows(world, passive.name), 30.0)
+    await world.cluster.wait_until_ready([passive.name])
     await passive.stop()
     code, printed = await _notary(world, "index", "verify", *name, "--json")
     assert json.loads(printed) == before | {"applied_offset": json.loads(printed)["applied_offset"]}

@@ -80,7 +80,7 @@ def _tell(report: DemoReport, json_file: Path | None) -> None:
 async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
     """All phases, one after the other, and the check."""
     from replica.checker.history import HistoryWriter
-    from replica.cli.demo.kill import kill_the_active, wait_for_return
+    from replica.cli.demo.kill import kill_the_active
     from replica.cli.demo.phases import Phases
     from replica.cli.demo.report import DemoReport
     from replica.local.recording import RecordingClient
@@ -93,7 +93,7 @@ async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
             done += [await phases.double_spend(say), await phases.reuse_ids(say)]
             killed = await kill_the_active(cluster, client, cluster.parties, say)
             done.append(await phases.look_up(say))
-            await wait_for_return(cluster, killed.killed)
+            await cluster.wait_until_ready([killed.killed])  # it is back as a passive
     await _wait_until_published(cluster)
     say("check", f"another process rereads topic {cluster.topic} from its start and checks every answer ever given")
     check = await _check(cluster, path)

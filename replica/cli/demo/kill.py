@@ -13,7 +13,7 @@ from time import monotonic_ns
 from ledger_api.client import Party, Result
 from replica.cli.demo.phases import EXAMPLES_MAX, fresh_state
 from replica.local.cluster import LocalCluster
-from replica.local.process import ServerFailed, until
+from replica.local.process import ServerFailed
 from replica.local.recording import RecordingClient
 from replica.local.replica import Say
 from replica.notary.answers import Notarised, NotNow
@@ -22,7 +22,6 @@ from replica.notary.requests import TX_ID_BYTES
 WORKERS = 32
 BEFORE_S = 1.5
 AFTER_S = 1.5
-RETURN_MAX_S = 60.0
 
 
 @dataclass(slots=True)
@@ -130,20 +129,6 @@ def outage(success_ns: Iterable[int], fault_ns: int) -> tuple[float, float]:
         raise ServerFailed("no request was notarised before the fault, or none after it")
     longest_ns, ended_ns = max(pauses)
     return longest_ns / 1e9, (ended_ns - fault_ns) / 1e9
-
-
-async def wait_for_return(cluster: LocalCluster, name: str) -> None:
-    """Wait until a replica that was killed follows again. Raises ServerFailed."""
-
-    async def follows() -> bool:
-        health = (await cluster.healths())[name]
-        return health is not None and health.ready
-
-    try:
-        async with asyncio.timeout(RETURN_MAX_S):
-            await until(follows)
-    except TimeoutError:
-        raise ServerFailed(f"{name} did not come back:\n{cluster.replicas[name].log_tail()}") from None
 
 
 async def _epoch_of(cluster: LocalCluster, name: str) -> int:
