@@ -60,8 +60,8 @@ async def _serve(settings: ClusterSettings) -> None:
         await watch_roles(cluster, say)
 
 
-def show_where(cluster: LocalCluster) -> None:
-    """Tell people where the running cluster is, and what they can do with it."""
+def show_where(cluster: LocalCluster, *more: str) -> None:
+    """Tell people where the running cluster is, and what they can do with it; `more` are further lines."""
     here = Path.cwd()
     config = cluster.config_path
     shown = config.relative_to(here) if config.is_relative_to(here) else config
@@ -69,4 +69,6 @@ def show_where(cluster: LocalCluster) -> None:
     out.print(f"  [bold]{cluster.endpoint}[/]  is the endpoint; curl {cluster.endpoint}/v1/notary")
     out.print(f"  {shown}  is the configuration; in another terminal: notary status")
     out.print(f"  {shown.parent}/parties/  has the keys of {len(cluster.parties)} registered parties")
+    for line in more:
+        out.print(f"  {line}")
     out.print("  Ctrl-C stops everything\n")

@@ -64,7 +64,7 @@ async def _demo(requests: RequestFile, leave: bool, json_file: Path | None, clea
             _tell(report, json_file)
             clean.append(report.clean)
             if not leave:
-                show_where(cluster)
+                show_where(cluster, *_more_to_do(cluster, requests))
                 await watching
         finally:
             watching.cancel()
@@ -75,6 +75,14 @@ def _tell(report: DemoReport, json_file: Path | None) -> None:
     report.print(out)
     if json_file is not None:
         json_file.write_text(json.dumps(report.document(), indent=2) + "\n")
+
+
+def _more_to_do(cluster: LocalCluster, requests: RequestFile) -> tuple[str, ...]:
+    first = requests.requests[0].tx_id.hex()
+    return (
+        f"curl {cluster.endpoint}/v1/transactions/{first}  looks the first request up",
+        f"notary check {FOLDER / HISTORY_NAME}  checks every answer again",
+    )
 
 
 async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:

@@ -66,15 +66,12 @@ class DemoReport:
 
     def _phases_table(self) -> Table:
         table = make_table("phase", ">asked", ">as it must be", ">per second", "which is")
-        for phase in self.phases:
-            rate = phase.count / max(phase.took_s, 1e-3)
-            style = "green" if phase.clean else "bold red"
-            expected = f"[{style}]{phase.expected:,}[/]"
-            table.add_row(phase.title, f"{phase.count:,}", expected, f"{rate:,.0f}", _MEANINGS[phase.title])
-        kill = self.kill
-        style = "green" if kill.clean else "bold red"
-        notarised = f"[{style}]{kill.notarised:,}[/]"
-        table.add_row("kill", f"{kill.submitted:,}", notarised, "", "notarised, before or after the fail-over")
+        *before, after = self.phases
+        for phase in before:
+            _add_phase(table, phase)
+        notarised = _counted(self.kill.notarised, self.kill.clean)
+        table.add_row("kill", f"{self.kill.submitted:,}", notarised, "", "notarised, before or after the fail-over")
+        _add_phase(table, after)
         return table
 
     def _facts_table(self) -> Table:
@@ -95,3 +92,13 @@ class DemoReport:
         table.add_row("completions checked", f"{summary['completions']:,}")
         table.add_row("findings", str(sum(self.check["counts"].values())))
         return table
+
+
+def _add_phase(table: Table, phase: PhaseResult) -> None:
+    rate = phase.count / max(phase.took_s, 1e-3)
+    expected = _counted(phase.expected, phase.clean)
+    table.add_row(phase.title, f"{phase.count:,}", expected, f"{rate:,.0f}", _MEANINGS[phase.title])
+
+
+def _counted(count: int, good: bool) -> str:
+    return f"[{'green' if good else 'bold red'}]{count:,}[/]"
