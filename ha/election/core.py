@@ -123,7 +123,7 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
             return leading, [Activate(state.session)]
         case LockLost(), Link.IDLE | Link.ASKING:
             return _disconnect(state, now_s, settings, random)
-        case LockLost() | LockSeen() | LockGranted(), Link.DOWN:  # the session is closed already, whatever it said
+        case LockLost() | LockSeen() | LockGranted() | LockConfirmed(), Link.DOWN:  # it is closed, whatever it said
             return state, []
         case StepDownWanted(), _:
             return state, []

@@ -158,6 +158,13 @@ def test_a_passive_that_hears_nothing_ends_its_session(state: Passive) -> None:
     assert decide(lost, tick(), 200.0)[1] == [OpenSession(4)]
 
 
+def test_a_heartbeat_answered_while_its_session_was_closed_changes_nothing() -> None:
+    """Goal: no crash by an answer that crossed with the end. Method: it was in the socket when the session closed."""
+    passive, actions = decide(SteppingDown(3, 102.0, After.RACE), SteppedDown(3))
+    assert actions == []
+    assert decide(passive, LockConfirmed(3, 99.0)) == (passive, [])
+
+
 def test_failed_sessions_are_retried_ever_slower_up_to_a_bound() -> None:
     """Goal: a database that is down is not stormed. Method: the pauses of a row of failures, then one success."""
     state: State = start(0.0, SETTINGS, after_failure=False)
@@ -377,7 +384,7 @@ def test_an_answer_of_a_session_to_come_is_a_bug(state: State) -> None:
 
 
 NAMED = {
-    Passive: {SessionOpened, SessionFailed, LockSeen, LockGranted, LockLost},
+    Passive: {SessionOpened, SessionFailed, LockSeen, LockGranted, LockConfirmed, LockLost},
     Activating: {LockConfirmed, LockLost, Activated, ActivationFailed},
     Active: {LockConfirmed, LockLost},
     SteppingDown: {LockConfirmed, LockLost, Activated, ActivationFailed, SteppedDown},
