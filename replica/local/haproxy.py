@@ -30,6 +30,8 @@ class ServerState:
     check: str  # result of the last health check, such as L7OK, L7STS, L4CON, L4TOUT
     sessions: int  # connections open now
     sessions_total: int
+    checks_failed: int  # while it was up
+    downs: int  # how often it went from up to down
 
 
 class HaproxyServer:
@@ -136,4 +138,6 @@ def _server_state(row: dict[str, str]) -> ServerState:
         check=row["check_status"].removeprefix("* "),
         sessions=int(row["scur"]),
         sessions_total=int(row["stot"]),
+        checks_failed=int(row["chkfail"]),
+        downs=int(row["chkdown"]),
     )

@@ -3,41 +3,82 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
+import structlog
 import uvloop
 
-from replica.local.cluster import ClusterSettings, LocalCluster
+from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from tests.bench.conditions import add_conditions
 from tests.bench.load import LoadGenerator
+from tests.bench.outages import measure_disconnected, measure_fail_over
 from tests.bench.report import Report
+from tests.bench.rival import measure_rival
+from tests.bench.service import measure_service
 from tests.bench.sizes import FULL, QUICK, Sizes
 from tests.bench.throughput import measure_throughput
 
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
+THROUGHPUT, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED = PARTS = (
+    "throughput",
+    "rival",
+    "service",
+    "fail-over",
+    "disconnected",
+)
 
 
 def main() -> int:
+    """Measure what is asked for. Exit code 1 when the notary broke a promise on the way."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes: short runs, a small log, few kills")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
+    parser.add_argument("--records", type=int, help="records in the log before the first kill")
     parser.add_argument("--json", type=Path, default=JSON, help="where the figures go")
     arguments = parser.parse_args()
-    report = Report()
-    uvloop.run(run(QUICK if arguments.quick else FULL, report))
+    sizes = QUICK if arguments.quick else FULL
+    if arguments.records is not None:
+        sizes = replace(sizes, log_records=arguments.records)
+    parts = set(arguments.only.split(","))
+    if not parts <= set(PARTS):
+        parser.error(f"there is no part {', '.join(parts - set(PARTS))}")
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    report, began_s = Report(), monotonic()
+    uvloop.run(run(parts, sizes, report))
+    report.add("took_s", round(monotonic() - began_s), "all of it took", f"{monotonic() - began_s:,.0f} s")
     report.write(arguments.json)
     return 0
 
 
-async def run(sizes: Sizes, report: Report) -> None:
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    async with LocalCluster(ClusterSettings(folder=FOLDER / "cluster", replicas=2)) as cluster:
+async def run(parts: set[str], sizes: Sizes, report: Report) -> None:
+    """The parts that were asked for, each cluster anew."""
+    if parts & {THROUGHPUT, RIVAL, SERVICE}:
+        await measure_speed(parts, sizes, report)
+    if FAIL_OVER in parts:
+        await measure_fail_over(FOLDER / FAIL_OVER, sizes, report)
+    if DISCONNECTED in parts:
+        await measure_disconnected(FOLDER / DISCONNECTED, sizes, report)
+
+
+async def measure_speed(parts: set[str], sizes: Sizes, report: Report) -> None:
+    """What goes through one cluster of an active and a passive, and then through its servers without the replicas."""
+    folder = FOLDER / "speed"
+    await remove_cluster(folder)
+    async with LocalCluster(ClusterSettings(folder=folder, replicas=2)) as cluster:
         await add_conditions(cluster, report)
         load = LoadGenerator(FOLDER / "bodies", cluster.parties)
-        await measure_throughput(cluster, load, sizes, report)
+        if THROUGHPUT in parts:
+            await measure_throughput(cluster, load, sizes, report)
+        for replica in cluster.replicas.values():
+            await replica.stop()
+        if RIVAL in parts:
+            await measure_rival(cluster, load, sizes, report)
+        if SERVICE in parts:
+            await measure_service(cluster, sizes, report)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """The obvious alternative, behind the same front ends: a Postgres table with a unique key for each consumed state.
 
-Two forms, each as good as we know how to make it. `single`: one database transaction per request, over a pool of
-connections. `batch`: all that arrived together in one statement and one transaction, `ON CONFLICT DO NOTHING`, and only
-requests that met a conflict again by themselves. Both remember transaction ids with their content and sign receipts as
-the notary does, a batch with one signature. There is no request log, no completions and no fail-over.
+Each transaction is one statement that records the transaction ids and their states, in the one round trip of an
+implicit transaction; the unique keys refuse what was there before. `batch_max` 1: one transaction per request, over a
+pool of connections. Above: all that arrived together in one transaction, and after a refusal each request by itself.
+Receipts are signed as the notary's are, a batch with one signature. There is no request log, no deduplication, no
+completion, no fail-over and no answer that names a conflict's winner: whatever that costs, the alternative saves.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from psycopg import errors
 
 from ha.clock import SystemClock
+from ha.health import HealthListener, Probes
 from replica.core.front_ends import FrontEnds
 from replica.core.main import front_end_argv
 from replica.link.interface import Replies, Standing
@@ -32,29 +36,29 @@ from replica.notary.canonical import decode_request
 from replica.notary.errors import Code
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Request, Submission
+from replica.store.arrays import byteas, register
 
-BATCH_MAX = 500
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS alternative_spent (state bytea PRIMARY KEY, tx_id bytea NOT NULL);
 CREATE TABLE IF NOT EXISTS alternative_tx (tx_id bytea PRIMARY KEY, content_digest bytea NOT NULL,
     position bigint GENERATED ALWAYS AS IDENTITY);
 """
-_ADD_TX = """
-INSERT INTO alternative_tx (tx_id, content_digest) SELECT * FROM unnest(%b::bytea[], %b::bytea[])
-ON CONFLICT DO NOTHING RETURNING tx_id, position
-"""
-_ADD_STATES = """
-INSERT INTO alternative_spent (state, tx_id) SELECT * FROM unnest(%b::bytea[], %b::bytea[])
-ON CONFLICT DO NOTHING RETURNING tx_id
+RECORD = b"""
+WITH states AS (
+    INSERT INTO alternative_spent (state, tx_id) SELECT * FROM unnest(%(states)b::bytea[], %(spent_by)b::bytea[])
+)
+INSERT INTO alternative_tx (tx_id, content_digest) SELECT * FROM unnest(%(tx_ids)b::bytea[], %(digests)b::bytea[])
+RETURNING position
 """
 
+Connection = psycopg.AsyncConnection[Any]
 Item = tuple[Replies, int, Submission]
 
 
 class Alternative:
     """A handler for the front ends' link over the two tables."""
 
-    def __init__(self, connections: Sequence[psycopg.AsyncConnection[tuple[object, ...]]], batch_max: int) -> None:
+    def __init__(self, connections: Sequence[Connection], batch_max: int) -> None:
         self._connections = connections
         self._batch_max = batch_max
         self._queue: deque[Item] = deque()
@@ -79,40 +83,30 @@ class Alternative:
         """One worker per connection, for ever."""
         await asyncio.gather(*(self._work(connection) for connection in self._connections))
 
-    async def _work(self, connection: psycopg.AsyncConnection[tuple[object, ...]]) -> None:
+    async def _work(self, connection: Connection) -> None:
         while True:
             while not self._queue:
                 self._arrived.clear()
                 await self._arrived.wait()
             items = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
             decoded = [decode_request(submission.request) for _, _, submission in items]
-            positions = await self._store(connection, decoded)
-            self._answer(items, decoded, positions)
+            self._answer(items, decoded, await self._record(connection, decoded))
 
-    async def _store(
-        self, connection: psycopg.AsyncConnection[tuple[object, ...]], decoded: list[tuple[Request, bytes]]
-    ) -> list[int | None]:
+    async def _record(self, connection: Connection, decoded: list[tuple[Request, bytes]]) -> list[int | None]:
         """The position of each request, None for one that met a conflict."""
-        added, whole = await self._insert(connection, decoded)
-        if whole:
-            return [added.get(request.tx_id) for request, _ in decoded]
-        if len(decoded) == 1:
-            return [None]
-        return [(await self._store(connection, [one]))[0] for one in decoded]
-
-    async def _insert(
-        self, connection: psycopg.AsyncConnection[tuple[object, ...]], decoded: list[tuple[Request, bytes]]
-    ) -> tuple[dict[object, int], bool]:
-        states = [(ref, request.tx_id) for request, _ in decoded for ref in request.inputs]
-        async with connection.transaction() as transaction:
-            async with connection.pipeline():
-                txs = await connection.execute(_ADD_TX, ([r.tx_id for r, _ in decoded], [d for _, d in decoded]))
-                spent = await connection.execute(_ADD_STATES, ([s for s, _ in states], [tx for _, tx in states]))
-            added = {tx_id: int(str(position)) for tx_id, position in await txs.fetchall()}
-            whole = len(added) == len(decoded) and spent.rowcount == len(states)
-            if not whole:
-                raise psycopg.Rollback(transaction)
-        return added, whole
+        values = {
+            "tx_ids": byteas([request.tx_id for request, _ in decoded]),
+            "digests": byteas([digest for _, digest in decoded]),
+            "states": byteas([ref for request, _ in decoded for ref in request.inputs]),
+            "spent_by": byteas([request.tx_id for request, _ in decoded for _ in request.inputs]),
+        }
+        try:
+            cursor = await connection.execute(RECORD, values, prepare=True, binary=True)
+            return [position for (position,) in await cursor.fetchall()]
+        except errors.UniqueViolation:
+            if len(decoded) == 1:
+                return [None]
+        return [(await self._record(connection, [one]))[0] for one in decoded]
 
     def _answer(self, items: list[Item], decoded: list[tuple[Request, bytes]], positions: list[int | None]) -> None:
         contents = [(r.tx_id, digest) for (r, digest), at in zip(decoded, positions, strict=True) if at is not None]
@@ -129,21 +123,27 @@ class Alternative:
             replies.send(answers)
 
 
-async def serve(settings: Mapping[str, object]) -> None:
-    """Run until killed. Settings: conninfo, connections, batch_max, folder, api (the front ends' own), workers."""
-    folder = Path(str(settings["folder"]))
+async def serve(settings: Mapping[str, Any]) -> None:
+    """Run until killed. Settings: conninfo, connections, batch_max, folder, health_port, api, workers."""
+    folder = Path(settings["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     connections = [
-        await psycopg.AsyncConnection.connect(str(settings["conninfo"]), autocommit=True)
-        for _ in range(int(str(settings["connections"])))
+        await psycopg.AsyncConnection.connect(settings["conninfo"], autocommit=True)
+        for _ in range(settings["connections"])
     ]
     for connection in connections:
-        connection.prepare_threshold = 0
-    await connections[0].execute(_SCHEMA)
-    handler = Alternative(connections, int(str(settings["batch_max"])))
+        register(connection)
+    await connections[0].execute(SCHEMA)
+    handler = Alternative(connections, settings["batch_max"])
     generation, link_settings = secrets.token_hex(16), LinkSettings()
     link = LinkServer(folder / "link.sock", generation, handler, link_settings)
     await link.start()
+
+    def is_there() -> bool:
+        return bool(len(link.front_ends) == settings["workers"])
+
+    probes = Probes(is_live=is_there, is_ready=is_there, is_active=is_there, detail=dict)
+    await HealthListener(probes, host="127.0.0.1", port=settings["health_port"]).start()
 
     def document(number: int) -> Mapping[str, object]:
         return {
@@ -155,12 +155,12 @@ async def serve(settings: Mapping[str, object]) -> None:
             "link": link_settings.model_dump(mode="json"),
             "api": settings["api"],
             "notary_key": handler.public_key.hex(),
-            "version": "0.1.0",
+            "version": "0",
         }
 
-    front_ends = FrontEnds(front_end_argv(), int(str(settings["workers"])), document, SystemClock())
+    front_ends = FrontEnds(front_end_argv(), settings["workers"], document, SystemClock())
     await asyncio.gather(handler.work(), front_ends.run())
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(json.load(sys.stdin)))
+    uvloop.run(serve(json.loads(Path(sys.argv[1]).read_text())))

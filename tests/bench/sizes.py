@@ -12,8 +12,9 @@ class Sizes:
     runs: int
     run_s: float
     full_speed_s: float  # of the run that must cost neither the lock nor a health check
+    rival_pools: tuple[int, ...]  # connections that the alternative is tried with
     log_records: int  # in the log before the first kill
-    kills: int
+    kills: int  # of the whole group and of the core alone, in turn
     kills_disconnected: int
     freezes: int  # of the core alone, and as many of the whole group
     stops: int
@@ -23,6 +24,7 @@ FULL = Sizes(
     runs=5,
     run_s=10.0,
     full_speed_s=180.0,
+    rival_pools=(8, 16, 32),
     log_records=1_000_000,
     kills=20,
     kills_disconnected=6,
@@ -30,5 +32,13 @@ FULL = Sizes(
     stops=5,
 )
 QUICK = Sizes(
-    runs=1, run_s=5.0, full_speed_s=15.0, log_records=20_000, kills=4, kills_disconnected=2, freezes=1, stops=1
+    runs=1,
+    run_s=5.0,
+    full_speed_s=15.0,
+    rival_pools=(8,),
+    log_records=20_000,
+    kills=4,
+    kills_disconnected=2,
+    freezes=1,
+    stops=1,
 )

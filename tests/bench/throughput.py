@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replica.local.cluster import LocalCluster
+from replica.store.status import read_status
 from tests.bench.load import BATCH, SINGLE, LoadGenerator, Shape
 from tests.bench.report import Report, quantiles
 from tests.bench.sizes import Sizes
 from tests.bench.usage import cpu_s, parts_of
-from tests.bench.wrk import LoadResult
+from tests.bench.wrk import LoadFailed, LoadResult
 
 SUBMISSIONS_UNIT = "submissions/s"
 
@@ -21,6 +22,33 @@ async def measure_throughput(cluster: LocalCluster, load: LoadGenerator, sizes: 
     await _throughput(cluster, load, BATCH, "batch", sizes, report)
     alone_ms = await _latency_alone(cluster, load, sizes, report)
     await _latency_at_half_load(cluster, load, sizes, report, single_per_s / 2, alone_ms)
+    await _full_speed(cluster, load, sizes, report)
+
+
+async def _full_speed(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
+    """A long run at full speed, which must cost neither the lock nor a health check. Raises LoadFailed if it does."""
+    endpoint = cluster.config.endpoint
+    warm = await load.warm_up(endpoint, SINGLE)
+    before = await _disturbances(cluster)
+    results = await load.measure(endpoint, SINGLE, 1, sizes.full_speed_s, warm)
+    after = await _disturbances(cluster)
+    lost = {name: after[name] - before[name] for name in before}
+    rate = results[0].per_second
+    report.add(
+        "full_speed_tps", round(rate, 1), f"{sizes.full_speed_s:g} s at full speed", f"{rate:,.0f} submissions/s"
+    )
+    shown = ", ".join(f"{count} {name}" for name, count in lost.items())
+    report.add("full_speed_disturbances", lost, "disturbances in that time", shown)
+    if any(lost.values()):
+        raise LoadFailed(f"full speed cost {shown}")
+
+
+async def _disturbances(cluster: LocalCluster) -> dict[str, int]:
+    """What went wrong since the cluster was started."""
+    active = await cluster.wait_for_active()
+    server = (await cluster.haproxy.servers())[active.name]
+    epoch = (await read_status(cluster.conninfo)).epoch
+    return {"health checks failed": server.checks_failed, "turned away": server.downs, "locks lost": epoch}
 
 
 async def _throughput(

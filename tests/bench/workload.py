@@ -18,9 +18,11 @@ from random import Random
 
 from ledger_api.client.signing import Party
 from replica.notary.canonical import encode_request
-from replica.notary.requests import format_state_ref, make_request
+from replica.notary.documents import ANONYMOUS
+from replica.notary.requests import Submission, format_state_ref, make_request
 
 CHUNK_SUBMISSIONS = 2_000
+PARTY = "O=Bank 1,L=London,C=GB"
 
 
 def fresh_states(random: Random, count: int) -> list[bytes]:
@@ -41,6 +43,17 @@ def submission(random: Random, party: Party, inputs: list[bytes]) -> dict[str, o
             "signature": party.key.sign(encode_request(request)).signature.hex(),
         }
     }
+
+
+def unsigned_submission(random: Random, inputs: int) -> Submission:
+    """A submission as front ends hand it over, of random states, with a random key and signature.
+
+    For what lies behind the front ends: they check signatures, and nobody looks at them again.
+    """
+    tx_id = random.randbytes(32)
+    request = encode_request(make_request(tx_id, fresh_states(random, inputs), [], None, PARTY))
+    key, signature = random.randbytes(32), random.randbytes(64)
+    return Submission(request, key, signature, ANONYMOUS, tx_id.hex(), (PARTY,), random.randbytes(16).hex())
 
 
 def fresh_submissions(random: Random, parties: Sequence[Party], inputs: int) -> Iterator[dict[str, object]]:

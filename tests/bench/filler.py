@@ -1,0 +1,55 @@
+"""Fills a request log with records as a notary writes them, many times faster than through its API.
+
+The records are those of one activation of a replica that never was. They count, so every replica judges and indexes
+them by itself, and the first active after them publishes their completions. Their signatures are random: front ends
+check those before anything is logged, and nobody looks at them again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+from confluent_kafka import Producer
+
+from replica.log.settings import KafkaSettings
+from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, encode_record
+from replica.notary.rules import RULES_VERSION
+from tests.bench.workload import unsigned_submission
+
+FLUSH_MAX_S = 120.0
+
+
+def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> None:
+    """Append a barrier of `epoch` and `count` requests of so many inputs each. No replica may be writing. Blocks."""
+    source = random.Random(os.urandom(16))
+    activation_id = source.randbytes(16)
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "acks": "all",
+            "max.in.flight.requests.per.connection": 1,  # keeps the order
+            "linger.ms": 20,
+            "delivery.report.only.error": True,
+            "on_delivery": _refuse_failure,
+        }
+    )
+    barrier = BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", FORMAT, RULES_VERSION)
+    producer.produce(settings.topic, encode_record(barrier), partition=0)
+    for sequence in range(count):
+        stamp_us = time.time_ns() // 1_000
+        record = RequestRecord(FORMAT, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
+        while True:
+            try:
+                producer.produce(settings.topic, encode_record(record), partition=0)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(FLUSH_MAX_S):
+        raise RuntimeError("the broker did not take every record")
+
+
+def _refuse_failure(error: object, _: object) -> None:
+    if error is not None:
+        raise RuntimeError(f"a record was not appended: {error}")

@@ -1,0 +1,131 @@
+"""Service throughput without HTTP: a core in this process, with real Postgres, Kafka and RocksDB.
+
+Submissions go in as front ends hand them over, checked and in canonical bytes; signatures are random, because the core
+does not look at them. No other replica follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import perf_counter
+
+from psycopg.conninfo import make_conninfo
+
+from ha.clock import SystemClock
+from ha.election.driver import Election
+from ha.lock.ids import Counter, lock_id
+from ha.lock.postgres import PostgresLockSession
+from replica.core.participant import Participant
+from replica.core.signer import load_signer
+from replica.index.rocks import RocksIndex
+from replica.link.memory import MemoryLink
+from replica.local.cluster import ROLE, LocalCluster
+from replica.log.kafka import KafkaLog
+from replica.log.topic import create_topic
+from replica.notary.answers import Notarised
+from replica.notary.requests import Submission
+from replica.store.migrate import migrate
+from replica.store.postgres import PostgresStore
+from tests.bench.report import Report
+from tests.bench.sizes import Sizes
+from tests.bench.workload import unsigned_submission
+
+SERVING_MAX_S = 60.0
+WARM_UP_SUBMISSIONS = 20_000
+
+
+class Rung:
+    """One number of inputs: how much is measured and how it is handed over."""
+
+    def __init__(self, inputs: int, per_call: int, calls_at_a_time: int, submissions: int) -> None:
+        self.inputs = inputs
+        self.per_call = per_call
+        self.calls_at_a_time = calls_at_a_time
+        self.submissions = submissions
+
+
+RUNGS = (Rung(1, 100, 20, 60_000), Rung(4, 100, 20, 60_000), Rung(1_000, 4, 20, 1_200))
+
+
+async def measure_service(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
+    """Submissions a second for each number of inputs."""
+    report.section("Service alone: core, log, index and store, no HTTP, no signature checks, no passive")
+    async with _core(cluster) as link:
+        await _rate(link, Rung(4, 100, 20, WARM_UP_SUBMISSIONS))
+        for rung in RUNGS:
+            rates = [await _rate(link, rung) for _ in range(sizes.runs)]
+            label = f"{rung.inputs:,} input{'s' if rung.inputs > 1 else ''}"
+            middle = report.add_runs(f"service_tps_{rung.inputs}_inputs", rates, label, "submissions/s")
+            report.figures[f"service_states_per_s_{rung.inputs}_inputs"] = round(middle * rung.inputs)
+
+
+async def _rate(link: MemoryLink, rung: Rung) -> float:
+    """Submissions a second from `calls_at_a_time` closed loops."""
+    prepared = await asyncio.to_thread(_prepare, rung)
+    calls = iter([prepared[at : at + rung.per_call] for at in range(0, len(prepared), rung.per_call)])
+    began_s = perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(rung.calls_at_a_time):
+            group.create_task(_submit(link, calls))
+    return len(prepared) / (perf_counter() - began_s)
+
+
+async def _submit(link: MemoryLink, calls: Iterator[list[Submission]]) -> None:
+    for call in calls:
+        answers = await link.submit(call)
+        if not all(isinstance(answer, Notarised) for answer in answers):
+            raise RuntimeError(f"not notarised: {next(a for a in answers if not isinstance(a, Notarised))!r:.500}")
+
+
+def _prepare(rung: Rung) -> list[Submission]:
+    source = random.Random(os.urandom(16))
+    return [unsigned_submission(source, rung.inputs) for _ in range(rung.submissions)]
+
+
+@asynccontextmanager
+async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
+    """A core that leads, on a database and a topic of its own."""
+    name = "service"
+    await cluster.postgres.ensure_database(name, ROLE)
+    conninfo = make_conninfo(cluster.conninfo, dbname=name)
+    await migrate(conninfo, lock_id(name, Counter.NODE_MIGRATIONS))
+    kafka = cluster.config.kafka.model_copy(update={"topic": "service"})
+    await create_topic(kafka)
+    clock, election_settings = SystemClock(), cluster.config.election
+    async with AsyncExitStack() as stack:
+        index = RocksIndex(cluster.folder / "service-index")
+        stack.callback(index.close)
+        request_log = KafkaLog(kafka)
+        stack.push_async_callback(request_log.close)
+        participant: Participant[PostgresLockSession] = Participant(
+            name="r1",
+            request_log=request_log,
+            index=index,
+            make_store=PostgresStore,
+            signer=load_signer(cluster.config.notary_key_file),
+            clock=clock,
+            settings=cluster.config.core,
+        )
+
+        def lock_session() -> PostgresLockSession:
+            return PostgresLockSession(conninfo, scope=name, name="r1", settings=election_settings, clock=clock)
+
+        election: Election[PostgresLockSession] = Election(
+            lock_session, participant, clock=clock, settings=election_settings, random=random.Random()
+        )
+        participant.is_leading, participant.give_up = election.is_leading, election.step_down
+        participant.start()
+        stack.push_async_callback(participant.stop)
+        leading = asyncio.create_task(election.run())
+        try:
+            async with asyncio.timeout(SERVING_MAX_S):
+                while not participant.standing().active:
+                    await asyncio.sleep(0.05)
+            yield MemoryLink(participant)
+        finally:
+            election.stop()
+            await leading

@@ -1,0 +1,52 @@
+"""The verdict on a run: `notary check`, in a process of its own, over the whole log, the histories and completions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from replica.local.cluster import LocalCluster
+from replica.local.process import until
+from replica.store.status import read_status
+
+PUBLISHED_MAX_S = 60.0
+
+
+class Violation(AssertionError):
+    """The notary broke a promise, or could not be checked."""
+
+
+async def audit(cluster: LocalCluster, histories: Sequence[Path], first_offset: int = 0) -> dict[str, Any]:
+    """Check every answer in the histories; records below `first_offset` are older than them. Raises Violation.
+
+    The histories must hold every attempt of every client from there on. Returns the summary of what was looked at.
+    """
+    await wait_until_published(cluster)
+    argv = [sys.executable, "-m", "replica.cli", "check", *map(str, histories), "--config", str(cluster.config_path)]
+    argv += ["--json", "--first-offset", str(first_offset)]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await process.communicate()
+    try:
+        report: dict[str, Any] = json.loads(printed)
+    except ValueError:
+        raise Violation(f"notary check ended with code {process.returncode} and no report: {printed!r}") from None
+    if not report["clean"]:
+        raise Violation(json.dumps({"counts": report["counts"], "findings": report["findings"][:20]}, indent=2))
+    return {**report["summary"], "took_s": report["took_s"]}
+
+
+async def wait_until_published(cluster: LocalCluster) -> None:
+    """Completions follow the answers a moment later: wait until nothing is in flight any more."""
+
+    async def published() -> bool:
+        active = await cluster.active()
+        health = None if active is None else (await cluster.healths())[active.name]
+        status = await read_status(cluster.conninfo)
+        return health is not None and status.in_flight == 0 and status.published_offset >= health.applied_offset
+
+    async with asyncio.timeout(PUBLISHED_MAX_S):
+        await until(published)

@@ -1,0 +1,139 @@
+"""A client process: keeps a notary busy with all kinds of submissions and writes down everything it was told.
+
+Run as `python -m tests.faults.client` with a `ClientOrder` as JSON on standard input; ends, its history complete, soon
+after SIGTERM. Attempts without a definite answer are sent again with the same ids until `give_up_s` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+from random import Random
+from typing import IO
+
+import msgspec
+import uvloop
+from nacl.signing import SigningKey
+
+from ledger_api.client import Party, Result, RetryPolicy
+from replica.checker.history import Event, HistoryWriter, Ok, Refused
+from replica.local.recording import RecordingClient
+from replica.notary.answers import Notarised
+from replica.notary.canonical import decode_request
+from replica.notary.requests import Submission
+
+ATTEMPT_MAX_S = 3.0
+INPUTS_MAX = 4
+REMEMBERED = 2_000  # states and submissions that later ones spend again, or repeat
+
+
+class ClientOrder(msgspec.Struct, kw_only=True, frozen=True):
+    """What to do. `replica`: the replica behind the endpoint, where it is not HAProxy; its answers then name it."""
+
+    endpoint: str
+    process: str
+    history: str
+    parties: list[tuple[str, bytes]]  # name, seed of the key
+    singles: int = 24  # workers that submit one at a time
+    batches: int = 4  # workers that submit `batch` at a time
+    batch: int = 20
+    give_up_s: float = 20.0
+    seed: int = 1
+    replica: str | None = None
+
+
+class NamingWriter(HistoryWriter):
+    """Writes down who answered, where that is known."""
+
+    def __init__(self, stream: IO[bytes], replica: str | None) -> None:
+        super().__init__(stream)
+        self._replica = replica
+
+    def write(self, event: Event) -> None:
+        """Append one event."""
+        if self._replica is not None and isinstance(event, Ok | Refused):
+            event = msgspec.structs.replace(event, replica=self._replica)
+        super().write(event)
+
+
+class Mix:
+    """Chooses what is submitted next: fresh states, states that were sent before, and submissions that were."""
+
+    def __init__(self, parties: list[Party], random: Random) -> None:
+        self._parties = parties
+        self._random = random
+        self._states: deque[bytes] = deque(maxlen=REMEMBERED)
+        self._sent: deque[Submission] = deque(maxlen=REMEMBERED)
+
+    def next(self) -> Submission:
+        """One submission."""
+        chance = self._random.random()
+        if self._sent and chance < 0.15:
+            return self._again(self._random.choice(self._sent), chance)
+        party = self._random.choice(self._parties)
+        states = {self._fresh() for _ in range(self._random.randint(1, INPUTS_MAX))}
+        if self._states and chance < 0.30:
+            states.add(self._random.choice(self._states))  # a double spend, perhaps of a state that is in flight
+        submission = party.sign(self._random.randbytes(32), sorted(states))
+        self._states.extend(states)
+        self._sent.append(submission)
+        return submission
+
+    def _again(self, submission: Submission, chance: float) -> Submission:
+        """An earlier one: the same command, the same transaction under a new command, or its id with other inputs."""
+        if chance < 0.05:
+            return submission
+        request, _ = decode_request(submission.request)
+        inputs = list(request.inputs) if chance < 0.11 else [self._fresh()]
+        (party,) = [party for party in self._parties if party.name == request.party]
+        return party.sign(request.tx_id, inputs, command_id=self._random.randbytes(16).hex())
+
+    def _fresh(self) -> bytes:
+        return self._random.randbytes(32) + b"\0\0\0\0"
+
+
+async def run(order: ClientOrder) -> None:
+    """Submit until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    random = Random(order.seed)
+    mix = Mix([Party(name, SigningKey(seed)) for name, seed in order.parties], random)
+    policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S, delay_max_s=0.25)
+    with Path(order.history).open("wb") as stream:
+        writer = NamingWriter(stream, order.replica)
+        async with (
+            RecordingClient(order.endpoint, writer, order.process, policy) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(order.singles):
+                group.create_task(_submit(client, mix, stop))
+            for _ in range(order.batches):
+                group.create_task(_submit_batches(client, mix, order.batch, stop))
+
+
+async def _submit(client: RecordingClient, mix: Mix, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        submission = mix.next()
+        answer = await client.submit(submission)
+        if isinstance(answer, Notarised) and answer.log_offset % 50 == 0:
+            await client.look_up(answer.tx_id)
+
+
+async def _submit_batches(client: RecordingClient, mix: Mix, count: int, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        answers: list[Result] = await client.submit_batch([mix.next() for _ in range(count)])
+        if len(answers) != count:
+            raise RuntimeError(f"{len(answers)} answers for {count} submissions")
+
+
+def main() -> int:
+    """Read the order and carry it out."""
+    uvloop.run(run(msgspec.json.decode(sys.stdin.buffer.read(), type=ClientOrder)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

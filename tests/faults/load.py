@@ -1,0 +1,109 @@
+"""Client processes under a fault: started, watched through the history they write, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic_ns
+
+import msgspec
+
+from replica.local.cluster import LocalCluster
+from replica.local.replica import ReplicaProcess
+from tests.faults.client import ATTEMPT_MAX_S, ClientOrder
+
+STOP_MAX_S = 60.0
+_OK = b'{"type":"ok"'
+
+
+class LoadBroken(RuntimeError):
+    """A client process did not do its work: the run tells nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """From the last success that was answered before the service stopped to the first one after; seconds."""
+
+    outage_s: float
+    fault_to_success_s: float
+
+
+class ClientLoad:
+    """One client process. `stop` returns once every attempt under way has ended, in the history as well."""
+
+    def __init__(self, order: ClientOrder) -> None:
+        self.history = Path(order.history)
+        self._order = order
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begin to submit."""
+        argv = [sys.executable, "-m", "tests.faults.client"]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(self._order))
+        self._process.stdin.close()
+
+    async def stop(self) -> None:
+        """SIGTERM, and wait for the end. Raises LoadBroken when the client failed. May be repeated."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = await asyncio.to_thread(process.wait, self._order.give_up_s + ATTEMPT_MAX_S + STOP_MAX_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise LoadBroken(f"{self._order.process} did not stop") from None
+        if code != 0:
+            raise LoadBroken(f"{self._order.process} ended with code {code}")
+
+    def successes_ns(self) -> list[int]:
+        """When each success was answered, so far."""
+        return sorted(_successes_ns(self.history))
+
+
+def client_load(
+    cluster: LocalCluster, process: str, behind: ReplicaProcess | None = None, **changes: int
+) -> ClientLoad:
+    """A client of the endpoint or, past HAProxy, of one replica; `process` is its name in the history."""
+    endpoint = cluster.endpoint
+    if behind is not None:
+        endpoint = f"http://{behind.address.host}:{behind.address.api_port}"
+    order = ClientOrder(
+        endpoint=endpoint,
+        process=process,
+        history=str(cluster.folder / f"history-{process}.jsonl"),
+        parties=[(party.name, bytes(party.key)) for party in cluster.parties],
+        seed=monotonic_ns(),  # a cluster may have a log already: nothing is to occur twice
+        replica=None if behind is None else behind.name,
+    )
+    return ClientLoad(msgspec.structs.replace(order, **changes))
+
+
+def outage_around(successes_ns: list[int], fault_ns: int, until_ns: int) -> Outage:
+    """The longest pause between successes that ended after the fault and before `until_ns`.
+
+    Answers may still come in for a moment after the fault, so the pause need not begin with it. Raises LoadBroken when
+    there was no success before, or none after.
+    """
+    seen = [at_ns for at_ns in successes_ns if at_ns <= until_ns]
+    pauses = [(after - before, after) for before, after in pairwise(seen) if after > fault_ns]
+    if not pauses:
+        raise LoadBroken("no success before the fault, or none after it")
+    longest_ns, ended_ns = max(pauses)
+    return Outage(longest_ns / 1e9, (ended_ns - fault_ns) / 1e9)
+
+
+def _successes_ns(history: Path) -> Iterator[int]:
+    with history.open("rb") as file:
+        for line in file:
+            if line.startswith(_OK) and line.endswith(b"\n"):  # the client may be writing the last one
+                yield int(json.loads(line)["at_ns"])

@@ -1,0 +1,116 @@
+"""Faults against a running cluster under load, one function each; the tests run each once, the bench many times.
+
+Safety is judged by the audit afterwards. What is measured here is how long applications were not served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from time import monotonic, monotonic_ns
+
+from replica.local.cluster import LocalCluster
+from replica.local.process import until
+from replica.local.replica import ReplicaProcess
+from tests.faults.load import ClientLoad, Outage, client_load, outage_around
+
+BEFORE_S = 1.0  # of load before the fault
+AFTER_S = 1.0  # and after another replica serves
+FROZEN_BEYOND_LEASE_S = 2.0
+ZOMBIE_WATCHED_S = 3.0
+RETURN_MAX_S = 120.0
+
+Fault = Callable[[ReplicaProcess], None]
+KILL_GROUP: Fault = ReplicaProcess.kill_group
+KILL_CORE: Fault = ReplicaProcess.kill_core
+STOP: Fault = ReplicaProcess.terminate
+FREEZE_CORE: Fault = ReplicaProcess.freeze_core
+FREEZE_GROUP: Fault = ReplicaProcess.freeze_group
+
+
+@dataclass(slots=True)
+class TakeOver:
+    """One fault and what followed. `outage` is filled in once the history was read."""
+
+    fallen: str
+    successor: str
+    fault_ns: int
+    until_ns: int = 0
+    activation_steps_s: dict[str, float] = field(default_factory=dict)
+    zombie_claims: int = 0  # health answers "active" of a replica that was thawed after another had taken over
+
+    def outage(self, load: ClientLoad) -> Outage:
+        """How long nobody was served."""
+        return outage_around(load.successes_ns(), self.fault_ns, self.until_ns)
+
+
+async def fail_over(cluster: LocalCluster, fault: Fault) -> TakeOver:
+    """Hurt the active replica so that it ends; returns once another one has served and the fallen one follows again.
+
+    The caller keeps the load up, before and after.
+    """
+    active = await cluster.wait_for_active()
+    await asyncio.sleep(BEFORE_S)
+    fault_ns = monotonic_ns()
+    fault(active)
+    take_over = await _succeeded(cluster, active, fault_ns)
+    await wait_for_return(cluster)
+    return take_over
+
+
+async def freeze_beyond_lease(cluster: LocalCluster, fault: Fault, process: str) -> tuple[TakeOver, ClientLoad]:
+    """Freeze the active replica until another one serves and its lease is long over, then let it run on.
+
+    A client of its own keeps asking the frozen replica, past HAProxy; its load is returned, stopped, for the audit.
+    """
+    active = await cluster.wait_for_active()
+    direct = client_load(cluster, process, behind=active, singles=4, batches=1)
+    direct.start()
+    try:
+        await asyncio.sleep(BEFORE_S)
+        fault_ns = monotonic_ns()
+        fault(active)
+        lease_over_s = monotonic() + cluster.config.election.lease_s + FROZEN_BEYOND_LEASE_S
+        take_over = await _succeeded(cluster, active, fault_ns)
+        await asyncio.sleep(max(0.0, lease_over_s - monotonic()))
+        active.thaw()
+        take_over.zombie_claims = await _claims_of(cluster, active)
+    finally:
+        active.thaw()
+        await direct.stop()
+    await wait_for_return(cluster)
+    return take_over, direct
+
+
+async def wait_for_return(cluster: LocalCluster) -> None:
+    """Wait until every replica is active, or follows and is ready to take over. Raises TimeoutError."""
+
+    async def all_there() -> bool:
+        healths = (await cluster.healths()).values()
+        return all(health is not None and (health.active or health.ready) for health in healths)
+
+    await _within(RETURN_MAX_S, all_there)
+
+
+async def _succeeded(cluster: LocalCluster, fallen: ReplicaProcess, fault_ns: int) -> TakeOver:
+    successor = await cluster.wait_for_active(other_than=fallen.name)
+    await asyncio.sleep(AFTER_S)
+    until_ns = monotonic_ns()
+    health = (await cluster.healths())[successor.name]
+    steps_s = {} if health is None else health.activation_steps_s
+    return TakeOver(fallen.name, successor.name, fault_ns, until_ns, steps_s)
+
+
+async def _claims_of(cluster: LocalCluster, zombie: ReplicaProcess) -> int:
+    """How often a thawed replica calls itself active, from its very first answer on."""
+    claims, until_s = 0, monotonic() + ZOMBIE_WATCHED_S
+    while monotonic() < until_s:
+        health = (await cluster.healths())[zombie.name]
+        claims += health is not None and health.active
+    return claims
+
+
+async def _within(limit_s: float, probe: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(limit_s):
+        await until(probe)
