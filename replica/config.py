@@ -152,11 +152,14 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
         update={"password_file": None if password_file is None else absolute(password_file)}
     )
     api = config.api.model_copy(update={"registry_path": absolute(config.api.registry_path)})
+    named = {name: value for name, value in config.kafka.security if isinstance(value, Path)}
+    security = config.kafka.security.model_copy(update={name: absolute(path) for name, path in named.items()})
     return config.model_copy(
         update={
             "data_dir": absolute(config.data_dir),
             "notary_key_file": absolute(config.notary_key_file),
             "database": database,
             "api": api,
+            "kafka": config.kafka.model_copy(update={"security": security}),
         }
     )

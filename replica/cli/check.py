@@ -15,6 +15,7 @@ from replica.cli.common import (
     EXIT_OK,
     ConfigChoice,
     JsonOption,
+    err,
     find_config,
     load,
     make_table,
@@ -24,12 +25,15 @@ from replica.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from replica.checker.completions import CompletionRow
     from replica.checker.findings import Report
     from replica.checker.history import Event
     from replica.config import Config
     from replica.store.export import Export
 
+TELL_EVERY = 10_000
 HistoriesArgument = Annotated[
     list[Path], typer.Argument(help="JSON lines of what clients sent and were told (docs/formats.md).", exists=True)
 ]
@@ -75,7 +79,7 @@ def _check(config: Config, histories: list[Path], first_offset: int, complete: b
     from replica.local.topic_reader import read_topic
     from replica.store.export import export_completions
 
-    with export_completions(config.conninfo()) as export:
+    with export_completions(config.conninfo()) as export, err.status("reading the log") as status:
         scope = Scope(
             first_offset=first_offset,
             complete=complete,
@@ -84,11 +88,19 @@ def _check(config: Config, histories: list[Path], first_offset: int, complete: b
         )
         return check(
             _events(histories),
-            read_topic(config.kafka, export.topic_id),
+            _told(read_topic(config.kafka, export.topic_id), status),
             completions=_completions(export),
             verify=receipt_verifier(key),
             scope=scope,
         )
+
+
+def _told(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:
+    """The records, while a terminal shows how many have been read."""
+    for offset, value in records:
+        if offset % TELL_EVERY == 0:
+            status.update(f"reading the log: {offset:,} records judged")
+        yield offset, value
 
 
 def _deduplication_us(config: Config, export: Export) -> int | None:

@@ -234,11 +234,11 @@ class LocalCluster:
         self._say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
 
     async def _start_replicas(self) -> None:
+        self._stack.push_async_callback(self._stop_replicas)
         for address in self.config.replicas:
             folder = self.config.replica_dir(address.name)
             replica = ReplicaProcess(address, self.config_path, folder, self._say)
             self.replicas[address.name] = replica
-            self._stack.push_async_callback(self._stopped, address.name, replica.stop)
             replica.start()
         self._say(
             "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
@@ -284,6 +284,10 @@ class LocalCluster:
         result = await work
         self._say(part, f"{what}: ready after {monotonic() - began_s:.1f} s")
         return result
+
+    async def _stop_replicas(self) -> None:
+        """All together, so that none takes over for a moment."""
+        await asyncio.gather(*(self._stopped(name, replica.stop) for name, replica in self.replicas.items()))
 
     async def _stopped(self, part: str, stop: Callable[[], Awaitable[None]]) -> None:
         await stop()

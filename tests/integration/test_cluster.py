@@ -147,6 +147,17 @@ async def test_status_tells_who_is_active_and_one_replica_is(world: World) -> No
     assert (status["problems"], status["endpoint"]) == ([], world.cluster.endpoint)
 
 
+async def test_the_time_budget_counts_the_steps_that_were_measured(world: World) -> None:
+    """Goal: `notary config check` prints what a fail-over costs here. Method: every step of every sum is known."""
+    code, printed = await _notary(world, "config", "check", "--json")
+    found = json.loads(printed)
+    assert (code, found["valid"]) == (0, True)
+    assert [budget["fault"] for budget in found["budgets"]] == ["stopped", "killed", "frozen"]
+    for budget in found["budgets"]:
+        assert budget["complete"]
+        assert {"activation: epoch", "activation: barrier"} <= {step["name"] for step in budget["steps"]}
+
+
 async def test_a_second_supervisor_is_refused(world: World) -> None:
     """Goal: two supervisors never share a folder. Method: start a second one while the first one runs."""
     with pytest.raises(ServerFailed, match="already"):

@@ -108,6 +108,16 @@ def test_the_origin_of_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "haproxy.exporter.port" not in found
 
 
+def test_relative_paths_count_from_the_file() -> None:
+    """Goal: a replica finds its files from any folder. Method: a relative path in each place that takes one."""
+    kafka = EXAMPLE["kafka"] | {"security": {"protocol": "SSL", "ca_file": "ca.pem"}}
+    config = _config(EXAMPLE | {"kafka": kafka})
+    paths = [config.data_dir, config.notary_key_file, config.database.password_file, config.api.registry_path]
+    assert [*paths, config.kafka.security.ca_file] == [
+        BASE / name for name in ("data", "notary.key", "database.password", "parties.toml", "ca.pem")
+    ]
+
+
 def test_a_password_in_a_connection_string_is_not_shown() -> None:
     """Goal: no secret on a screen. Method: a connection string that breaks our own advice."""
     database = EXAMPLE["database"] | {"conninfo": "host=a password=hunter2"}
