@@ -29,6 +29,9 @@ TELL_EVERY_S = 1.0  # failed appends are counted, and told no more often than th
 POLL_MAX_S = 0.02  # how long the reader's thread waits at a time, and so how long a close may wait for it
 CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
 
+IDENTITY_WAIT_S = 0.5  # how long `end_offset` waits for the topic's id beside the offset itself
+IDENTITY_AGE_MAX_S = 30.0  # how old the last sight of the topic's id may be; a dead broker hides it for up to 15 s
+
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
@@ -39,6 +42,7 @@ class KafkaLog:
         self._settings = settings
         self._admin = TopicAdmin(settings)
         self._topic_id: str | None = None
+        self._confirmed_at_s = float("-inf")
         self._open: set[KafkaReader | KafkaWriter] = set()
         if settings.single_broker:
             log.warning(
@@ -55,6 +59,7 @@ class KafkaLog:
         facts = await self._admin.facts()
         refuse_unsafe(self._settings.topic, facts, self._settings.single_broker)
         self._topic_id = facts.topic_id
+        self._confirmed_at_s = asyncio.get_running_loop().time()
         return facts.topic_id
 
     async def end_offset(self) -> int:
@@ -63,12 +68,13 @@ class KafkaLog:
         Raises LogUnavailable, and LogRefused when the topic was deleted or created anew since it was checked: a reader
         cannot notice that by itself if the new topic has more records than the old one.
         """
-        await self._confirm_identity()
+        await self._confirm_lately()
         return await self._admin.end_offset()
 
     async def open_reader(self, start_offset: int) -> KafkaReader:
         """A reader from `start_offset` on. Raises LogRefused when that lies behind the end or was cut off."""
-        end, first = await self.end_offset(), await self._admin.first_offset()
+        await self._confirm_identity()
+        end, first = await self._admin.end_offset(), await self._admin.first_offset()
         if not first <= start_offset <= end:
             raise LogRefused(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
         reader = KafkaReader(self._settings, start_offset, self._confirm_identity, self._open.discard)
@@ -101,6 +107,21 @@ class KafkaLog:
             raise LogRefused(
                 f"topic {self._settings.topic} was created anew: its id is {topic_id}, it was {self._topic_id}"
             )
+        self._confirmed_at_s = asyncio.get_running_loop().time()
+
+    async def _confirm_lately(self) -> None:
+        """Confirm the identity, or bear with silence for a while; an answer that it is another topic is never borne.
+
+        librdkafka asks one broker for it, which it takes for the controller. While that one is dead the partition's
+        leader may be well, and a reader or writer must not be given up for a question that others could answer.
+        """
+        try:
+            async with asyncio.timeout(IDENTITY_WAIT_S):
+                await self._confirm_identity()
+        except (TimeoutError, LogUnavailable):
+            age_s = asyncio.get_running_loop().time() - self._confirmed_at_s
+            if age_s > IDENTITY_AGE_MAX_S:
+                raise LogUnavailable(f"nobody has told the id of topic {self._settings.topic} lately") from None
 
 
 class KafkaReader:
@@ -311,7 +332,7 @@ def _producer_config(settings: KafkaSettings, on_delivery: DeliveryFailures) -> 
         "acks": "all",
         "enable.idempotence": False,
         # One request on its way at a time: what is appended meanwhile goes together, so that batches grow with the load
-        # and a lone record waits for nothing; retries keep the order; a purge leaves at most one request on the wire.
+        # while a lone record waits for nothing, and a retry cannot overtake. Safety rests on none of this.
         "max.in.flight.requests.per.connection": 1,
         "linger.ms": settings.append_linger_s * 1_000,
         "compression.type": settings.compression,

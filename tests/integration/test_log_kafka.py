@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 CLOSE_MAX_S = 0.5  # it takes 1 ms; a busy machine must not fail the test, a wait for the broker must
 ADMIN_MAX_S = 10.0
+SETTLE_S = 0.3  # for a request that the broker finds on its socket when it goes on
+REQUEST_RECORDS_MAX = 10_000  # librdkafka's batch.num.messages
 ELECTION_MAX_S = 45.0  # brokers notice a dead one after 9 s
 
 
@@ -73,6 +75,16 @@ class TestKafkaLog(LogContract):
 
 
 @pytest.fixture
+async def topic(kafka_broker: KafkaCluster, make_topic: MakeTopic) -> str:
+    """One new empty topic that has its leader, which comes a moment after the creation is answered."""
+    name = await make_topic()
+    admin = TopicAdmin(settings_for(kafka_broker, name))
+    await until_available(admin.end_offset)
+    await admin.close()
+    return name
+
+
+@pytest.fixture
 def kafka(kafka_broker: KafkaCluster, topic: str) -> KafkaUnderTest:
     return KafkaUnderTest(kafka_broker, topic)
 
@@ -92,6 +104,9 @@ def frozen(broker: KafkaCluster) -> Iterator[None]:
     process = broker.brokers[0].process
     process.signal_group(signal.SIGSTOP)
     try:
+        until_s = perf_counter() + ADMIN_MAX_S
+        while not _all_stopped(process.pid):  # the signal reaches a thread when it reaches it; some still answer
+            assert perf_counter() < until_s, "the broker does not stop"
         yield
     finally:
         process.signal_group(signal.SIGCONT)
@@ -217,7 +232,7 @@ async def test_a_frozen_broker_is_unavailable_and_never_an_answer(kafka_broker: 
                 began_s = perf_counter()
                 with pytest.raises(LogUnavailable):
                     await call()
-                assert perf_counter() - began_s < 2.0
+                assert perf_counter() - began_s < 4.0
         assert await log.end_offset() == 0
 
 
@@ -236,17 +251,21 @@ async def test_records_that_nobody_acknowledges_are_counted_and_told(kafka_broke
 
 
 async def test_the_queue_is_bounded(kafka_broker: KafkaCluster, topic: str) -> None:
-    """Goal: a log that takes nothing cannot fill the memory. Method: freeze the broker, append past the bound."""
+    """Goal: a log that takes nothing cannot fill the memory. Method: append far past the bound, then while frozen."""
     async with opened(settings_for(kafka_broker, topic, append_queue_max=100)) as log:
         writer, reader = await log.open_writer(), await log.open_reader(0)
-        for value in numbered(50):
-            writer.append(value)
-        await read_all(reader, 50)
-        with frozen(kafka_broker):
-            for value in numbered(100):  # the places of the first fifty are free again
+        for start in range(0, 400, 40):  # what was acknowledged makes room
+            for value in numbered(40, start):
                 writer.append(value)
+            await read_all(reader, 40)
+        with frozen(kafka_broker):
+            accepted_count = 0
             with pytest.raises(LogUnavailable, match="full"):
-                writer.append(b"one too many")
+                for value in numbered(101):
+                    writer.append(value)
+                    accepted_count += 1
+            # A record can be read back before its writer hears of it; such a one still has its place.
+            assert 60 <= accepted_count <= 100
 
 
 async def test_closing_is_prompt_and_purges_while_the_broker_is_frozen(kafka_broker: KafkaCluster, topic: str) -> None:
@@ -256,7 +275,7 @@ async def test_closing_is_prompt_and_purges_while_the_broker_is_frozen(kafka_bro
     writer.append(b"acknowledged")
     await read_all(reader, 1)
     with frozen(kafka_broker):
-        for value in numbered(5_000):
+        for value in numbered(3 * REQUEST_RECORDS_MAX):
             writer.append(value)
         waiting = asyncio.create_task(reader.read(1, 60.0))
         await asyncio.sleep(0.05)
@@ -268,7 +287,10 @@ async def test_closing_is_prompt_and_purges_while_the_broker_is_frozen(kafka_bro
             await waiting
     assert writer.failed_count == 0  # purged, not given up
     async with opened(settings_for(kafka_broker, topic)) as later:
-        assert await later.end_offset() < 5_001  # what was on the wire may have arrived
+        # What was on the wire may arrive, and that is one request at most: the rest was purged.
+        assert await until_available(later.end_offset) <= 1 + REQUEST_RECORDS_MAX
+        await asyncio.sleep(SETTLE_S)
+        assert await later.end_offset() <= 1 + REQUEST_RECORDS_MAX
 
 
 async def test_a_broker_that_ends_is_unavailable_and_comes_back(kafka_broker: KafkaCluster, topic: str) -> None:
@@ -315,14 +337,19 @@ async def test_three_brokers_survive_the_loss_of_the_leader(servers_folder: Path
                 while not values.issuperset(numbered(10, start=10)):  # a retried record may be there twice
                     values.update(value for _, value in await reader.read(500, 1.0))
             assert writer.failed_count == 0
-            assert await log.check() == topic_id
+            assert await until_available(log.check, ELECTION_MAX_S) == topic_id  # a dead controller is found out later
     finally:
         await cluster.remove()
 
 
-async def until_available(call: Callable[[], Awaitable[T]]) -> T:
+def _all_stopped(pid: int) -> bool:
+    states = [path.read_text().rsplit(")", 1)[1].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
+async def until_available(call: Callable[[], Awaitable[T]], max_s: float = ADMIN_MAX_S) -> T:
     """The answer, once the log gives one; a broker that has just started may refuse for a moment."""
-    async with asyncio.timeout(ADMIN_MAX_S):
+    async with asyncio.timeout(max_s):
         while True:
             try:
                 return await call()

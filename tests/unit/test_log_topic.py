@@ -10,6 +10,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from confluent_kafka.admin import ListOffsetsResultInfo
 from pydantic import ValidationError
 
+from replica.log.kafka import KafkaLog
 from replica.log.librdkafka import TopicMissing, meaning_of
 from replica.log.settings import KafkaSecurity, KafkaSettings
 from replica.log.topic import MESSAGE_MAX_BYTES, TopicAdmin, TopicFacts, refuse_unsafe, violations
@@ -108,6 +109,62 @@ async def test_no_answer_is_not_taken_for_an_offset(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(admin, "_client", SilentLeader)
     for ask in (admin.end_offset, admin.first_offset):
         with pytest.raises(LogUnavailable, match="did not answer"):
+            await ask()
+
+
+class HalfDeafAdmin:
+    """A topic whose leader answers while its id is told, hidden, or another one."""
+
+    def __init__(self) -> None:
+        self.told: str | None = "first"
+
+    async def topic_id(self) -> str:
+        if self.told is None:
+            raise LogUnavailable("waiting for the controller")
+        return self.told
+
+    async def first_offset(self) -> int:
+        return 0
+
+    async def end_offset(self) -> int:
+        return 5
+
+
+@pytest.fixture
+async def half_deaf(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaLog, HalfDeafAdmin]:
+    log, admin = KafkaLog(KafkaSettings(bootstrap_servers="a:1")), HalfDeafAdmin()
+    monkeypatch.setattr(log, "_admin", admin)
+    return log, admin
+
+
+async def test_a_dead_controller_does_not_take_the_log_away(
+    half_deaf: tuple[KafkaLog, HalfDeafAdmin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: an active keeps its log while the leader answers, for a bounded time. Method: hide the topic's id."""
+    log, admin = half_deaf
+    assert await log.end_offset() == 5
+    admin.told = None
+    assert await log.end_offset() == 5
+    with pytest.raises(LogUnavailable):  # a new reader is never opened on trust
+        await log.open_reader(0)
+    monkeypatch.setattr("replica.log.kafka.IDENTITY_AGE_MAX_S", -1.0)
+    with pytest.raises(LogUnavailable, match="lately"):
+        await log.end_offset()
+
+
+async def test_another_topic_is_refused_and_silence_before_the_first_answer_too(
+    half_deaf: tuple[KafkaLog, HalfDeafAdmin],
+) -> None:
+    """Goal: silence is borne, evidence is not. Method: no id at the very first, then one, then another."""
+    log, admin = half_deaf
+    admin.told = None
+    with pytest.raises(LogUnavailable, match="lately"):
+        await log.end_offset()
+    admin.told = "first"
+    assert await log.end_offset() == 5
+    admin.told = "second"
+    for ask in (log.end_offset, lambda: log.open_reader(0)):
+        with pytest.raises(LogRefused, match="created anew"):
             await ask()
 
 
