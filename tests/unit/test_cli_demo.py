@@ -82,10 +82,18 @@ def test_only_a_conflict_that_names_the_right_winner_for_every_input_is_right() 
     assert not conflicts_with(winner, NotNow(Code.NOT_ACTIVE.name, "", 0.1))
 
 
-def test_the_outage_is_the_longest_pause_that_ends_after_the_fault() -> None:
-    """Goal: answers that were on their way count as before. Method: one success after the fault, then the pause."""
-    seconds = [0.0, 0.1, 1.0, 1.05, 1.75, 1.8]
-    assert outage([round(s * 1e9) for s in seconds], round(1.02 * 1e9)) == (pytest.approx(0.7), pytest.approx(0.73))
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([0.0, 0.9, 1.0, 1.75, 1.8], (0.75, 0.73)),  # nobody is answered once it has happened
+        ([0.0, 0.9, 1.0, 1.05, 1.75, 1.8], (0.7, 0.73)),  # one answer was on its way
+    ],
+)
+def test_the_outage_is_the_longest_pause_that_ends_after_the_fault(
+    seconds: list[float], expected: tuple[float, float]
+) -> None:
+    """Goal: longer pauses before the fault do not count. Method: a fault at 1.02 s, with and without a late answer."""
+    assert outage([round(s * 1e9) for s in seconds], round(1.02 * 1e9)) == pytest.approx(expected)
 
 
 def test_an_outage_that_does_not_end_is_no_figure() -> None:
