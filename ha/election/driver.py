@@ -31,6 +31,7 @@ from ha.election.states import (
     EndProcess,
     Event,
     Handover,
+    Link,
     LockConfirmed,
     LockGranted,
     LockLost,
@@ -152,6 +153,17 @@ class Election(Generic[SessionT]):
         yes in its first words.
         """
         return self._clock.boottime_s() < self.leads_until_s
+
+    def is_candidate(self) -> bool:
+        """Whether this passive could take a free lock: its session is open and its clock agrees with the database's."""
+        session = self._session
+        return (
+            isinstance(self._state, Passive)
+            and self._state.link in (Link.IDLE, Link.ASKING)
+            and session is not None
+            and not session.closed
+            and abs(session.clock_skew_s) <= self._settings.clock_skew_max_s
+        )
 
     @property
     def owner(self) -> LockOwner | None:

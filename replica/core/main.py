@@ -18,9 +18,9 @@ import structlog
 import uvloop
 
 from ha.clock import Clock, SystemClock
-from ha.election.driver import Election, Role
+from ha.election.driver import Election
 from ha.election.settings import ElectionSettings
-from ha.errors import HaError
+from ha.errors import HaError, TransitionFailed
 from ha.health import HealthListener, LoopPulse, Probes
 from ha.lock.postgres import PostgresLockSession
 from replica.core.front_ends import FrontEnds
@@ -35,7 +35,7 @@ from replica.link.settings import LinkSettings
 from replica.link.unix import LinkServer
 from replica.log.kafka import KafkaLog
 from replica.log.settings import KafkaSettings
-from replica.notary.errors import ConfigError, NotaryError
+from replica.notary.errors import ConfigError, FormatUnknown, NotaryError, StoreMismatch
 from replica.store.postgres import PostgresStore
 
 log = structlog.get_logger()
@@ -75,11 +75,27 @@ def run_replica(settings: ReplicaSettings) -> int:
         uvloop.run(_Replica(settings, load_signer(settings.notary_key_file)).run())
     except HaError as error:
         log.critical("replica_failed", code=error.code, detail=str(error))
-        return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
+        return exit_code(error)
     except NotaryError as error:
         log.critical("replica_failed", code=error.code.name, detail=error.detail, remedy=error.code.remedy)
-        return EXIT_CONFIGURATION if isinstance(error, ConfigError) else EXIT_FAILED
+        return exit_code(error)
     return EXIT_OK
+
+
+def exit_code(error: BaseException) -> int:
+    """What a supervisor is told: whether starting the replica again may help, or a person must change something first.
+
+    A transition that failed is judged by what made it fail; by itself it is the usual reason to start again.
+    """
+    match error:
+        case TransitionFailed():
+            return EXIT_FAILED if error.__cause__ is None else exit_code(error.__cause__)
+        case HaError():
+            return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
+        case ConfigError() | StoreMismatch() | FormatUnknown():
+            return EXIT_CONFIGURATION
+        case _:  # a log or an index that cannot be read may well be readable for the next process
+            return EXIT_FAILED
 
 
 class _Replica:
@@ -203,7 +219,7 @@ class _Replica:
         def is_ready() -> bool:
             readiness = participant.readiness()
             warm = readiness.reaches_log and readiness.lag_records < settings.election.catch_up_records_per_s
-            return is_active() or (election.role is Role.PASSIVE and warm and bool(link.front_ends))
+            return is_active() or (election.is_candidate() and warm and bool(link.front_ends))
 
         def detail() -> Mapping[str, object]:
             follower, reign = participant.follower, participant.reign

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -32,6 +33,8 @@ from replica.notary.rules import TX_KEY
 from replica.store.interface import ParticipantStore
 
 log = structlog.get_logger()
+
+_LOOK_UPS_TOGETHER = 1_000
 
 
 class CoreSession(LockSession, Protocol):
@@ -73,6 +76,8 @@ class Participant(Generic[SessionT]):
         self.reign: Reign | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following: asyncio.Task[None] | None = None
+        self._look_ups: deque[tuple[Replies, list[tuple[int, bytes]]]] = deque()
+        self._looking_up: asyncio.Task[None] | None = None
         # wired by the composition root, because election and link are built around this object
         self.is_leading: Callable[[], bool] = lambda: False
         self.give_up: Callable[[str], None] = lambda reason: None
@@ -184,31 +189,44 @@ class Participant(Generic[SessionT]):
 
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
         """Answer whether transactions were notarised."""
-        asyncio.create_task(self._look_up(replies, batch), name="look_up")  # noqa: RUF006 (answers in any case)
+        self._look_ups.append((replies, batch))
+        if self._looking_up is None or self._looking_up.done():
+            self._looking_up = asyncio.create_task(self._answer_look_ups(), name="look_up")
 
-    async def _look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
+    async def _answer_look_ups(self) -> None:
+        """Those that arrived meanwhile share the next question to the lock: a flood of them must not crowd it."""
+        while self._look_ups:
+            asked: list[tuple[Replies, list[tuple[int, bytes]]]] = []
+            tx_ids: dict[bytes, None] = {}
+            while self._look_ups and len(tx_ids) < _LOOK_UPS_TOGETHER:
+                asked.append(self._look_ups.popleft())
+                tx_ids.update((tx_id, None) for _, tx_id in asked[-1][1])
+            found = await self._look_up(list(tx_ids))
+            for replies, batch in asked:
+                replies.send([(ticket, found[tx_id]) for ticket, tx_id in batch])
+
+    async def _look_up(self, tx_ids: list[bytes]) -> dict[bytes, Answer]:
         """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
         deposed replica cannot deny what its successor did."""
-        answers: dict[int, Answer] = dict.fromkeys((ticket for ticket, _ in batch), refuse_as_passive(self.standing()))
         reign = self.reign
         try:
             if reign is not None and self._serves():
                 await reign.confirm_lock()
-                answers = self._find(batch)
+                return self._find(tx_ids)
         except HaError as error:
             log.info("look_up_unconfirmed", detail=str(error))
         except Exception as error:
             self._break(error)
-        replies.send(list(answers.items()))
+        return dict.fromkeys(tx_ids, refuse_as_passive(self.standing()))
 
-    def _find(self, batch: list[tuple[int, bytes]]) -> dict[int, Answer]:
-        values = self._index.lookup([TX_KEY + tx_id for _, tx_id in batch])
-        found = [(ticket, tx_id, value) for (ticket, tx_id), value in zip(batch, values, strict=True) if value]
-        receipts = make_receipts([(tx_id, v[:32]) for _, tx_id, v in found], self._signer.public_key, self._signer.sign)
-        answers: dict[int, Answer] = {ticket: Refused(Code.TX_NOT_FOUND.name, tx_id) for ticket, tx_id in batch}
-        for (ticket, tx_id, value), receipt in zip(found, receipts, strict=True):
+    def _find(self, tx_ids: list[bytes]) -> dict[bytes, Answer]:
+        values = self._index.lookup([TX_KEY + tx_id for tx_id in tx_ids])
+        found = [(tx_id, value) for tx_id, value in zip(tx_ids, values, strict=True) if value]
+        receipts = make_receipts([(tx_id, v[:32]) for tx_id, v in found], self._signer.public_key, self._signer.sign)
+        answers: dict[bytes, Answer] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
+        for (tx_id, value), receipt in zip(found, receipts, strict=True):
             offset = int.from_bytes(value[32:], "big")
-            answers[ticket] = Notarised(tx_id, value[:32], offset, None, False, receipt)
+            answers[tx_id] = Notarised(tx_id, value[:32], offset, None, False, receipt)
         return answers
 
     def _serves(self) -> bool:

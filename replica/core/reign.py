@@ -48,6 +48,7 @@ log = structlog.get_logger()
 
 _STALL_TICK_S = 0.1
 _DRAIN_TICK_S = 0.005
+_CLOCK_JUMP_MAX_US = 1_500_000  # above a leap second; two heartbeats may pass until the lock session sees a jump
 
 
 class Reign:
@@ -95,6 +96,7 @@ class Reign:
         self._waiting: dict[int, Waiting] = {}
         self._in_force: Position | None = None  # behind the run in which our barrier came into force
         self._busy_since_s = clock.boottime_s()
+        self._booted_us = self._boot_moment_us()  # by the wall clock that agreed with the database's just now
         self.publisher = Publisher(store, clock, settings, self.load.leave)
         self._admission = Admission(
             store=store,
@@ -261,6 +263,10 @@ class Reign:
         if not self._waiting:
             self._busy_since_s = self._clock.boottime_s()
         self._waiting[sequence] = waiting
+        if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:
+            # a stamp from the future would close time windows for everybody, until that future is past
+            self._on_lost("the wall clock jumped")
+            return
         try:
             self._require_writer().append(encode_record(record))
         except LogUnavailable as error:
@@ -328,6 +334,10 @@ class Reign:
             self._on_lost(str(error))
         except Exception as error:  # a bug or bad data: the process must end, and is told so
             self._on_broken(error)
+
+    def _boot_moment_us(self) -> int:
+        """When the machine booted by its wall clock, microseconds UTC: the same for ever, unless that clock jumps."""
+        return self._clock.wall_us() - round(self._clock.boottime_s() * 1e6)
 
     def _next_sequence(self) -> int:
         sequence, self._sequence = self._sequence, self._sequence + 1

@@ -453,3 +453,20 @@ def quiet(world: World) -> None:
     faults.cut_off.clear()
     for replica in world.replicas:
         replica.service.reaches_log = True
+
+
+def test_a_passive_cut_off_from_the_database_is_no_candidate() -> None:
+    """Goal: readiness tells of a passive that could not take over. Method: a server, then none."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: len(world.leaders()) == 1)
+        passive = next(replica for replica in world.replicas if replica.name not in world.leaders())
+        await world.until(passive.election.is_candidate)
+        assert not leader_of(world).election.is_candidate()
+        world.server.accepts = False
+        world.server.end_all()
+        await world.until(lambda: not passive.election.is_candidate(), timeout_s=1.0)
+        world.server.accepts = True
+        await world.until(lambda: len(world.leaders()) == 1)
+
+    play(story)
