@@ -20,7 +20,7 @@ from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
 from replica.core.settings import CoreSettings
 from replica.link.settings import LinkSettings
-from replica.log.settings import KafkaSettings
+from replica.log.settings import CLOSE_MAX_S, KafkaSettings, check_secret
 from replica.notary.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "NOTARY_"
@@ -74,6 +74,36 @@ class Config(BaseSettings):
         self.haproxy_settings()
         return self
 
+    @model_validator(mode="after")
+    def _replicas_are_apart(self) -> Self:
+        """Front ends share their port among themselves, so the kernel would let two replicas share one as well."""
+        if any(set(replica.name) == {"."} for replica in self.replicas):
+            raise ValueError("a replica's name is the name of its folder, so it cannot be '.' or '..'")
+        taken = {(self.endpoint.host, self.endpoint.port): "the endpoint"}
+        for replica in self.replicas:
+            for what, port in (("api_port", replica.api_port), ("health_port", replica.health_port)):
+                user = f"{what} of {replica.name}"
+                other = taken.setdefault((replica.host, port), user)
+                if other != user:
+                    raise ValueError(f"{replica.host}:{port} is given twice: {other}, {user}")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        """Bounds of one part that another relies on: else a step-down ends the process, or load deposes the active."""
+        step_down_s = 2 * self.core.drain_answers_s + CLOSE_MAX_S
+        if step_down_s > self.election.drain_max_s:
+            raise ValueError(
+                f"twice core.drain_answers_s and {CLOSE_MAX_S:g} s to close the log are {step_down_s:g} s,"
+                f" more than election.drain_max_s = {self.election.drain_max_s:g}"
+            )
+        if self.core.in_flight_max > self.kafka.append_queue_max:
+            raise ValueError(
+                f"core.in_flight_max = {self.core.in_flight_max} submissions do not fit"
+                f" kafka.append_queue_max = {self.kafka.append_queue_max}"
+            )
+        return self
+
     def replica(self, name: str) -> ReplicaAddress:
         """The replica of that name. Raises ConfigError."""
         for replica in self.replicas:
@@ -95,10 +125,8 @@ class Config(BaseSettings):
         database = self.database
         if database.password_file is None:
             return database.conninfo
-        try:
-            password = database.password_file.read_text().rstrip("\n")
-        except OSError as error:
-            raise ConfigError(f"the password file {database.password_file} cannot be read: {error.strerror}") from None
+        check_secret(database.password_file)
+        password = database.password_file.read_text().rstrip("\n")
         from psycopg.conninfo import make_conninfo
 
         return make_conninfo(database.conninfo, password=password)

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from replica.log.interface import LogRecords
 from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, passes_by_itself
-from replica.log.settings import KafkaSettings
+from replica.log.settings import CLOSE_MAX_S, KafkaSettings
 from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, refuse_unsafe
 from replica.notary.errors import InvariantBroken, LogRefused, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
@@ -27,7 +27,6 @@ log = structlog.get_logger()
 SERVE_EVERY_S = 0.05  # how often the delivery reports of a writer are taken in
 TELL_EVERY_S = 1.0  # failed appends are counted, and told no more often than this
 POLL_MAX_S = 0.02  # how long the reader's thread waits at a time, and so how long a close may wait for it
-CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
 
 IDENTITY_WAIT_S = 0.5  # how long `end_offset` waits for the topic's id beside the offset itself
 IDENTITY_AGE_MAX_S = 30.0  # how old the last sight of the topic's id may be; a dead broker hides it for up to 15 s

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from replica.notary.errors import Code, ConfigError
 
+CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
+
 Seconds = Annotated[float, Field(gt=0, le=60)]
 
 
@@ -54,9 +56,9 @@ class KafkaSecurity(BaseModel):
             }
             config |= {name: str(path) for name, path in files.items() if path is not None}
         if self.key_file is not None:
-            _check_secret(self.key_file)
+            check_secret(self.key_file)
         if self.protocol.startswith("SASL") and self.sasl_username and self.sasl_password_file:
-            _check_secret(self.sasl_password_file)
+            check_secret(self.sasl_password_file)
             config |= {
                 "sasl.mechanism": self.sasl_mechanism,
                 "sasl.username": self.sasl_username,
@@ -101,7 +103,8 @@ class KafkaSettings(BaseModel):
     security: KafkaSecurity = Field(KafkaSecurity(), description="How the connection to the brokers is protected.")
 
 
-def _check_secret(path: Path) -> None:
+def check_secret(path: Path) -> None:
+    """Raise ConfigError when a file with a secret is missing, or (KEY_UNSAFE) when others can read it."""
     try:
         mode = path.stat().st_mode
     except OSError as error:

@@ -12,7 +12,7 @@ from replica.cli.config import DEFAULT, ENVIRONMENT, FILE, effective
 from replica.cli.init import EXAMPLE, TITLE, write_config
 from replica.config import Config, load_config, make_config
 from replica.config_file import REQUIRED, render_config, tables
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 
 BASE = Path("/base")
 
@@ -116,6 +116,55 @@ def test_relative_paths_count_from_the_file() -> None:
     assert [*paths, config.kafka.security.ca_file] == [
         BASE / name for name in ("data", "notary.key", "database.password", "parties.toml", "ca.pem")
     ]
+
+
+REPLICA = {"name": "r1", "host": "h", "api_port": 1, "health_port": 2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"replicas": [REPLICA, REPLICA]}, "name of its own"),
+        (
+            {"replicas": [REPLICA, REPLICA | {"name": "r2", "health_port": 3}]},
+            "h:1 is given twice: api_port",
+        ),
+        ({"replicas": [REPLICA, REPLICA | {"name": "r2", "api_port": 2, "health_port": 3}]}, "h:2 is given twice"),
+        ({"replicas": [REPLICA | {"api_port": 2}]}, "h:2 is given twice: api_port of r1, health_port of r1"),
+        (
+            {"replicas": [REPLICA], "endpoint": {"host": "h", "port": 2}},
+            "h:2 is given twice: the endpoint",
+        ),
+        ({"replicas": [REPLICA | {"name": ".."}]}, "name of its folder"),
+        ({"core": {"drain_answers_s": 0.6}}, "more than election.drain_max_s"),
+        ({"core": {"in_flight_max": 60_000}}, "kafka.append_queue_max"),
+    ],
+)
+def test_what_cannot_work_together_is_refused(changed: dict[str, Any], told: str) -> None:
+    """Goal: the mistake is told at the start, not met in a fail-over. Method: one contradiction at a time."""
+    with pytest.raises(ConfigError, match=told):
+        _config(EXAMPLE | changed)
+
+
+def test_replicas_on_machines_of_their_own_may_use_equal_ports() -> None:
+    """Goal: the usual deployment is not refused. Method: two hosts, one pair of ports."""
+    _config(EXAMPLE | {"replicas": [REPLICA, REPLICA | {"name": "r2", "host": "g"}]})
+
+
+def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """Goal: every secret is guarded as the notary's key is. Method: modes 0600 and 0640, then no file."""
+    path = tmp_path / "database.password"
+    path.write_text("hunter2\n")
+    config = make_config(EXAMPLE, tmp_path, "test")
+    path.chmod(0o600)
+    assert "hunter2" in config.conninfo()
+    path.chmod(0o640)
+    with pytest.raises(ConfigError) as refused:
+        config.conninfo()
+    assert refused.value.code is Code.KEY_UNSAFE
+    path.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.conninfo()
 
 
 def test_a_password_in_a_connection_string_is_not_shown() -> None:
