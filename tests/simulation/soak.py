@@ -86,9 +86,10 @@ def _soak(progress: Progress, run: Totals, arguments: argparse.Namespace, state_
 
 
 def _summary(totals: Totals) -> str:
+    faults = sum(sum(steps.values()) for steps in totals.strikes.values())
     return (
         f"{totals.seeds:,} seeds, {totals.operations:,} operations, {totals.records:,} records,"
-        f" {totals.epochs:,} epochs, {totals.virtual_s / 3600:.1f} virtual h, {sum(sum(s.values()) for s in totals.strikes.values()):,} faults,"
+        f" {totals.epochs:,} epochs, {totals.virtual_s / 3600:.1f} virtual h, {faults:,} faults,"
         f" {len(totals.failures)} failures"
     )
 

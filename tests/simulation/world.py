@@ -217,7 +217,7 @@ class World:
         if replica.core.election.role is not Role.ACTIVE or reign is None or reign._in_force is None:
             self.blame(f"{replica.name} claims to lead while {replica.step()}")
         leaders = [other.name for other in self.replicas if other.claims_to_lead]
-        if len(leaders) > 1 and self.loop.time() > self.doubt_until_s:
+        if len(leaders) > 1 and self.deposed is None and self.loop.time() > self.doubt_until_s:
             self.blame(f"{leaders} claim to lead at the same time")
 
     def sessions_cut_short(self) -> None:

@@ -1,0 +1,10 @@
+"""Defects, put into the product's own code while it runs: each must be noticed, or the simulator is worth nothing.
+
+A mutant is caught when a run of the mutated code breaks a promise: a finding of the history checker, an invariant of
+tests/simulation/verdict.py, no recovery after the faults, or a process that ends by a bug.
+"""
+
+from tests.simulation.mutants import activation, answers, found, leadership, publishing, reading, rules
+from tests.simulation.mutants.registry import MUTANTS, Mutant
+
+__all__ = ["MUTANTS", "Mutant", "activation", "answers", "found", "leadership", "publishing", "reading", "rules"]

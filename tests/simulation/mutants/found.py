@@ -1,0 +1,36 @@
+"""Defects that the product had: each was found by a seed, which is kept in tests/simulation/regressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest import MonkeyPatch
+
+from replica.core.follow import Follower
+from replica.core.reign import Reign
+from replica.notary.errors import LogRefused
+from tests.simulation.mutants.registry import mutant
+
+
+@mutant("the log's end is compared with what was applied after it was asked for")
+def end_of_the_log_compared_too_late(patch: MonkeyPatch) -> None:
+    async def watch(self: Follower) -> None:
+        while True:
+            self._known_end = await self._log.end_offset()
+            self._reached_at_s = self._clock.boottime_s()
+            if self._known_end <= self.applied_offset:
+                raise LogRefused("the log ends before what is applied")
+            await self._clock.sleep_s(self._settings.read_wait_s)
+
+    patch.setattr(Follower, "_watch_end", watch)
+
+
+@mutant("a lost lock session counts as a bug of the replica, which ends")
+def lost_session_ends_the_process(patch: MonkeyPatch) -> None:
+    async def run(self: Reign, work: Any) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._on_broken(error)
+
+    patch.setattr(Reign, "_run", run)

@@ -1,0 +1,141 @@
+"""Defects in the rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pytest import MonkeyPatch
+
+import replica.core.apply
+import replica.core.participant
+import replica.core.publish
+import replica.core.reign
+import replica.notary.reading
+import replica.notary.rules
+from replica.core.apply import Applied, Applier, judge_records
+from replica.notary.errors import IndexUnreadable
+from replica.notary.reading import CountedRequest, VoidReason, _Run
+from replica.notary.records import (
+    RequestRecord,
+)
+from replica.notary.rules import RULES, TX_KEY, Outcome, Recorded, Verdict
+from replica.notary.rules import judge as judge_all
+from tests.simulation.mutants.registry import mutant
+from tests.simulation.plan import START_US
+
+_judge = RULES[1]
+
+
+def _rules(patch: MonkeyPatch, judge: Callable[[CountedRequest, Recorded], Verdict]) -> None:
+    patch.setitem(RULES, 1, judge)
+
+
+@mutant("an old record is judged on what the index learnt later")
+def old_records_judged_on_a_newer_index(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.notary.rules, "_if_recorded_before", lambda _, value: value)
+
+
+@mutant("a transaction id is remembered without its content")
+def id_remembered_without_content(patch: MonkeyPatch) -> None:
+    def judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
+        known = recorded[0]
+        if known is not None:
+            return Verdict(Outcome.NOTARISED, int.from_bytes(known[32:], "big"))
+        return _judge(entry, recorded)
+
+    _rules(patch, judge)
+
+
+@mutant("conflicts are looked for before the transaction's own earlier success")
+def conflicts_before_idempotency(patch: MonkeyPatch) -> None:
+    def judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
+        return _judge(entry, [None, *recorded[1:]] if any(recorded[1:]) else recorded)
+
+    _rules(patch, judge)
+
+
+@mutant("a state that is only referred to may be spent")
+def references_not_checked(patch: MonkeyPatch) -> None:
+    def judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
+        inputs = len(entry.request.inputs)
+        return _judge(entry, [*recorded[: 1 + inputs], *[None] * len(entry.request.references)])
+
+    _rules(patch, judge)
+
+
+@mutant("a conflict does not name the winner")
+def conflict_names_the_wrong_winner(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.notary.rules, "hash_of_tx_id", lambda _: bytes(32))
+
+
+@mutant("a request that came outside its window is remembered as refused")
+def refusals_remembered(patch: MonkeyPatch) -> None:
+    def judge(entries: list[CountedRequest], known: Mapping[bytes, bytes | None]) -> Any:
+        verdicts, added = judge_all(entries, known)
+        for entry, verdict in zip(entries, verdicts, strict=True):
+            if verdict.outcome is Outcome.TIME_WINDOW_CLOSED:
+                added[TX_KEY + entry.request.tx_id] = bytes(32) + entry.offset.to_bytes(8, "big")
+        return verdicts, added
+
+    patch.setattr(replica.core.apply, "judge", judge)
+
+
+@mutant("earlier records of the same run do not count")
+def earlier_records_of_a_run_do_not_count(patch: MonkeyPatch) -> None:
+    def judge(entries: list[CountedRequest], known: Mapping[bytes, bytes | None]) -> Any:
+        each = [judge_all([entry], known) for entry in entries]
+        return [verdict for (verdict,), _ in each], {k: v for _, added in each for k, v in added.items()}
+
+    patch.setattr(replica.core.apply, "judge", judge)
+
+
+@mutant("a window is judged by the record's own stamp, not by the highest so far")
+def stamps_judged_alone(patch: MonkeyPatch) -> None:
+    request = _Run._request
+
+    def alone(self: _Run, *rest: Any) -> VoidReason | None:
+        self.stamp_us = 0
+        return request(self, *rest)
+
+    patch.setattr(_Run, "_request", alone)
+
+
+@mutant("a window is judged by the reader's clock")
+def windows_judged_by_the_readers_clock(patch: MonkeyPatch) -> None:
+    request = _Run._request
+
+    def now(self: _Run, record: RequestRecord, version: int) -> VoidReason | None:
+        read_us = START_US + int(asyncio.get_running_loop().time() * 1e6)
+        return request(self, msgspec.structs.replace(record, stamp_us=read_us), version)
+
+    patch.setattr(_Run, "_request", now)
+
+
+@mutant("an index that cannot be read counts as one that knows nothing")
+def read_error_counts_as_unspent(patch: MonkeyPatch) -> None:
+    class Optimist:
+        def __init__(self, index: Any) -> None:
+            self._index = index
+
+        def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+            try:
+                found: list[bytes | None] = self._index.lookup(keys)
+            except IndexUnreadable:
+                return [None] * len(keys)
+            return found
+
+    apply = Applier.apply
+
+    def stubborn(self: Applier, records: Any) -> Applied:
+        try:
+            return apply(self, records)
+        except IndexUnreadable:
+            applied, added = judge_records(Optimist(self.index), self.position, records)  # type: ignore[arg-type]
+            self.index._disk.write(added, applied.position)  # type: ignore[attr-defined]
+            self.position = applied.position
+            return applied
+
+    patch.setattr(Applier, "apply", stubborn)
