@@ -42,7 +42,7 @@ from replica.notary.position import Position, decode_position, encode_position
 MIB = 1 << 20
 _COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
 
-# docs/decisions/0005 has the measurements: batches of 500 requests with 4 inputs, on top of 2 to 10 million entries.
+# Measured: docs/decisions/0005.
 WRITE_BUFFER_BYTES = 16 * MIB  # a skip list of random keys gets slower with its size; small ones also flush in no time
 WRITE_BUFFERS_MAX = 4
 MEMTABLE_BLOOM_RATIO = 0.05  # of the write buffer; nearly all look-ups are for keys that are absent

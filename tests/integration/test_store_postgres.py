@@ -173,12 +173,16 @@ async def test_admissions_that_are_over_leave_no_rows(new_store: NewStore, dsn: 
     await store.publish([completion(command(n), n) for n in (0, 1, 2, 3, 8)], at(8))
     assert await rows(dsn, "SELECT number FROM admission ORDER BY 1") == [(2,), (3,)]
     assert await rows(dsn, "SELECT count(*) FROM command_in_flight") == [(4,)]
+    await store.admit([command(9), command(10)], 0)
+    await store.publish([completion(command(9), 9)], at(9))
+    await store.publish([completion(command(10), 10)], at(10))
+    assert await rows(dsn, "SELECT number FROM admission ORDER BY 1") == [(2,), (3,)]
     next_active = await activated(new_store)
     assert await next_active.pending(10) == in_order([command(n) for n in (4, 5, 6, 7)])
-    await next_active.publish([completion(command(n), 9, REJECTED) for n in (4, 5, 6, 7)], at(9))
+    await next_active.publish([completion(command(n), 11, REJECTED) for n in (4, 5, 6, 7)], at(11))
     assert await next_active.pending(10) == []
     assert await next_active.admit([command(4)], 0) == [FRESH]
-    await next_active.publish([], at(10))
+    await next_active.publish([], at(12))
     assert await rows(dsn, "SELECT number FROM admission") == [(4,)]
 
 
@@ -457,5 +461,5 @@ async def test_an_id_of_another_length_is_a_bug(new_store: NewStore) -> None:
         msgspec.structs.replace(command(1), tx_id=b"x" * 31),
         msgspec.structs.replace(command(2), tx_id=b"x" * 33),
     ]
-    with pytest.raises(InvariantBroken):
+    with pytest.raises(InvariantBroken, match="32 bytes"):
         await store.admit(odd, 0)
