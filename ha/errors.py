@@ -87,6 +87,7 @@ class TransitionFailed(HaError):
 
     code = "HA_TRANSITION_FAILED"
     remedy = "End the process with a non-zero code; its supervisor restarts it, in hold-down"
+    retry = True
 
 
 class InvariantBroken(Exception):
