@@ -15,7 +15,7 @@ from tests.bench.wrk import LoadResult, run_wrk
 INPUTS = 4
 WARM_UP_S = 4.0
 WARM_UP_SUBMISSIONS_PER_S = 30_000  # more than will be needed; what is left over serves the runs
-SURPLUS = 1.4  # bodies beyond what the warm-up's rate would need
+SURPLUS = 2.0  # bodies beyond what the warm-up's rate would need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ class Process:
             return
         self.stopped = False
         self._wake()
-        while self._arrived:
+        while self._arrived and not self.stopped:  # what arrives may be what stops it again
             self.deliver(self._arrived.popleft())
 
     def kill(self) -> None:

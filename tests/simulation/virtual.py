@@ -12,10 +12,15 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_TURNS_MAX = 50_000
 
 
 class Deadlock(RuntimeError):
     """Everything waits and no timer is set."""
+
+
+class Livelock(RuntimeError):
+    """Tasks wake one another for ever, and no time passes."""
 
 
 class _NoSelector(selectors.BaseSelector):
@@ -23,11 +28,15 @@ class _NoSelector(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self._turns = 0  # since time moved last
         self._keys: dict[object, selectors.SelectorKey] = {}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise Deadlock("nothing is ready and no timer is set")
+        self._turns = 0 if timeout > 0 else self._turns + 1
+        if self._turns > _TURNS_MAX:
+            raise Livelock(f"{_TURNS_MAX} turns of the loop and it is still {self.now_s} s")
         self.now_s += max(0.0, timeout)
         return []
 
