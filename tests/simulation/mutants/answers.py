@@ -125,7 +125,8 @@ def not_found_without_the_lock(patch: MonkeyPatch) -> None:
 
 @mutant("a look-up is answered by whoever gets it")
 def look_ups_answered_by_anybody(patch: MonkeyPatch) -> None:
-    async def look_up(self: Participant[Any], replies: Any, batch: list[tuple[int, bytes]]) -> None:
-        replies.send(list(self._find(batch).items()))
+    async def look_up(self: Participant[Any], tx_ids: list[bytes]) -> dict[bytes, Any]:
+        await asyncio.sleep(0)
+        return self._find(tx_ids)
 
     patch.setattr(Participant, "_look_up", look_up)
