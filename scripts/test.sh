@@ -7,9 +7,9 @@ cd "$(dirname "$0")/.." || exit
 PARALLEL="-n 2 --dist worksteal" # pure tests; real servers are shared by a session and run in one process
 #            phase          budget_s  options and folders
 PHASES=(
-    "core          300       $PARALLEL tests/unit tests/model tests/golden"
-    "simulation    300       $PARALLEL tests/simulation"
-    "integration   900       tests/integration"
+    "core          600       $PARALLEL tests/unit tests/model tests/golden"
+    "simulation    900       $PARALLEL tests/simulation"
+    "integration   1500      tests/integration"
     "faults-quick  1200      tests/faults"
 )
 
