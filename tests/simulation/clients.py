@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _PARTY = "O=Sim, L=London, C=GB"
 _KEY, _SIGNATURE = bytes(32), bytes(64)  # front ends checked them before the core sees a submission
+_AFTER_HEALING_MAX = 3
 _NOBODY = NotNow("NOT_ACTIVE", "no replica is up", 0.1)
 
 
@@ -115,8 +116,12 @@ class Client:
         self._attempts = 0
 
     async def run(self) -> None:
-        """Do all operations."""
+        """Do all operations; once all is healed only a few more, so that the run ends."""
+        left = _AFTER_HEALING_MAX
         for operation in self._operations:
+            left -= self._world.healed
+            if left < 0:
+                return
             await asyncio.sleep(operation.think_s)
             await self._do(operation)
             if operation.verify:

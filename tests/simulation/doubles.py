@@ -118,7 +118,7 @@ class DatabaseServer(MemoryLockServer):
         self._story = story
         self._loop = asyncio.get_running_loop()
         self._freed_at_s = self._taken_at_s = self._loop.time()
-        self.held_by = ""
+        self.interrupted: set[str] = set()  # who lost the lock and may not know of a later holder: it need not wait
         self._released_at_s = -1e9  # on purpose
 
     def connect(self, name: str) -> int:
@@ -200,9 +200,10 @@ class DatabaseServer(MemoryLockServer):
             now_s, name = self._loop.time(), self._backends[pid].name
             waited = now_s - self._freed_at_s >= self._grace_s or now_s - self._released_at_s < _RELEASE_KNOWN_S
             was_seen = self._freed_at_s - self._taken_at_s > _HOLDER_SEEN_S
-            if not waited and was_seen and name != self.held_by:
+            if not waited and was_seen and name not in self.interrupted:
                 self.too_early.append(f"{name} took the lock {now_s - self._freed_at_s:.3f} s after it was interrupted")
-            self.held_by, self._taken_at_s = name, now_s
+            self.interrupted.discard(name)
+            self._taken_at_s = now_s
         return granted
 
     def unlock(self, pid: int) -> None:
@@ -212,6 +213,7 @@ class DatabaseServer(MemoryLockServer):
 
     def end(self, pid: int) -> None:
         if self._holder == pid:
+            self.interrupted.add(self._backends[pid].name)
             self._freed_at_s = self._loop.time()
         super().end(pid)
 

@@ -57,7 +57,7 @@ def shrink(plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Plan:
             )
         plan = _single_transactions(plan, fails)
         tell(f"{runs} runs: {len(plan.faults)} faults, {plan.operations_count} operations")
-    return plan
+    return _without_unused(plan)
 
 
 def _size(plan: Plan) -> int:
@@ -99,6 +99,17 @@ def _single_transactions(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
                     plan = candidate
                     break
     return plan
+
+
+def _without_unused(plan: Plan) -> Plan:
+    """Leave out transactions that nobody submits any more; changes nothing else."""
+    used = sorted({number for client in plan.clients for operation in client for number in operation.transactions})
+    place = {number: at for at, number in enumerate(used)}
+    clients = tuple(
+        tuple(replace(operation, transactions=tuple(place[n] for n in operation.transactions)) for operation in client)
+        for client in plan.clients
+    )
+    return replace(plan, transactions=tuple(plan.transactions[number] for number in used), clients=clients)
 
 
 def _only(operation: Operation, number: int) -> Operation:

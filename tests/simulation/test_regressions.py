@@ -16,7 +16,7 @@ FILES = sorted(Path(__file__).with_name("regressions").glob("*.json"))
 
 
 class Regression(msgspec.Struct):
-    """What went wrong, in a sentence, and the shrunk plan. `mutant`: the defect that brings it back, if there is one."""
+    """What went wrong, in a sentence, and the shrunk plan. `mutant`: the defect that brings it back, if any does."""
 
     sentence: str
     plan: Plan

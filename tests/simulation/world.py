@@ -90,6 +90,7 @@ class World:
         self.clients = [Client(number, operations, self) for number, operations in enumerate(plan.clients)]
         self.misfortune = Misfortune(self)
         self.splits = 0
+        self.healed = False
         self._terminated: set[str] = set()
 
     # ---- the run ----
@@ -103,6 +104,7 @@ class World:
         self.misfortune.plan()
         await self._pass_time(self.plan.duration_s)
         self.story.tell("world", "heal")
+        self.healed = True
         self.misfortune.heal()
         await self._recover(clients)
         for task in clients:
@@ -253,7 +255,7 @@ class World:
         """A standby becomes primary; it missed the last commits."""
         old = self.primary
         self.primary = self._server(old.tables.without_last(forget), old.identity.timeline + 1)
-        self.primary.held_by = old.held_by
+        self.primary.interrupted = old.interrupted | {old.holder()} - {""}
         self.servers.append(self.primary)
         self.sessions_cut_short()
         if old_lives_on:
