@@ -3,12 +3,12 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup run test check fmt bench faults faults-quick soak dist lock kafka-checksums clean
+.PHONY: help setup run test check fmt bench faults faults-quick soak dist lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Prepare a Debian machine: system packages, .venv, Apache Kafka (a second run takes seconds)
+setup: ## Prepare a Debian machine: system packages, .venv, Kafka, Spark (a second run takes seconds)
 	@scripts/setup.sh
 
 run: setup ## Bring up the whole cluster, notarise, kill the active, check every answer, keep serving until Ctrl-C
@@ -47,8 +47,9 @@ dist: setup ## Build the wheel and the source archive into dist/
 lock: setup ## Pin the newest fitting packages again where pyproject.toml changed; ARGS=--upgrade for all
 	@scripts/lock.sh $(ARGS)
 
-kafka-checksums: ## After a change of scripts/kafka/pom.xml: fetch the jars and write their checksums
-	@scripts/kafka/fetch.sh --update
+jar-checksums: ## After a change of a pom.xml in scripts/jars: fetch the jars and write their checksums
+	@scripts/jars/fetch.sh kafka --update
+	@scripts/jars/fetch.sh spark --update
 
 clean: ## Remove what was built or measured, not the environment and not the data
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepares a Debian 12 machine: system packages, the Python environment in .venv, Apache Kafka in .tools/kafka.
+# Prepares a Debian 12 machine: system packages, the Python environment in .venv, Apache Kafka and Spark's connector to
+# it in .tools.
 # May be repeated: each step looks first at what is there. Where packages may not be installed, it names them and stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +34,7 @@ missing_packages() {
     has wrk || echo wrk
     has make || echo make
     has git || echo git
-    scripts/kafka/fetch.sh --present || has mvn || echo maven
+    { scripts/jars/fetch.sh kafka --present && scripts/jars/fetch.sh spark --present; } || has mvn || echo maven
 }
 
 may_install() {
@@ -61,6 +62,14 @@ digest() { cat "$@" | sha256sum | cut -c1-64; }
 done_before() { [[ -f $1 && $(<"$1") == $(digest "${@:2}") ]]; }
 remember() { digest "${@:2}" >"$1"; }
 
+# install_locked WHAT NOT OPTION...: what the lock pins, by hash; NOT is '!' for everything that is published as a wheel.
+install_locked() {
+    local pins=.tools/pins.txt
+    sed -n "/^pyspark==/,/[^\\\\]\$/$2p" requirements.lock >"$pins"
+    logged "Python packages: installing what requirements.lock pins, by hash: $1" \
+        .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps "${@:3}" -r "$pins"
+}
+
 ensure_environment() {
     local python
     if ! .venv/bin/python -c "import sys; sys.exit(sys.version_info < ($PYTHON_OLDEST))" 2>/dev/null; then
@@ -71,9 +80,8 @@ ensure_environment() {
     if done_before .venv/packages.stamp requirements.lock; then
         say "Python packages: as locked"
     else
-        logged "Python packages: installing what requirements.lock pins, by hash" \
-            .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
-            -r requirements.lock
+        install_locked "wheels" '!' --only-binary :all:
+        install_locked "PySpark, which is published as source" '' --no-build-isolation
         remember .venv/packages.stamp requirements.lock
     fi
     if [[ -x .venv/bin/notary ]] && done_before .venv/project.stamp pyproject.toml; then
@@ -91,5 +99,6 @@ flock 9 # one set-up at a time
 started=$SECONDS
 ensure_packages
 ensure_environment
-scripts/kafka/fetch.sh
+scripts/jars/fetch.sh kafka
+scripts/jars/fetch.sh spark
 say "Ready after $((SECONDS - started)) s"

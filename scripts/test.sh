@@ -10,6 +10,7 @@ PHASES=(
     "core          600       $PARALLEL tests/unit tests/model tests/golden"
     "simulation    900       $PARALLEL tests/simulation"
     "integration   1500      tests/integration"
+    "pipeline      600       tests/pipeline"
     "faults-quick  1200      tests/faults"
 )
 

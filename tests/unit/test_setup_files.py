@@ -20,7 +20,12 @@ def locked_versions() -> dict[str, str]:
 
 def wanted() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return [Requirement(text) for text in (*project["project"]["dependencies"], *project["dependency-groups"]["dev"])]
+    groups = (
+        project["project"]["dependencies"],
+        project["project"]["optional-dependencies"]["pipeline"],
+        project["dependency-groups"]["dev"],
+    )
+    return [Requirement(text) for group in groups for text in group]
 
 
 @pytest.mark.parametrize("requirement", wanted(), ids=str)
@@ -39,12 +44,21 @@ def test_every_pin_has_a_checksum_and_no_address() -> None:
     assert "://" not in text
 
 
-def test_the_checksums_are_those_of_the_pinned_broker() -> None:
-    """Goal: nobody forgets `make kafka-checksums`. Method: look for the versions of the pom among the jars."""
-    pom = (ROOT / "scripts/kafka/pom.xml").read_text()
+@pytest.mark.parametrize("jar_set", ["kafka", "spark"])
+def test_the_checksums_are_those_of_the_pinned_jars(jar_set: str) -> None:
+    """Goal: nobody forgets `make jar-checksums`. Method: look for the versions of the pom among the jars."""
+    folder = ROOT / "scripts/jars" / jar_set
     dependencies = re.findall(
-        r"<dependency>.*?<artifactId>(.*?)</artifactId>\s*<version>(.*?)</version>", pom, re.DOTALL
+        r"<dependency>.*?<artifactId>(.*?)</artifactId>\s*<version>(.*?)</version>",
+        (folder / "pom.xml").read_text(),
+        re.DOTALL,
     )
-    jars = {line.split("  ")[1] for line in (ROOT / "scripts/kafka/SHA256SUMS").read_text().splitlines()}
-    assert len(dependencies) == 2
+    jars = {line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
+    assert len(dependencies) >= 2
     assert {f"{artifact}-{version}.jar" for artifact, version in dependencies} <= jars
+
+
+def test_the_connector_is_that_of_the_pinned_spark() -> None:
+    """Goal: Spark and its Kafka connector are raised together. Method: compare pom.xml and the lock."""
+    pom = (ROOT / "scripts/jars/spark/pom.xml").read_text()
+    assert f"<artifactId>spark-sql-kafka-0-10_2.13</artifactId>\n      <version>{locked_versions()['pyspark']}<" in pom
