@@ -1,4 +1,4 @@
-"""HAProxy's configuration for one participant: settings in, text out. No I/O but reading the template.
+"""HAProxy's and keepalived's configuration for one participant: settings in, text out. No I/O but reading templates.
 
 Every figure of the template is a setting here, and the two sums that a fail-over waits for are properties, so that a
 time budget can be printed from the same numbers that are rendered.
@@ -6,7 +6,9 @@ time budget can be printed from the same numbers that are rendered.
 
 from __future__ import annotations
 
+import ipaddress
 import math
+from enum import Enum
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -51,6 +53,56 @@ class ReplicaAddress(BaseModel):
     health_port: Port = Field(description="Port of the health checks and metrics.")
 
 
+class Node(Enum):
+    """Which of the two machines that HAProxy runs on."""
+
+    PRIMARY = "primary"
+    BACKUP = "backup"
+
+
+def _network_address(text: str) -> str:
+    ipaddress.ip_interface(text)
+    return text
+
+
+IpAddress = Annotated[str, AfterValidator(lambda text: str(ipaddress.ip_address(text)))]
+
+
+class KeepalivedSettings(BaseModel):
+    """Two HAProxy nodes that share one virtual address by VRRP, so that losing one of them is no outage for long.
+
+    The address moves within 3 times `advertise_interval_s` and a little when a machine dies, and within about twice
+    `check_interval_s` when only its HAProxy does. Established connections are lost with the node: clients reconnect.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    virtual_address: Annotated[str, AfterValidator(_network_address)] = Field(
+        description="The address that applications are given, with its prefix: 10.0.0.10/24."
+    )
+    interface: Name = Field(description="Network interface that carries the virtual address, on both nodes.")
+    primary_address: IpAddress = Field(description="Own address of the node that has the virtual address by default.")
+    backup_address: IpAddress = Field(description="Own address of the other node.")
+    router_id: int = Field(51, ge=1, le=255, description="VRRP router id; unique in the network segment.")
+    advertise_interval_s: float = Field(
+        0.3,
+        ge=0.01,
+        le=40.0,
+        description="Between two signs of life; after three without one the other node takes over.",
+    )
+    check_interval_s: int = Field(1, ge=1, le=60, description="Between two checks of the node's own HAProxy; whole.")
+    preempt: bool = Field(
+        False, description="Whether the primary takes the address back when it returns; that cuts every connection."
+    )
+    preempt_delay_s: int = Field(30, ge=0, le=1_000, description="How long it waits before it does; whole.")
+
+    @model_validator(mode="after")
+    def _two_nodes(self) -> Self:
+        if self.primary_address == self.backup_address:
+            raise ValueError(f"the two nodes need an address each, both have {self.primary_address}")
+        return self
+
+
 class HaproxySettings(BaseModel):
     """One endpoint in front of all replicas of a participant.
 
@@ -66,7 +118,12 @@ class HaproxySettings(BaseModel):
         "/run/haproxy/server.state",
         description="Where a reload finds which replica is up; `show servers state` is saved there before it.",
     )
-    exporter: Endpoint | None = Field(None, description="Where Prometheus finds HAProxy's own metrics; off by default.")
+    exporter: Endpoint | None = Field(
+        None,
+        description="Where Prometheus finds HAProxy's own metrics (/metrics) and people its statistics (/stats); "
+        "no password, so never a public address. Off by default.",
+    )
+    keepalived: KeepalivedSettings | None = None
     worker_user: Name | None = Field(
         None, description="Account, and its group, of the workers when HAProxy is started by root."
     )
@@ -100,6 +157,12 @@ class HaproxySettings(BaseModel):
             raise ValueError("idle_timeout_s must be longer than check_interval_s")
         return self
 
+    @model_validator(mode="after")
+    def _keepalived_can_ask(self) -> Self:
+        if self.keepalived is not None and self.exporter is None:
+            raise ValueError("keepalived asks HAProxy on the exporter's address: set exporter as well")
+        return self
+
     @property
     def mark_down_max_s(self) -> float:
         """Longest time until a replica that falls silent gets no more connections, in seconds.
@@ -118,17 +181,32 @@ class HaproxySettings(BaseModel):
 
 def render(settings: HaproxySettings) -> str:
     """The configuration file as text; `haproxy -c -f FILE` accepts it. The same settings give the same text."""
-    return _template().render(settings=settings)
+    return _template("template.cfg.j2").render(settings=settings)
+
+
+def render_keepalived(settings: HaproxySettings, node: Node) -> str:
+    """One node's keepalived.conf as text; `keepalived --config-test -f FILE` accepts it.
+
+    Raises ValueError when the settings describe no pair of nodes.
+    """
+    pair, exporter = settings.keepalived, settings.exporter
+    if pair is None or exporter is None:
+        raise ValueError("no [haproxy.keepalived] is configured: there is one HAProxy node")
+    addresses = (pair.primary_address, pair.backup_address)
+    own_address, peer_address = addresses if node is Node.PRIMARY else addresses[::-1]
+    return _template("keepalived.conf.j2").render(
+        pair=pair, exporter=exporter, node=node, own_address=own_address, peer_address=peer_address
+    )
 
 
 @cache
-def _template() -> Template:
+def _template(name: str) -> Template:
     # The output is not HTML, and the settings allow no character that has a meaning in it.
     environment = Environment(  # noqa: S701
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters["ms"] = _milliseconds
-    return environment.from_string(files("haproxy").joinpath("template.cfg.j2").read_text("utf-8"))
+    return environment.from_string(files("haproxy").joinpath(name).read_text("utf-8"))
 
 
 def _milliseconds(seconds: float) -> str:

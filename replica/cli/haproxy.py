@@ -1,28 +1,43 @@
-"""`notary haproxy`: the load balancer's configuration, from the participant's."""
+"""`notary haproxy`: the load balancer in front: its configuration from the participant's, and its runtime interface."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from replica.cli.common import ConfigChoice, find_config, load, out, run
+from haproxy.render import Node
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
+from replica.notary.errors import ConfigError
 
-app = typer.Typer(help="Render HAProxy's configuration.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from haproxy.render import HaproxySettings
+    from haproxy.runtime import HaproxyRuntime
 
+app = typer.Typer(help="Render HAProxy's configuration; see and steer a HAProxy that runs here.", no_args_is_help=True)
+
+ResultT = TypeVar("ResultT")
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
 ]
+KeepalivedOption = Annotated[
+    Node | None, typer.Option("--keepalived", help="Render keepalived's configuration of this node instead.")
+]
+ReplicaArgument = Annotated[str, typer.Argument(help="Name of a replica.")]
 
 
 @app.command("render")
-def render_config(config: ConfigChoice = None, output: OutputOption = None) -> None:
+def render_config(
+    config: ConfigChoice = None, output: OutputOption = None, keepalived: KeepalivedOption = None
+) -> None:
     """Print HAProxy's configuration; the same participant's configuration always gives the same text."""
     from haproxy.render import render
 
-    text = render(load(find_config(config)).haproxy_settings())
+    settings = _settings(config)
+    text = render(settings) if keepalived is None else _keepalived(settings, keepalived)
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -32,13 +47,84 @@ def render_config(config: ConfigChoice = None, output: OutputOption = None) -> N
 
 @app.command()
 def check(config: ConfigChoice = None) -> None:
-    """Render the configuration and let HAProxy itself check it (haproxy -c)."""
+    """Render everything, and let HAProxy itself check its part (haproxy -c), and keepalived its own where installed."""
     from haproxy.render import render
-    from replica.local.haproxy import check_config
+    from replica.local.haproxy import check_config, check_keepalived_config, find_keepalived
 
-    text = render(load(find_config(config)).haproxy_settings())
-    with tempfile.TemporaryDirectory(prefix="notary-haproxy-") as folder:
-        path = Path(folder) / "haproxy.cfg"
-        path.write_text(text)
-        run(check_config(path, Path(folder) / "check.log"))
-    out.print("[bold green]HAProxy accepts it[/]")
+    settings = _settings(config)
+    with tempfile.TemporaryDirectory(prefix="notary-haproxy-") as name:
+        folder = Path(name)
+        path = folder / "haproxy.cfg"
+        path.write_text(render(settings))
+        run(check_config(path, folder / "check.log"))
+        out.print("[bold green]HAProxy accepts it[/]")
+        if settings.keepalived is None:
+            return
+        for node in Node:
+            path = folder / f"keepalived-{node.value}.conf"
+            path.write_text(_keepalived(settings, node))
+            if find_keepalived() is None:
+                out.print(f"[yellow]keepalived is not installed here: {node.value}'s configuration is not checked[/]")
+                continue
+            run(check_keepalived_config(path))
+            out.print(f"[bold green]keepalived accepts the configuration of the {node.value}[/]")
+
+
+@app.command()
+def servers(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+    """Show the replicas as the HAProxy on this machine sees them."""
+    from dataclasses import asdict
+
+    found = _ask(config, lambda runtime: runtime.servers())
+    if as_json:
+        print_json({name: asdict(server) for name, server in found.items()})
+        return
+    table = make_table("replica", "state", "last check", ">sessions", ">downs")
+    for server in found.values():
+        state = "draining" if server.draining else "[bold green]up[/]" if server.up else "down"
+        table.add_row(server.name, state, server.check, str(server.sessions), str(server.downs))
+    out.print(table)
+
+
+@app.command()
+def drain(name: ReplicaArgument, config: ConfigChoice = None) -> None:
+    """Let the HAProxy on this machine give a replica no new connection, until `notary haproxy ready`."""
+    _ask(config, lambda runtime: runtime.drain(name))
+    out.print(f"{name} gets no new connection")
+
+
+@app.command()
+def ready(name: ReplicaArgument, config: ConfigChoice = None) -> None:
+    """End a drain: the replica's health decides again whether it gets connections."""
+    _ask(config, lambda runtime: runtime.ready(name))
+    out.print(f"{name}'s health decides again")
+
+
+def _ask(config: Path | None, ask: Callable[[HaproxyRuntime], Awaitable[ResultT]]) -> ResultT:
+    """One exchange with the HAProxy of this machine. Raises ConfigError when it does not answer, or refuses."""
+    from haproxy.runtime import HaproxyRuntime, RuntimeRefused
+
+    runtime = HaproxyRuntime(_settings(config).stats_socket)
+
+    async def exchange() -> ResultT:
+        try:
+            return await ask(runtime)
+        except (OSError, TimeoutError) as error:
+            raise ConfigError(f"no HAProxy answers on {runtime.socket_path}: {error!r}") from None
+        except RuntimeRefused as error:
+            raise ConfigError(str(error)) from None
+
+    return run(exchange())
+
+
+def _settings(config: Path | None) -> HaproxySettings:
+    return load(find_config(config)).haproxy_settings()
+
+
+def _keepalived(settings: HaproxySettings, node: Node) -> str:
+    from haproxy.render import render_keepalived
+
+    try:
+        return render_keepalived(settings, node)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

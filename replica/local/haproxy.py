@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import shutil
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 from haproxy.render import HaproxySettings, render
+from haproxy.runtime import HaproxyRuntime, ServerState
 from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
 
 READY_MAX_S = 10.0
 CHECK_MAX_S = 10.0
-ANSWER_MAX_S = 2.0
 RELOAD_MAX_S = 10.0
 STOP_GRACE_S = 5.0
 SOCKET_PATH_MAX = 90  # HAProxy adds a suffix for a moment, and the kernel takes 107 characters
 NO_STATE = "1\n"  # the version of the server-state file, and no server
-
-
-@dataclass(frozen=True, slots=True)
-class ServerState:
-    """One replica as HAProxy sees it."""
-
-    name: str
-    up: bool
-    check: str  # result of the last health check, such as L7OK, L7STS, L4CON, L4TOUT
-    sessions: int  # connections open now
-    sessions_total: int
-    checks_failed: int  # while it was up
-    downs: int  # how often it went from up to down
 
 
 class HaproxyServer:
@@ -42,6 +27,7 @@ class HaproxyServer:
             raise ServerFailed(f"path longer than {SOCKET_PATH_MAX} for a socket: {settings.stats_socket}")
         self.folder = folder.absolute()
         self.settings = settings
+        self.runtime = HaproxyRuntime(settings.stats_socket)
         self.config_path = self.folder / "haproxy.cfg"
         argv = [str(find_haproxy()), "-W", "-f", str(self.config_path)]
         self.process = ManagedProcess(Command(name="haproxy", argv=argv, log_path=self.folder / "haproxy.log"))
@@ -66,7 +52,7 @@ class HaproxyServer:
         before = await self._worker_pid()
         await self._put_config(settings)
         self.settings = settings
-        self._write_state(await self._ask("show servers state"))
+        self._write_state(await self.runtime.ask("show servers state"))
         self.process.signal_leader(signal.SIGUSR2)
 
         async def taken_over() -> bool:
@@ -76,8 +62,7 @@ class HaproxyServer:
 
     async def servers(self) -> dict[str, ServerState]:
         """How HAProxy sees each replica now. Raises OSError or TimeoutError when it does not answer."""
-        rows = csv.DictReader((await self._ask("show stat")).removeprefix("# ").splitlines())
-        return {row["svname"]: _server_state(row) for row in rows if _is_replica(row)}
+        return await self.runtime.servers()
 
     async def _put_config(self, settings: HaproxySettings) -> None:
         """Put the configuration in place once `haproxy -c` has accepted it."""
@@ -98,19 +83,10 @@ class HaproxyServer:
 
     async def _worker_pid(self) -> int:
         """Process id of the worker that answers now; during a reload nobody may answer for a moment."""
-        for line in (await self._ask("show info")).splitlines():
+        for line in (await self.runtime.ask("show info")).splitlines():
             if line.startswith("Pid:"):
                 return int(line.removeprefix("Pid:"))
         raise ServerFailed(f"haproxy told no process id; the end of its log:\n{self.process.log_tail()}")
-
-    async def _ask(self, command: str) -> str:
-        async with asyncio.timeout(ANSWER_MAX_S):
-            reader, writer = await asyncio.open_unix_connection(self.settings.stats_socket)
-            try:
-                writer.write(command.encode() + b"\n")
-                return (await reader.read()).decode()
-            finally:
-                writer.close()
 
 
 async def check_config(path: Path, log_path: Path) -> None:
@@ -119,25 +95,46 @@ async def check_config(path: Path, log_path: Path) -> None:
     await run_to_end(Command(name="haproxy -c", argv=argv, log_path=log_path), CHECK_MAX_S)
 
 
+async def check_keepalived_config(path: Path) -> None:
+    """Let keepalived itself read a configuration file. Raises ServerFailed with what it says.
+
+    It says nothing of a good file. Its exit code tells nothing: Debian 12's ends by a signal of its own, good or bad.
+    The interface that the file names must exist on this machine.
+    """
+    program = find_keepalived()
+    if program is None:
+        raise SoftwareMissing("no keepalived; Debian's package is `keepalived`")
+    process = await asyncio.create_subprocess_exec(
+        *(str(program), "--config-test", "--use-file", str(path)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(CHECK_MAX_S):
+            printed, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        raise ServerFailed(f"keepalived --config-test took longer than {CHECK_MAX_S:g} s") from None
+    if complaints := printed.decode(errors="replace").strip():
+        raise ServerFailed(f"keepalived does not accept {path.name}:\n{complaints}")
+
+
 def find_haproxy() -> Path:
-    """HAProxy's program; Debian keeps it in a folder that is not on every path. Raises SoftwareMissing."""
-    found = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+    """HAProxy's program. Raises SoftwareMissing."""
+    found = _find("haproxy")
     if found is None:
         raise SoftwareMissing("no HAProxy; Debian's package is `haproxy`")
-    return Path(found)
+    return found
 
 
-def _is_replica(row: dict[str, str]) -> bool:
-    return row["pxname"] == "replicas" and row["svname"] != "BACKEND"
+def find_keepalived() -> Path | None:
+    """keepalived's program; None where it is not installed, because only HAProxy nodes need it."""
+    return _find("keepalived")
 
 
-def _server_state(row: dict[str, str]) -> ServerState:
-    return ServerState(
-        name=row["svname"],
-        up=row["status"].startswith("UP"),
-        check=row["check_status"].removeprefix("* "),
-        sessions=int(row["scur"]),
-        sessions_total=int(row["stot"]),
-        checks_failed=int(row["chkfail"]),
-        downs=int(row["chkdown"]),
-    )
+def _find(name: str) -> Path | None:
+    """A program that Debian keeps in a folder that is not on every path."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    return None if found is None else Path(found)

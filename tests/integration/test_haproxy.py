@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter
 
+import aiohttp
 import pytest
 
-from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render
-from replica.local.haproxy import NO_STATE, HaproxyServer, check_config
+from haproxy.render import Endpoint, HaproxySettings, Node, ReplicaAddress, render, render_keepalived
+from haproxy.runtime import RuntimeRefused
+from replica.local.haproxy import NO_STATE, HaproxyServer, check_config, check_keepalived_config, find_keepalived
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.process import ServerFailed
 from tests.waiting import eventually
@@ -188,6 +190,81 @@ async def test_a_demoted_replica_loses_its_sessions_and_the_next_one_gets_them(
         print(f"\nHAProxy: orderly role change to first answer of the new active: {turned_s:.3f} s")
         assert {await who_answers(port) for _ in range(20)} == {"new"}
         assert (await lb.servers())["old"].sessions == 0
+
+
+async def test_a_takeover_that_haproxy_is_told_of_waits_for_no_check(folder: Path, ports: PortReservation) -> None:
+    """Goal: a switchover costs no health check's time. Method: checks far apart; flip two stand-ins, tell HAProxy."""
+    old, new, port = StandIn("old", ports), StandIn("new", ports), ports.take()
+    old.active = True
+    rare = {"check_interval_s": 60.0, "check_interval_changing_s": 60.0, "check_interval_down_s": 60.0}
+    settings = settings_for(folder, port, old, new, fall=1, **rare)
+    async with old.serving(), new.serving(), running(HaproxyServer(folder, settings)) as lb:
+        await lb.runtime.point_at("old")
+        assert await only_up(lb, "old")
+        pooled = await Session.open(port)
+        assert await pooled.who() == "old"
+        old.active, new.active = False, True
+        told_at = perf_counter()
+        await lb.runtime.point_at("new")
+        assert await pooled.who() is None
+        assert await who_answers(port) == "new"
+        print(f"\nHAProxy: told of a takeover to first answer of the new active: {perf_counter() - told_at:.3f} s")
+        assert {await who_answers(port) for _ in range(20)} == {"new"}
+        with pytest.raises(RuntimeRefused, match="No such server"):
+            await lb.runtime.point_at("nobody")
+
+
+async def test_a_drained_replica_keeps_its_sessions_and_gets_no_new_one(folder: Path, ports: PortReservation) -> None:
+    """Goal: maintenance without a cut. Method: drain under an open session, connect, end the drain, connect."""
+    only, port = StandIn("only", ports), ports.take()
+    only.active = True
+    async with only.serving(), running(HaproxyServer(folder, settings_for(folder, port, only))) as lb:
+        await eventually(lambda: only_up(lb, "only"))
+        pooled = await Session.open(port)
+        assert await pooled.who() == "only"
+        await lb.runtime.drain("only")
+        assert (await lb.servers())["only"].draining
+        assert await who_answers(port) is None
+        assert await pooled.who() == "only"
+        await lb.runtime.ready("only")
+        await eventually(lambda: reaches(port, "only"))
+
+
+async def test_the_statistics_page_and_the_metrics_name_each_replica(folder: Path, ports: PortReservation) -> None:
+    """Goal: what monitoring and keepalived ask is answered. Method: HTTP to the exporter's port."""
+    only, port, exporter = StandIn("only", ports), ports.take(), ports.take()
+    settings = settings_for(folder, port, only, exporter=Endpoint(port=exporter))
+    async with only.serving(), running(HaproxyServer(folder, settings)), aiohttp.ClientSession() as session:
+        for path, expected in (
+            ("/metrics", 'haproxy_server_status{proxy="replicas",server="only"'),
+            ("/stats", "replicas"),
+            ("/alive", "OK"),
+        ):
+            async with session.get(f"http://{LOOPBACK}:{exporter}{path}") as answer:
+                assert (answer.status, expected in await answer.text()) == (200, True), path
+
+
+async def test_keepalived_accepts_what_is_rendered_for_both_nodes(folder: Path, ports: PortReservation) -> None:
+    """Goal: the pair's files are valid. Method: keepalived itself reads them, and a broken one."""
+    interfaces = sorted(path.name for path in Path("/sys/class/net").iterdir() if path.name != "lo")
+    if find_keepalived() is None or not interfaces:
+        pytest.skip("NOT CHECKED: no keepalived, or no interface but loopback, on this machine")
+    pair = {
+        "virtual_address": "10.0.0.10/24",
+        "interface": interfaces[0],
+        "primary_address": "10.0.0.11",
+        "backup_address": "10.0.0.12",
+    }
+    settings = settings_for(
+        folder, ports.take(), StandIn("A", ports), exporter=Endpoint(port=ports.take()), keepalived=pair
+    )
+    path = folder / "keepalived.conf"
+    for node in Node:
+        path.write_text(render_keepalived(settings, node))
+        await check_keepalived_config(path)
+    path.write_text(path.read_text().replace("virtual_router_id", "virtual_rooter_id"))
+    with pytest.raises(ServerFailed, match="virtual_rooter_id"):
+        await check_keepalived_config(path)
 
 
 async def test_with_no_active_replica_connections_are_closed_at_once(folder: Path, ports: PortReservation) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render
+from haproxy.render import Endpoint, HaproxySettings, Node, ReplicaAddress, render, render_keepalived
+
+PAIR = {
+    "virtual_address": "10.0.0.10/24",
+    "interface": "eth0",
+    "primary_address": "10.0.0.11",
+    "backup_address": "10.0.0.12",
+}
 
 
 def settings_with(**changes: object) -> HaproxySettings:
@@ -40,9 +47,9 @@ def test_each_replica_is_checked_on_its_health_port() -> None:
 def test_options_that_are_off_leave_no_trace() -> None:
     """Goal: no listener and no account that nobody asked for. Method: render with and without."""
     plain, full = settings_with(), settings_with(exporter=Endpoint(port=9_404), worker_user="haproxy")
-    assert "frontend metrics" not in lines(plain)
+    assert "frontend statistics" not in lines(plain)
     assert not any(line.startswith("user ") for line in lines(plain))
-    assert {"frontend metrics", "bind 127.0.0.1:9404", "user haproxy", "group haproxy"} <= set(lines(full))
+    assert {"frontend statistics", "bind 127.0.0.1:9404", "user haproxy", "group haproxy"} <= set(lines(full))
 
 
 def test_the_waits_are_the_sum_of_the_checks() -> None:
@@ -66,9 +73,36 @@ def test_the_waits_are_the_sum_of_the_checks() -> None:
         {"idle_timeout_s": 0.5},
         {"fall": 0},
         {"unknown": 1},
+        {"keepalived": PAIR},  # nobody to ask without an exporter
+        {"exporter": {"port": 9_404}, "keepalived": PAIR | {"backup_address": "10.0.0.11"}},
+        {"exporter": {"port": 9_404}, "keepalived": PAIR | {"virtual_address": "10.0.0.10/24\n}"}},
+        {"exporter": {"port": 9_404}, "keepalived": PAIR | {"interface": "eth0\n}"}},
     ],
 )
 def test_a_setting_that_would_break_the_file_is_refused(changes: dict[str, object]) -> None:
     """Goal: settings cannot add lines, and nonsense does not reach HAProxy. Method: one bad setting at a time."""
     with pytest.raises(ValidationError):
         settings_with(**changes)
+
+
+def test_the_two_nodes_differ_in_priority_and_address_only() -> None:
+    """Goal: one virtual address, one owner, each node told of the other. Method: render both, compare the lines."""
+    settings = settings_with(exporter=Endpoint(port=9_404), keepalived=PAIR)
+    primary, backup = (
+        [line.strip() for line in render_keepalived(settings, node).splitlines() if not line.startswith("#")]
+        for node in Node
+    )
+    differing = [(one, other) for one, other in zip(primary, backup, strict=True) if one != other]
+    assert differing == [
+        ("router_id notary-primary", "router_id notary-backup"),
+        ("priority 150", "priority 100"),
+        ("unicast_src_ip 10.0.0.11", "unicast_src_ip 10.0.0.12"),
+        ("10.0.0.12", "10.0.0.11"),
+    ]
+    assert "monitor-uri /alive" in lines(settings)
+
+
+def test_without_a_pair_there_is_nothing_to_render() -> None:
+    """Goal: no half configuration. Method: ask for keepalived's without its settings."""
+    with pytest.raises(ValueError, match=r"haproxy\.keepalived"):
+        render_keepalived(settings_with(), Node.PRIMARY)
