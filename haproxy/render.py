@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from enum import Enum
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -16,6 +15,8 @@ from typing import Annotated, Self
 
 from jinja2 import Environment, StrictUndefined, Template
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from haproxy.nodes import Node
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
 # Names, hosts and paths are written into the configuration as they are: nothing in them may end a word or a line.
@@ -51,13 +52,6 @@ class ReplicaAddress(BaseModel):
     host: Host = Field(description="Address that the replica listens on, as HAProxy reaches it.")
     api_port: Port = Field(description="Port of the ledger API.")
     health_port: Port = Field(description="Port of the health checks and metrics.")
-
-
-class Node(Enum):
-    """Which of the two machines that HAProxy runs on."""
-
-    PRIMARY = "primary"
-    BACKUP = "backup"
 
 
 def _network_address(text: str) -> str:

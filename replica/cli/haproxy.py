@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from haproxy.render import Node
+from haproxy.nodes import Node
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 from replica.notary.errors import ConfigError
 

@@ -15,7 +15,8 @@ from time import perf_counter
 import aiohttp
 import pytest
 
-from haproxy.render import Endpoint, HaproxySettings, Node, ReplicaAddress, render, render_keepalived
+from haproxy.nodes import Node
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render, render_keepalived
 from haproxy.runtime import RuntimeRefused
 from replica.local.haproxy import NO_STATE, HaproxyServer, check_config, check_keepalived_config, find_keepalived
 from replica.local.ports import LOOPBACK, PortReservation

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from haproxy.render import Endpoint, HaproxySettings, Node, ReplicaAddress, render, render_keepalived
+from haproxy.nodes import Node
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render, render_keepalived
 
 PAIR = {
     "virtual_address": "10.0.0.10/24",
