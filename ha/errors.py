@@ -51,6 +51,20 @@ class SessionSettingIgnored(HaError):
     remedy = "Connect directly to Postgres 14 or newer, with nothing in between that drops start-up options"
 
 
+class DatabaseNotPrepared(HaError):
+    """The database's user lacks a right or a table that the lock session cannot do without."""
+
+    code = "HA_DATABASE_NOT_PREPARED"
+    remedy = "Run `notary store migrate`, and give the rights that `notary store roles` prints"
+
+
+class NoServerLease(HaError):
+    """Nothing at the server frees the lock of a holder that is frozen or cut off, or something does so too early."""
+
+    code = "HA_NO_SERVER_LEASE"
+    remedy = "Limit how long a session may be idle, as runbooks/oracle.md says"
+
+
 class LockUnavailable(HaError):
     """No session could be opened. Nothing was asked of the lock."""
 

@@ -18,6 +18,7 @@ from ha.election.settings import ElectionSettings
 from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
+from replica.core.database import Database, participant_database, with_password
 from replica.core.settings import CoreSettings
 from replica.link.settings import LinkSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings, check_secret
@@ -126,10 +127,11 @@ class Config(BaseSettings):
         if database.password_file is None:
             return database.conninfo
         check_secret(database.password_file)
-        password = database.password_file.read_text().rstrip("\n")
-        from psycopg.conninfo import make_conninfo
+        return with_password(database.conninfo, database.password_file.read_text().rstrip("\n"))
 
-        return make_conninfo(database.conninfo, password=password)
+    def shared_database(self) -> Database:
+        """The database that the replicas share. Raises ConfigError."""
+        return participant_database(self.conninfo(), self.database.scope)
 
     @classmethod
     def settings_customise_sources(

@@ -55,8 +55,26 @@ class LockView:
 class DatabaseIdentity:
     """Which database cluster this is, and which line of its history: two primaries of one cluster differ there."""
 
+    kind: str  # "postgres" or "oracle"
     system_identifier: str
     timeline: int
+
+    def __str__(self) -> str:
+        """As it stands in a barrier."""
+        return f"{self.kind}:{self.system_identifier}:{self.timeline}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLease:
+    """What the server does about a holder that is frozen or cut off, as found when the session was opened.
+
+    `frees_after_s`: the longest silence that the server bears; None when that is not known. `verified`: all of it was
+    read from the server; `detail` names the settings, and what could not be read.
+    """
+
+    frees_after_s: float | None
+    verified: bool
+    detail: str
 
 
 class LockSession(Protocol):
@@ -81,11 +99,15 @@ class LockSession(Protocol):
         Measured anew by `open` and each question about the lock; 0.0 when the two cannot be told apart.
         """
 
+    @property
+    def server_lease(self) -> ServerLease:
+        """After what silence the server frees this session's lock; known once it is open."""
+
     async def open(self) -> None:
         """Connect, and check scope, pooler, writability, durability of commits, and that the timeouts are in force.
 
         Raises LockUnavailable or ReadOnlyServer (worth retrying, with a new session), ScopeMismatch, PoolerDetected,
-        UnsafeCommitMode or SessionSettingIgnored (not worth it).
+        UnsafeCommitMode, SessionSettingIgnored or DatabaseNotPrepared (not worth it).
         """
 
     async def try_lock(self) -> LockAnswer:

@@ -24,7 +24,8 @@ from ha.errors import (
     ScopeMismatch,
     UnsafeCommitMode,
 )
-from ha.lock.interface import NEVER_S, DatabaseIdentity, LockAnswer, LockOwner, LockView
+from ha.lock.interface import NEVER_S, DatabaseIdentity, LockAnswer, LockOwner, LockView, ServerLease
+from ha.lock.session import clock_skew_s
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class MemoryLockServer:
         self.pooled = False
         self.commits_durably = True
         self.clock_ahead_us = 0
-        self.identity = DatabaseIdentity("memory", 1)
+        self.identity = DatabaseIdentity("memory", "memory", 1)
         self.releases = 0  # how often the lock was given up on purpose
         self._clock = clock
         self._lease_s = lease_s
@@ -196,6 +197,10 @@ class MemoryLockSession:
     def clock_skew_s(self) -> float:
         return self._skew_s
 
+    @property
+    def server_lease(self) -> ServerLease:
+        return ServerLease(self._settings.lease_s, True, "the double's lease")
+
     async def open(self) -> None:
         if self._connection is not None:
             raise InvariantBroken("a lock session is opened once")
@@ -300,9 +305,7 @@ class MemoryLockSession:
             self._shut()
             raise
         after_us = self._clock.wall_us()
-        offset_us = (before_us + after_us) / 2 - wall_us
-        certain_us = max(0.0, abs(offset_us) - abs(after_us - before_us) / 2)
-        self._skew_s = (certain_us if offset_us > 0 else -certain_us) / 1e6
+        self._skew_s = clock_skew_s(before_us, wall_us, after_us)
         if self._server.read_only:
             self._shut()
             raise ReadOnlyServer("the session is read-only")

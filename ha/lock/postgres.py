@@ -8,11 +8,9 @@ frozen process answers it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import LiteralString
 
 import psycopg
@@ -25,20 +23,17 @@ from psycopg.rows import TupleRow
 from ha.clock import Clock
 from ha.election.settings import CLIENT_CHECK_S, ElectionSettings
 from ha.errors import (
-    HaError,
     InvariantBroken,
-    LockLost,
     LockUnavailable,
     PoolerDetected,
-    ReadOnlyServer,
     ScopeMismatch,
     SessionSettingIgnored,
     UnsafeCommitMode,
 )
 from ha.lock.ids import Counter, lock_id
-from ha.lock.interface import NEVER_S, DatabaseIdentity, LockAnswer, LockOwner, LockView
+from ha.lock.interface import DatabaseIdentity, LockAnswer, LockOwner, LockView, ServerLease
+from ha.lock.session import DatabaseSession
 
-OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
 _TRANSACTION_TIMEOUT_SINCE = 170_000
 _WALL: LiteralString = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 _READ_ONLY: LiteralString = "current_setting('transaction_read_only') = 'on'"
@@ -113,6 +108,10 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
         with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as shared:
             shared.shutdown(socket.SHUT_RDWR)
 
+    def finish(self) -> None:
+        """End the connection at once; nobody is waiting on it. May be repeated."""
+        self.pgconn.finish()
+
 
 def session_options(settings: ElectionSettings) -> dict[str, int]:
     """Server settings of the lock session; milliseconds, except tcp_keepalives_idle and _interval (seconds)."""
@@ -151,8 +150,8 @@ def _ms(duration_s: float) -> int:
     return round(duration_s * 1000)
 
 
-class PostgresLockSession:
-    """A WriteSession of DirectConnection. One object is one session: open it once, make another when it is closed."""
+class PostgresLockSession(DatabaseSession[DirectConnection]):
+    """A WriteSession of DirectConnection."""
 
     def __init__(
         self,
@@ -165,61 +164,27 @@ class PostgresLockSession:
         counter: int = Counter.PARTICIPANT_WRITE,
     ) -> None:
         """`scope`: the database name that the lock id is made of. `name`: this replica's, unique among its peers."""
+        super().__init__(name=name, settings=settings, clock=clock)
         self._parameters = connection_parameters(conninfo, name, settings)
         self._scope = scope
-        self._name = name
-        self._settings = settings
-        self._clock = clock
         self._id = lock_id(scope, counter)
         self._channel = f"ha_lock_{self._id}"
-        self._connection: DirectConnection | None = None
-        self._turn = asyncio.Lock()  # asyncio's is first come, first served
-        self._closed = asyncio.Event()
-        self._answered_at_s = NEVER_S
-        self._skew_s = 0.0
         self._granted = False
         self._release_noted = False
 
     @property
-    def name(self) -> str:
-        return self._name
+    def server_lease(self) -> ServerLease:
+        """See LockSession: `open` has seen the setting in force."""
+        return ServerLease(self._settings.lease_s, True, "idle_session_timeout")
 
-    @property
-    def answered_at_s(self) -> float:
-        return self._answered_at_s
-
-    @property
-    def closed(self) -> bool:
-        return self._closed.is_set()
-
-    @property
-    def clock_skew_s(self) -> float:
-        return self._skew_s
-
-    async def open(self) -> None:
-        if self._connection is not None:
-            raise InvariantBroken("a lock session is opened once")
-        try:
-            async with asyncio.timeout(OPEN_MAX_S):
-                await self._connect()
-                await self._check()
-        except BaseException as error:
-            self._shut()
-            if isinstance(error, TimeoutError | LockLost) and not isinstance(error, ReadOnlyServer):
-                raise LockUnavailable(f"no session was opened: {error}") from error
-            raise
-
-    async def _connect(self) -> None:
+    async def _connect(self) -> DirectConnection:
         try:
             # prepare_threshold stays at its default: the connection is direct, so prepared statements are safe
             connection = await DirectConnection.connect(**self._parameters, autocommit=True)  # type: ignore[arg-type]
         except psycopg.Error as error:
             raise LockUnavailable(f"cannot connect as {self._name}: {error}") from error
-        self._connection = connection
-        if self.closed:  # closed while it was being opened
-            connection.pgconn.finish()
-            raise LockLost("the session was closed while it was being opened")
         connection.add_notify_handler(self._note_release)
+        return connection
 
     async def _check(self) -> None:
         async with self.statement("lock.check") as connection:
@@ -276,50 +241,15 @@ class PostgresLockSession:
             await connection.execute("select pg_notify(%s, %s)", (self._channel, self._name))
             await connection.execute("select pg_advisory_unlock(%s)", (self._id,))
 
-    async def close(self) -> None:
-        self._shut()
-
-    async def wait_closed(self) -> None:
-        await self._closed.wait()
-
     async def database_identity(self) -> DatabaseIdentity:
         async with self.statement("lock.identity") as connection:
             row = await (await connection.execute(_IDENTITY)).fetchone()
         if row is None:
             raise InvariantBroken("a select without from gave no row")
-        return DatabaseIdentity(str(row[0]), int(row[1]))
+        return DatabaseIdentity("postgres", str(row[0]), int(row[1]))
 
-    @asynccontextmanager
-    async def statement(self, name: str) -> AsyncIterator[DirectConnection]:
-        async with self._turn:
-            if self._connection is None or self.closed:
-                raise LockLost(f"{name}: the session is closed")
-            connection = self._connection
-            sent_at_s, answers_before = self._clock.boottime_s(), connection.answers
-            try:
-                async with asyncio.timeout(self._settings.answer_max_s):
-                    yield connection
-            except BaseException as error:
-                self._judge(name, connection, error)
-                raise
-            else:
-                if not connection.settled():
-                    raise self._lose(f"{name}: a statement or transaction was left open")
-                if connection.answers > answers_before:
-                    self._answered_at_s = max(self._answered_at_s, sent_at_s)
-            finally:
-                if self.closed:
-                    connection.pgconn.finish()
-
-    def _judge(self, name: str, connection: DirectConnection, error: BaseException) -> None:
-        """After an error in a statement: return if it was a definite answer or our own, else close, raise LockLost."""
-        broken = isinstance(error, psycopg.OperationalError | TimeoutError) or not connection.settled()
-        if not broken:
-            return
-        if isinstance(error, HaError) or not isinstance(error, Exception):
-            self._shut()  # our own verdict, or a cancelled task: its exception stays what it is
-            return
-        raise self._lose(f"{name}: {str(error).strip() or type(error).__name__}") from error
+    def _is_unknown(self, error: BaseException) -> bool:
+        return isinstance(error, psycopg.OperationalError)
 
     async def _one(self, connection: DirectConnection, query: LiteralString) -> TupleRow:
         """The one row of a question about the lock, whose last column is the database's wall clock in microseconds."""
@@ -328,32 +258,11 @@ class PostgresLockSession:
         after_us = self._clock.wall_us()
         if row is None:
             raise InvariantBroken("a question about the lock gave no row")
-        offset_us = (before_us + after_us) / 2 - row[-1]
-        certain_us = max(0.0, abs(offset_us) - abs(after_us - before_us) / 2)
-        self._skew_s = (certain_us if offset_us > 0 else -certain_us) / 1e6
+        self._note_clock(before_us, row[-1], after_us)
         return row
-
-    def _refuse_read_only(self, read_only: bool) -> None:
-        if read_only:
-            self._shut()
-            raise ReadOnlyServer("the session is read-only")
 
     def _note_release(self, notify: psycopg.Notify) -> None:
         self._release_noted = True
-
-    def _lose(self, reason: str) -> LockLost:
-        self._shut()
-        return LockLost(reason)
-
-    def _shut(self) -> None:
-        """Close, now if nobody waits on the socket, else as soon as that task has left (see `statement`)."""
-        self._closed.set()
-        if self._connection is None:
-            return
-        if self._turn.locked():
-            self._connection.hang_up()
-        else:
-            self._connection.pgconn.finish()
 
 
 def _owner(pid: int | None, name: str | None) -> LockOwner | None:

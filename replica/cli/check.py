@@ -77,9 +77,8 @@ def check_history(
 def _check(config: Config, histories: list[Path], first_offset: int, complete: bool, key: bytes) -> Report:
     from replica.checker.check import Scope, check, receipt_verifier
     from replica.local.topic_reader import read_topic
-    from replica.store.export import export_completions
 
-    with export_completions(config.conninfo()) as export, err.status("reading the log") as status:
+    with config.shared_database().export() as export, err.status("reading the log") as status:
         scope = Scope(
             first_offset=first_offset,
             complete=complete,

@@ -112,10 +112,9 @@ def _origin(setting: Setting, in_file: Mapping[str, Any], variables: set[str]) -
 def _without_password(setting: Setting, value: object) -> object:
     if setting.path != ("database", "conninfo"):
         return value
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from replica.core.database import participant_database
 
-    shown = str(value)
-    return make_conninfo(shown, password="***") if "password" in conninfo_to_dict(shown) else shown  # noqa: S106
+    return participant_database(str(value), "").conninfo
 
 
 def _text(value: object) -> str:
@@ -133,7 +132,7 @@ def _check_files(config: Config) -> None:
 
     load_signer(config.notary_key_file)
     read_registry(config.api.registry_path)
-    config.conninfo()
+    config.shared_database()
     config.kafka.security.client_config()
 
 

@@ -62,7 +62,6 @@ async def _find_out(config: Config) -> Status:
 
     from replica.local.health import fetch_health
     from replica.log.kafka import KafkaLog
-    from replica.store.status import read_status
 
     log = KafkaLog(config.kafka)
     try:
@@ -70,7 +69,7 @@ async def _find_out(config: Config) -> Status:
             healths, owner, store, end = await asyncio.gather(
                 asyncio.gather(*(fetch_health(session, address) for address in config.replicas)),
                 _lock_owner(config),
-                read_status(config.conninfo()),
+                config.shared_database().status(),
                 log.end_offset(),
                 return_exceptions=True,
             )
@@ -90,15 +89,9 @@ async def _find_out(config: Config) -> Status:
 async def _lock_owner(config: Config) -> str:
     """Who holds the lock at this moment, as the database says."""
     from ha.clock import SystemClock
-    from ha.lock.postgres import PostgresLockSession
 
-    session = PostgresLockSession(
-        config.conninfo(),
-        scope=config.database.scope,
-        name="notary-status",
-        settings=config.election,
-        clock=SystemClock(),
-    )
+    database = config.shared_database()
+    session = database.lock_session(name="notary-status", settings=config.election, clock=SystemClock())
     try:
         await session.open()
         owner = (await session.look()).owner

@@ -13,7 +13,7 @@ app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
 
 OwnerOption = Annotated[
     str | None,
-    typer.Option("--owner", help="libpq connection string of the tables' owner; else the configuration's is used."),
+    typer.Option("--owner", help="Connection string of the tables' owner; else the configuration's is used."),
 ]
 
 
@@ -24,12 +24,11 @@ def migrate(config: ConfigChoice = None, owner: OwnerOption = None) -> None:
     All that is missing is applied, or nothing. Then give replicas their rights: notary store roles. A password is best
     left to libpq (PGPASSFILE), not put on a command line.
     """
-    from ha.lock.ids import Counter, lock_id
-    from replica.store.migrate import migrate as apply_missing
+    from replica.core.database import participant_database
 
     settings = load(find_config(config))
-    conninfo = settings.conninfo() if owner is None else owner
-    applied = run(apply_missing(conninfo, lock_id(settings.database.scope, Counter.NODE_MIGRATIONS)))
+    database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()
+    applied = run(database.migrate())
     out.print("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
 
 

@@ -35,12 +35,11 @@ def check(config: ConfigChoice = None) -> None:
 async def _check(config: Config) -> tuple[str, int]:
     from replica.log.kafka import KafkaLog
     from replica.notary.errors import LogRefused
-    from replica.store.status import read_status
 
     log = KafkaLog(config.kafka)
     try:
         topic_id = await log.check()
-        bound_to = (await read_status(config.conninfo())).topic_id
+        bound_to = (await config.shared_database().status()).topic_id
         if bound_to not in (None, topic_id):
             raise LogRefused(f"the database belongs to topic id {bound_to}, the topic's is {topic_id}")
         return topic_id, await log.end_offset()

@@ -22,7 +22,7 @@ from ha.election.driver import Election
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError, TransitionFailed
 from ha.health import HealthListener, LoopPulse, Probes
-from ha.lock.postgres import PostgresLockSession
+from replica.core.database import Database, Session
 from replica.core.front_ends import FrontEnds
 from replica.core.logs import set_up_logging
 from replica.core.metrics import make_metrics
@@ -36,7 +36,6 @@ from replica.link.unix import LinkServer
 from replica.log.kafka import KafkaLog
 from replica.log.settings import KafkaSettings
 from replica.notary.errors import ConfigError, FormatUnknown, NotaryError, StoreMismatch
-from replica.store.postgres import PostgresStore
 
 log = structlog.get_logger()
 
@@ -53,8 +52,7 @@ class ReplicaSettings:
     version: str
     folder: Path
     notary_key_file: Path
-    conninfo: str
-    scope: str
+    database: Database
     health_host: str
     health_port: int
     api_workers: int
@@ -119,16 +117,16 @@ class _Replica:
             stack.callback(index.close)
             request_log = KafkaLog(settings.kafka)
             stack.push_async_callback(request_log.close)
-            participant: Participant[PostgresLockSession] = Participant(
+            participant: Participant[Session] = Participant(
                 name=settings.name,
                 request_log=request_log,
                 index=index,
-                make_store=PostgresStore,
+                make_store=settings.database.make_store,
                 signer=self._signer,
                 clock=self._clock,
                 settings=settings.core,
             )
-            election: Election[PostgresLockSession] = Election(
+            election: Election[Session] = Election(
                 self._lock_session,
                 participant,
                 clock=self._clock,
@@ -157,8 +155,8 @@ class _Replica:
 
     async def _until_stopped(
         self,
-        participant: Participant[PostgresLockSession],
-        election: Election[PostgresLockSession],
+        participant: Participant[Session],
+        election: Election[Session],
         front_ends: FrontEnds,
     ) -> None:
         """Wait until the election ends, by a signal or by failing, or something else fails."""
@@ -180,15 +178,9 @@ class _Replica:
             if isinstance(result, Exception):
                 raise result
 
-    def _lock_session(self) -> PostgresLockSession:
+    def _lock_session(self) -> Session:
         settings = self._settings
-        return PostgresLockSession(
-            settings.conninfo,
-            scope=settings.scope,
-            name=settings.name,
-            settings=settings.election,
-            clock=self._clock,
-        )
+        return settings.database.lock_session(name=settings.name, settings=settings.election, clock=self._clock)
 
     def _front_end_document(self, number: int) -> Mapping[str, object]:
         settings = self._settings
@@ -206,8 +198,8 @@ class _Replica:
 
     def _health(
         self,
-        participant: Participant[PostgresLockSession],
-        election: Election[PostgresLockSession],
+        participant: Participant[Session],
+        election: Election[Session],
         link: LinkServer,
         pulse: LoopPulse,
     ) -> HealthListener:

@@ -123,7 +123,7 @@ class Participant(Generic[SessionT]):
         identity = await session.database_identity()
         self.reign = Reign(
             name=self.name,
-            database=f"postgres:{identity.system_identifier}:{identity.timeline}",
+            database=str(identity),
             request_log=self._log,
             index=self._index,
             follower=self.follower,

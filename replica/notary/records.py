@@ -36,7 +36,7 @@ StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
 class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
     """Opens an activation. The layout never changes.
 
-    `database` names the database cluster that granted the epoch: `postgres:<system identifier>:<timeline>`.
+    `database` names the database cluster that granted the epoch: `<kind>:<system identifier>:<timeline>`.
     """
 
     epoch: Epoch

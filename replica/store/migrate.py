@@ -1,4 +1,4 @@
-"""Brings the participant database to this release's schema: numbered SQL files, each applied once, under a lock.
+"""Brings a Postgres database to this release's schema: numbered SQL files, each applied once, under a lock.
 
 Migrations only add, so that the releases before can go on with a newer schema while replicas are replaced one by one.
 The first line of each says so: `-- usable from version N` is the oldest version a release must know to use the schema.
@@ -6,14 +6,10 @@ The first line of each says so: `-- usable from version N` is the oldest version
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from importlib.resources import files
-
-import msgspec
 import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.store.schema import Migration, check_not_newer, read_migrations
 
 LOCK_WAIT_S = 30
 CONNECT_MAX_S = 5
@@ -27,20 +23,9 @@ CREATE TABLE schema_version (
 """
 
 
-class Migration(msgspec.Struct, frozen=True, order=True):
-    """One file of migrations/postgres."""
-
-    version: int
-    name: str
-    usable_from: int
-    text: bytes
-
-
-@cache
 def migrations() -> tuple[Migration, ...]:
     """Every migration of this release, oldest first."""
-    folder = files("replica.store").joinpath("migrations/postgres")
-    return tuple(sorted(_read(item.name, item.read_bytes()) for item in folder.iterdir() if item.name.endswith(".sql")))
+    return read_migrations("postgres")
 
 
 def newest_version() -> int:
@@ -72,11 +57,7 @@ async def _apply_missing(connection: psycopg.AsyncConnection[tuple[object, ...]]
     version, usable_from = await _one(
         connection, b"SELECT coalesce(max(version), 0), coalesce(max(usable_from), 0) FROM schema_version"
     )
-    if usable_from > newest_version():
-        raise StoreMismatch(
-            f"the database's schema is version {version}, for releases that know version {usable_from} or newer;"
-            f" this one knows {newest_version()}"
-        )
+    check_not_newer(version, usable_from, newest_version())
     missing = [migration for migration in migrations() if migration.version > version]
     for migration in missing:
         await connection.execute(migration.text)
@@ -90,10 +71,3 @@ async def _apply_missing(connection: psycopg.AsyncConnection[tuple[object, ...]]
 async def _one(connection: psycopg.AsyncConnection[tuple[object, ...]], query: bytes) -> tuple[int, ...]:
     row = await (await connection.execute(query)).fetchone()
     return tuple(value for value in row or () if isinstance(value, int))
-
-
-def _read(name: str, text: bytes) -> Migration:
-    usable_from = re.match(rb"-- usable from version (\d+)\n", text)
-    if usable_from is None:
-        raise ValueError(f"{name} does not say which releases can use the schema")
-    return Migration(int(name[:4]), name, int(usable_from[1]), text)

@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
-from importlib.resources import files
 from typing import Any, Protocol
 
-import msgspec
 import psycopg
 from psycopg import errors
 
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
-from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Published
+from replica.store.in_flight import InFlight, Known
+from replica.store.interface import NOTARISED, Admission, Command, Completion, Published
 from replica.store.migrate import newest_version
+from replica.store.schema import check_version, read_statement
 
 Connection = psycopg.AsyncConnection[Any]
 _PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
@@ -37,31 +37,19 @@ class StatementSession(Protocol):
 @cache
 def named_statement(name: str) -> bytes:
     """The text of one of the SQL files, by name; the server's activity and statistics views show the name."""
-    lines = files("replica.store").joinpath(f"sql/postgres/{name}.sql").read_text().splitlines()
-    return "\n".join([f"/* notary.{name} */", *(line for line in lines if not line.startswith("--"))]).encode()
-
-
-class _Known(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a command: its transaction, and where that was notarised; None while it is in flight."""
-
-    tx_id: bytes
-    content_digest: bytes
-    notarised_offset: int | None = None
-    submission_id: str = ""
-    admission: int = 0  # the number of the admission that it is in flight by
+    return read_statement("postgres", name).encode()
 
 
 class PostgresStore:
     """See ParticipantStore.
 
-    Commands in flight are known in memory as well as in the database: an activation begins with none, and from then on
-    each of them comes and goes through this object. The rows are there for the next activation. Memory is read and
-    changed in turn with the database, while the statement is ours: admissions and publications are made side by side.
+    Commands in flight are known in memory as well as in the database. Memory is read and changed in turn with the
+    database, while the statement is ours: admissions and publications are made side by side.
     """
 
     def __init__(self, session: StatementSession) -> None:
         self._session = session
-        self._in_flight: dict[bytes, _Known] = {}
+        self._in_flight = InFlight()
         self._in_flight_by: Counter[int] = Counter()  # how many commands each admission still has
         self._admission = 0  # the newest number
         self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
@@ -75,12 +63,7 @@ class PostgresStore:
         if not rows:
             raise StoreMismatch("the database has lost its participant row; restore it from a backup")
         bound, version, usable_from = rows[0]
-        ours = newest_version()
-        if version < ours or usable_from > ours:
-            raise StoreMismatch(
-                f"the database's schema is version {version}, usable from {usable_from}; this release knows {ours}:"
-                " run `notary store migrate`, or a newer release"
-            )
+        check_version(version, usable_from, newest_version())
         if bound != topic_id:
             raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
 
@@ -113,20 +96,10 @@ class PostgresStore:
         if self._over_until is None:
             raise InvariantBroken("commands of earlier activations are not known to be settled")
         async with self._statement("admit") as connection:
-            fresh: dict[bytes, Command] = {}
-            for command in commands:
-                if command.change_id not in self._in_flight:
-                    fresh.setdefault(command.change_id, command)
+            fresh = self._in_flight.fresh(commands)
             accepted = await self._add(connection, fresh, accepted_since_us)
             self._note_admitted(fresh.values())
-            if len(fresh) == len(commands):  # nearly always
-                return [_FRESH] * len(commands)
-            return [
-                _FRESH
-                if fresh.pop(command.change_id, None)  # only the first one of this call
-                else _compare(command, accepted.get(command.change_id) or self._in_flight[command.change_id])
-                for command in commands
-            ]
+            return self._in_flight.outcomes(commands, fresh, accepted)
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
@@ -136,33 +109,32 @@ class PostgresStore:
             "position": encode_position(position),
         }
         async with self._statement("publish") as connection:
-            landing = self._landing(completions)
+            landing = self._in_flight.landing(completions)
             left = self._in_flight_by - Counter(known.admission for known in landing.values())
             over = {known.admission for known in landing.values()} - left.keys()
             values |= {"over": int8s(list(over)), "over_until": self._over_until or 0}
             rows = await _rows(connection, "publish", values, prepare=True)
             if not rows:
                 raise InvariantBroken(f"completions are published to offset {position.offset} or past it already")
-            for change_id in landing:
-                del self._in_flight[change_id]
+            self._in_flight.remove(landing)
             self._in_flight_by = left
         return int(rows[0][0])
 
     async def _add(
         self, connection: Connection, fresh: dict[bytes, Command], accepted_since_us: int
-    ) -> dict[bytes, _Known]:
+    ) -> dict[bytes, Known]:
         """Record what is fresh; what turns out to be accepted already is taken out of it and returned.
 
         One round trip, two if something was accepted already: then the first one records nothing.
         """
-        accepted: dict[bytes, _Known] = {}
+        accepted: dict[bytes, Known] = {}
         while fresh:
             number = {"number": self._admission + 1, "accepted_since_us": accepted_since_us}
             rows = await _rows(connection, "admit", _columns_of_commands(fresh.values()) | number, prepare=True)
             if not rows:
                 break
             for change_id, *known in rows:
-                accepted[change_id] = _Known(*known)
+                accepted[change_id] = Known(*known)
                 del fresh[change_id]
         return accepted
 
@@ -171,19 +143,7 @@ class PostgresStore:
             return
         self._admission += 1
         self._in_flight_by[self._admission] = len(commands)
-        for command in commands:
-            self._in_flight[command.change_id] = _Known(
-                command.tx_id, command.content_digest, None, command.submission_id, self._admission
-            )
-
-    def _landing(self, completions: Iterable[Completion]) -> dict[bytes, _Known]:
-        """The commands in flight that these completions settle."""
-        landing = {}
-        for completion in completions:
-            known = self._in_flight.get(completion.change_id)
-            if known is not None and known.submission_id == completion.submission_id:
-                landing[completion.change_id] = known
-        return landing
+        self._in_flight.add(commands, self._admission)
 
     @asynccontextmanager
     async def _statement(self, name: str) -> AsyncIterator[Connection]:
@@ -193,9 +153,6 @@ class PostgresStore:
                 yield connection
         except psycopg.Error as error:
             raise _translate(name, error) from error
-
-
-_FRESH = Admission(Admitted.FRESH)
 
 
 async def _rows(
@@ -236,14 +193,6 @@ def _columns_of_completions(completions: Sequence[Completion]) -> dict[str, obje
         "details": byteas([c.detail for c in completions]),
         "accepting": bools([accepting.get(c.change_id) == at for at, c in enumerate(completions)]),
     }
-
-
-def _compare(command: Command, known: _Known) -> Admission:
-    if (known.tx_id, known.content_digest) != (command.tx_id, command.content_digest):
-        return Admission(Admitted.REUSED)
-    if known.notarised_offset is None:
-        return Admission(Admitted.IN_FLIGHT)
-    return Admission(Admitted.ACCEPTED, known.notarised_offset)
 
 
 def _translate(name: str, error: psycopg.Error) -> NotaryError:

@@ -23,8 +23,9 @@ from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailab
 from replica.store import migrate as migrations
 from replica.store.interface import NOTARISED, Command, Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase
-from replica.store.migrate import Migration, migrate
+from replica.store.migrate import migrate
 from replica.store.postgres import PostgresStore
+from replica.store.schema import Migration
 from replica.store.status import read_status
 from tests.integration.conftest import MakeDatabase
 from tests.unit.store_contract import (

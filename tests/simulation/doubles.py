@@ -112,7 +112,7 @@ class DatabaseServer(MemoryLockServer):
         self.tables = tables
         self.too_early: list[str] = []  # replicas that took the lock before its grace period was over
         self._grace_s = 0.97 * election.grace_s  # clocks run at slightly different rates
-        self.identity = DatabaseIdentity("simulated", timeline)
+        self.identity = DatabaseIdentity("postgres", "simulated", timeline)
         self.processes: dict[int, Process | None] = {}
         self._skies = skies
         self._story = story

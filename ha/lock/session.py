@@ -1,0 +1,176 @@
+"""What the lock sessions on real databases have in common: turns, deadlines, heartbeats and closing.
+
+A kind of database adds how to connect, what to check, its questions about the lock, and which errors leave the outcome
+unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Generic, Protocol, TypeVar
+
+from ha.clock import Clock
+from ha.election.settings import ElectionSettings
+from ha.errors import HaError, InvariantBroken, LockLost, LockUnavailable, ReadOnlyServer
+from ha.lock.interface import NEVER_S
+
+OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
+
+
+class Connection(Protocol):
+    """One connection to the database, as far as the session minds."""
+
+    answers: int
+    """Answers of the server on this connection, errors not counted."""
+
+    def settled(self) -> bool:
+        """No statement and no transaction is open, and the connection works."""
+
+    def hang_up(self) -> None:
+        """End the connection at once although a task may be waiting for an answer on it; that task is told."""
+
+    def finish(self) -> None:
+        """End the connection at once; nobody is waiting on it. May be repeated."""
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+
+
+class DatabaseSession(ABC, Generic[ConnectionT]):
+    """See LockSession. One object is one session: open it once, make another when it is closed."""
+
+    def __init__(self, *, name: str, settings: ElectionSettings, clock: Clock) -> None:
+        self._name = name
+        self._settings = settings
+        self._clock = clock
+        self._connection: ConnectionT | None = None
+        self._turn = asyncio.Lock()  # asyncio's is first come, first served
+        self._closed = asyncio.Event()
+        self._answered_at_s = NEVER_S
+        self._skew_s = 0.0
+
+    @abstractmethod
+    async def _connect(self) -> ConnectionT:
+        """A new connection. Raises LockUnavailable when there is none to be had."""
+
+    @abstractmethod
+    async def _check(self) -> None:
+        """Everything that `LockSession.open` promises about the connection."""
+
+    @abstractmethod
+    def _is_unknown(self, error: BaseException) -> bool:
+        """Whether the outcome of the statement that raised this is unknown, or the connection broken."""
+
+    @property
+    def name(self) -> str:
+        """See LockSession."""
+        return self._name
+
+    @property
+    def answered_at_s(self) -> float:
+        """See LockSession."""
+        return self._answered_at_s
+
+    @property
+    def closed(self) -> bool:
+        """See LockSession."""
+        return self._closed.is_set()
+
+    @property
+    def clock_skew_s(self) -> float:
+        """See LockSession."""
+        return self._skew_s
+
+    async def open(self) -> None:
+        """See LockSession."""
+        if self._connection is not None:
+            raise InvariantBroken("a lock session is opened once")
+        try:
+            async with asyncio.timeout(OPEN_MAX_S):
+                self._connection = await self._connect()
+                if self.closed:
+                    self._connection.finish()
+                    raise LockLost("the session was closed while it was being opened")
+                await self._check()
+        except BaseException as error:
+            self._shut()
+            if isinstance(error, TimeoutError | LockLost) and not isinstance(error, ReadOnlyServer):
+                raise LockUnavailable(f"no session was opened: {error}") from error
+            raise
+
+    async def close(self) -> None:
+        """See LockSession."""
+        self._shut()
+
+    async def wait_closed(self) -> None:
+        """See LockSession."""
+        await self._closed.wait()
+
+    @asynccontextmanager
+    async def statement(self, name: str) -> AsyncIterator[ConnectionT]:
+        """See WriteSession."""
+        async with self._turn:
+            if self._connection is None or self.closed:
+                raise LockLost(f"{name}: the session is closed")
+            connection = self._connection
+            sent_at_s, answers_before = self._clock.boottime_s(), connection.answers
+            try:
+                async with asyncio.timeout(self._settings.answer_max_s):
+                    yield connection
+            except BaseException as error:
+                self._judge(name, connection, error)
+                raise
+            else:
+                if not connection.settled():
+                    raise self._lose(f"{name}: a statement or transaction was left open")
+                if connection.answers > answers_before:
+                    self._answered_at_s = max(self._answered_at_s, sent_at_s)
+            finally:
+                if self.closed:
+                    connection.finish()
+
+    def _judge(self, name: str, connection: ConnectionT, error: BaseException) -> None:
+        """After an error in a statement: return if it was a definite answer or our own, else close, raise LockLost."""
+        broken = isinstance(error, TimeoutError) or self._is_unknown(error) or not connection.settled()
+        if not broken:
+            return
+        if isinstance(error, HaError) or not isinstance(error, Exception):
+            self._shut()  # our own verdict, or a cancelled task: its exception stays what it is
+            return
+        raise self._lose(f"{name}: {str(error).strip() or type(error).__name__}") from error
+
+    def _note_clock(self, before_us: int, database_us: int, after_us: int) -> None:
+        """Compare clocks: ours before a question and after its answer, the database's in between."""
+        self._skew_s = clock_skew_s(before_us, database_us, after_us)
+
+    def _refuse_read_only(self, read_only: bool) -> None:
+        if read_only:
+            self._shut()
+            raise ReadOnlyServer("the session is read-only")
+
+    def _lose(self, reason: str) -> LockLost:
+        self._shut()
+        return LockLost(reason)
+
+    def _shut(self) -> None:
+        """Close, now if nobody waits on the connection, else as soon as that task has left (see `statement`)."""
+        self._closed.set()
+        if self._connection is None:
+            return
+        if self._turn.locked():
+            self._connection.hang_up()
+        else:
+            self._connection.finish()
+
+
+def clock_skew_s(before_us: int, database_us: int, after_us: int) -> float:
+    """Seconds that our clock is certainly ahead of the database's (behind, if negative), whatever the way there took.
+
+    Wall clocks in microseconds: ours before the question was sent and after it was answered, the database's between.
+    """
+    offset_us = (before_us + after_us) / 2 - database_us
+    certain_us = max(0.0, abs(offset_us) - abs(after_us - before_us) / 2)
+    return (certain_us if offset_us > 0 else -certain_us) / 1e6

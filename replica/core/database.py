@@ -1,0 +1,110 @@
+"""The shared database of a participant, whichever kind it is: one class per kind ties its lock session to its store.
+
+The connection string says which kind: one that begins with `oracle://` is Oracle's, any other is libpq's: Postgres.
+Drivers are imported when they are used: a participant needs only that of its own database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from ha.lock.ids import Counter, lock_id
+from ha.lock.interface import WriteSession
+
+if TYPE_CHECKING:
+    from ha.clock import Clock
+    from ha.election.settings import ElectionSettings
+    from replica.store.export import Export
+    from replica.store.interface import ParticipantStore
+    from replica.store.status import StoreStatus
+
+Session: TypeAlias = WriteSession[Any]
+HIDDEN = "***"
+
+
+class Database(Protocol):
+    """One participant's database. Only sessions from `lock_session` write to it, but for `migrate`."""
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string with its password left out."""
+
+    def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
+        """A lock session that is not open yet; `name` is the replica's."""
+
+    def make_store(self, session: Session) -> ParticipantStore:
+        """The store that writes through a session of this database's."""
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date, guarded by a lock; the names of what was applied.
+
+        Raises StoreUnavailable and StoreMismatch.
+        """
+
+    async def status(self) -> StoreStatus:
+        """The participant's shared state. Raises StoreUnavailable and StoreMismatch."""
+
+    def export(self) -> AbstractContextManager[Export]:
+        """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
+
+    def roles(self) -> str:
+        """SQL that gives replicas and readers their rights."""
+
+
+def participant_database(conninfo: str, scope: str) -> Database:
+    """The database that a connection string, password included, leads to. Raises ConfigError."""
+    return PostgresDatabase(conninfo, scope)
+
+
+def with_password(conninfo: str, password: str) -> str:
+    """The connection string with a password put in."""
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(conninfo, password=password)
+
+
+class PostgresDatabase:
+    """See Database. `scope` is the database's name as the server reports it."""
+
+    def __init__(self, conninfo: str, scope: str) -> None:
+        self._conninfo = conninfo
+        self._scope = scope
+
+    @property
+    def conninfo(self) -> str:
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+        given: Mapping[str, object] = conninfo_to_dict(self._conninfo)
+        return make_conninfo(self._conninfo, password=HIDDEN) if "password" in given else self._conninfo
+
+    def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
+        from ha.lock.postgres import PostgresLockSession
+
+        return PostgresLockSession(self._conninfo, scope=self._scope, name=name, settings=settings, clock=clock)
+
+    def make_store(self, session: Session) -> ParticipantStore:
+        from replica.store.postgres import PostgresStore
+
+        return PostgresStore(session)
+
+    async def migrate(self) -> list[str]:
+        from replica.store.migrate import migrate
+
+        return await migrate(self._conninfo, lock_id(self._scope, Counter.NODE_MIGRATIONS))
+
+    async def status(self) -> StoreStatus:
+        from replica.store.status import read_status
+
+        return await read_status(self._conninfo)
+
+    def export(self) -> AbstractContextManager[Export]:
+        from replica.store.export import export_completions
+
+        return export_completions(self._conninfo)
+
+    def roles(self) -> str:
+        from replica.store.schema import read_statement
+
+        return read_statement("postgres", "roles")

@@ -1,0 +1,83 @@
+"""What the active knows of the commands it has in flight. Pure: asked before a statement, told after it.
+
+An activation begins with none, and from then on each command comes and goes through the store, because nobody else
+writes. The rows in the database are there for the next activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from replica.store.interface import Admission, Admitted, Command, Completion
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a command: its transaction, and where that was notarised; None while it is in flight."""
+
+    tx_id: bytes
+    content_digest: bytes
+    notarised_offset: int | None = None
+    submission_id: str = ""
+    admission: int = 0  # the number of the admission that it is in flight by
+
+
+class InFlight:
+    """The commands in flight, by change id."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Known] = {}
+
+    def fresh(self, commands: Iterable[Command]) -> dict[bytes, Command]:
+        """The commands that are not in flight, the first of each change id."""
+        fresh: dict[bytes, Command] = {}
+        for command in commands:
+            if command.change_id not in self._known:
+                fresh.setdefault(command.change_id, command)
+        return fresh
+
+    def add(self, commands: Collection[Command], admission: int = 0) -> None:
+        """They were recorded as pending."""
+        for command in commands:
+            self._known[command.change_id] = Known(
+                command.tx_id, command.content_digest, None, command.submission_id, admission
+            )
+
+    def outcomes(
+        self, commands: Sequence[Command], fresh: dict[bytes, Command], accepted: Mapping[bytes, Known]
+    ) -> list[Admission]:
+        """What deduplication says of each: `fresh` were recorded just now (it is used up), `accepted` were before."""
+        if len(fresh) == len(commands):  # nearly always
+            return [_FRESH] * len(commands)
+        return [
+            _FRESH
+            if fresh.pop(command.change_id, None)  # only the first one of this call
+            else _compare(command, accepted.get(command.change_id) or self._known[command.change_id])
+            for command in commands
+        ]
+
+    def landing(self, completions: Iterable[Completion]) -> dict[bytes, Known]:
+        """The commands in flight that these completions settle."""
+        landing = {}
+        for completion in completions:
+            known = self._known.get(completion.change_id)
+            if known is not None and known.submission_id == completion.submission_id:
+                landing[completion.change_id] = known
+        return landing
+
+    def remove(self, change_ids: Iterable[bytes]) -> None:
+        """Their completions are published."""
+        for change_id in change_ids:
+            del self._known[change_id]
+
+
+_FRESH = Admission(Admitted.FRESH)
+
+
+def _compare(command: Command, known: Known) -> Admission:
+    if (known.tx_id, known.content_digest) != (command.tx_id, command.content_digest):
+        return Admission(Admitted.REUSED)
+    if known.notarised_offset is None:
+        return Admission(Admitted.IN_FLIGHT)
+    return Admission(Admitted.ACCEPTED, known.notarised_offset)
