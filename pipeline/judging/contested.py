@@ -1,0 +1,63 @@
+"""Which requests get nothing: the one part of judging that goes through the log in order, for the few it concerns.
+
+"The first to name a state has it" is wrong. A request is all or nothing: when it is refused for one state, its others
+stay free for the next. `A{x} B{x,y} C{y}`: B loses x to A, so y is C's, not B's.
+
+A key is contested if one request wants to consume it and another, of another id or content, names it. All requests that
+name a contested key are decided in log order by their contested keys alone: nobody else ever asks for their other keys.
+Whoever comes second to a key that is taken is dropped, whatever the reason: conflict, a reused id, or a repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pipeline.judging.claims import CLOSED, CONSUMES
+from pipeline.judging.columns import Array
+from replica.notary.errors import InvariantBroken
+
+
+def contested(claims: Array) -> Array:
+    """The claims, of some that are in order, whose key is contested; claims outside their window are passed over."""
+    claims = claims[claims["role"] & CLOSED == 0]
+    group, starts = groups(claims["key"])
+    if not len(starts):
+        return claims
+    rivals = claims["stands"] != claims["stands"].take(starts)[group]
+    consumed = claims["role"] & CONSUMES != 0
+    is_contested = np.logical_or.reduceat(rivals, starts) & np.logical_or.reduceat(consumed, starts)
+    return claims[is_contested[group]]
+
+
+def groups(keys: Array) -> tuple[Array, Array]:
+    """For keys in order: the number of each one's group of equals, and where each group starts."""
+    if not len(keys):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    begins = np.concatenate(([True], keys[1:] != keys[:-1]))
+    return np.cumsum(begins) - 1, np.flatnonzero(begins)
+
+
+class Resolver:
+    """Decides contested claims, given in log order and with each record's claims together.
+
+    Holds the contested keys that are taken: memory for contested keys, not for the log.
+    """
+
+    def __init__(self) -> None:
+        self._taken: set[bytes] = set()
+        self._last = -1
+
+    def dropped(self, records: Iterable[tuple[int, list[tuple[bytes, bool]]]]) -> list[int]:
+        """The offsets, of records (offset, [(key, whether it would be consumed)]), that get nothing."""
+        dropped = []
+        for offset, claims in records:
+            if offset <= self._last:
+                raise InvariantBroken(f"contested records out of order: {offset} after {self._last}")
+            self._last = offset
+            if any(key in self._taken for key, _ in claims):
+                dropped.append(offset)
+            else:
+                self._taken.update(key for key, consumes in claims if consumes)
+        return dropped

@@ -1,0 +1,240 @@
+"""The void rule across slices: what `replica.notary.reading` says of each record, found without reading in order.
+
+A slice cannot know what is in force at its start. So each is surveyed by itself: which activation ids its records carry
+between one barrier and the next, with which sequence numbers and up to which stamp. From the surveys, a few hundred
+bytes for each slice, the plan follows: what is in force where, which sequence numbers were met before, and the highest
+stamp before. Then each slice tells by itself what counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+
+import msgspec
+import numpy as np
+
+from pipeline.judging.columns import REQUEST, SETTLEMENT, Array, Columns
+from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
+from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.position import BEGIN, POSITION_VERSION, Position, begin
+from replica.notary.reading import VoidReason, read_records
+from replica.notary.records import ACTIVATION_ID_BYTES, FORMAT, BarrierRecord, encode_record, record_digest
+from replica.notary.rules import RULES_VERSION
+
+_first_offset = attrgetter("first_offset")
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Records of one activation between two barriers (or a slice's ends); `stamp_us` is the highest of its requests.
+
+    A sequence number that the run has twice is counted once, as its first record.
+    """
+
+    activation_id: bytes
+    sequences: Ranges
+    stamp_us: int
+
+
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """From a slice's start or from a barrier, in force or void, up to the next one."""
+
+    first_offset: int
+    barrier: bytes  # the barrier record that it begins with, b"" if it begins with a slice
+    runs: tuple[Run, ...]
+
+
+class Survey(msgspec.Struct, frozen=True, array_like=True):
+    """All that the plan needs of one slice of the log; `last_digest` is the SHA-256 of its last record."""
+
+    first_offset: int
+    record_count: int
+    last_digest: bytes
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the slice."""
+        return self.first_offset + self.record_count
+
+
+class Rule(msgspec.Struct, frozen=True, array_like=True):
+    """What holds from one offset up to the next rule's: the activation in force, what is a repeat, the stamp so far.
+
+    `activation_id` is empty before the first barrier: then nothing counts. `stamp_us` is exact at the rule's start.
+    """
+
+    first_offset: int
+    activation_id: bytes
+    repeats: Ranges
+    stamp_us: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """The void rule, ready to be applied to any slice that was surveyed, and the position behind them all."""
+
+    position: Position
+    rules: list[Rule]  # ascending by offset
+    barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # those that came into force
+
+    def rules_of(self, columns: Columns) -> list[Rule]:
+        """The rules of one slice."""
+        end_offset = columns.first_offset + len(columns)
+        start = bisect_left(self.rules, columns.first_offset, key=_first_offset)
+        return self.rules[start : bisect_left(self.rules, end_offset, lo=start, key=_first_offset)]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What counts in a slice: rows of requests (indexes into `Columns.rows`), and the time each is judged at."""
+
+    requests: Array
+    judged_us: Array
+    settlements: Array  # rows
+    settled_us: Array  # the highest stamp before each
+
+
+def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
+    """Survey a slice; it has at least one record.
+
+    A slice that turns out to repeat sequence numbers of earlier ones is surveyed again with the `rules` of the plan so
+    far: the sequence numbers come out as before, but the highest stamps without the repeats, which do not count.
+    """
+    known = {rule.first_offset: rule for rule in rules}
+    starts = [(0, b"")] if not columns.barriers or columns.barriers[0][0] != columns.first_offset else []
+    starts += [(offset - columns.first_offset, encode_record(record)) for offset, record in columns.barriers]
+    ends = [start for start, _ in starts[1:]] + [len(columns)]
+    stretches = []
+    for (start, barrier), end in zip(starts, ends, strict=True):
+        offset = columns.first_offset + start
+        stretches.append(Stretch(offset, barrier, _runs(columns, start, end, known.get(offset))))
+    last = columns.value(len(columns) - 1)
+    return Survey(columns.first_offset, len(columns), record_digest(last), tuple(stretches))
+
+
+def make_plan(topic_id: str, surveys: Iterable[Survey]) -> tuple[Plan, list[int]]:
+    """The plan for a log that begins at offset 0, and the first offsets of slices to survey again (see `survey`).
+
+    Raises InvariantBroken on a gap, and FormatUnknown for a barrier in force that this release does not know.
+    """
+    making = _Making()
+    position = begin(topic_id)
+    for found in sorted(surveys, key=_first_offset):
+        if found.first_offset != position.offset + 1:
+            raise InvariantBroken(f"the log goes from offset {position.offset} to {found.first_offset}")
+        making.slice(found)
+        position = msgspec.structs.replace(position, offset=found.end_offset - 1, digest=found.last_digest)
+    in_force, in_force_at = making.barriers[-1][::-1] if making.barriers else (None, BEGIN)
+    position = msgspec.structs.replace(
+        position, barrier=in_force, barrier_offset=in_force_at, stamp_us=making.stamp_us, seen=making.seen
+    )
+    return Plan(position, making.rules, making.barriers), making.again
+
+
+def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
+    """What counts in a slice, by the rules of the plan for it."""
+    counts = np.zeros(len(columns), np.bool_)
+    highest = np.zeros(len(columns), np.int64)
+    ends = [rule.first_offset - columns.first_offset for rule in rules[1:]] + [len(columns)]
+    for rule, end in zip(rules, ends, strict=True):
+        start = rule.first_offset - columns.first_offset
+        rows = _first_of_sequence(columns, start, end, rule.activation_id)
+        counts[rows[~within(columns.sequence[rows], rule.repeats)]] = True
+        stamps = np.where(counts[start:end], columns.stamp_us[start:end], 0)
+        highest[start:end] = np.maximum(np.maximum.accumulate(stamps), rule.stamp_us)
+    requests = np.flatnonzero(counts[columns.rows])
+    settlements = np.flatnonzero(counts & (columns.kind == SETTLEMENT))
+    return Counted(requests, highest[columns.rows[requests]], settlements, highest[settlements])
+
+
+def void_reasons(
+    columns: Columns, found: Counted, barriers: Sequence[tuple[int, BarrierRecord]]
+) -> Iterator[tuple[int, VoidReason]]:
+    """Each void record of a slice, by offset, as the notary's own function has it; `barriers`: those in force."""
+    counts = np.zeros(len(columns), np.bool_)
+    counts[columns.rows[found.requests]] = True
+    counts[found.settlements] = True
+    for row in np.flatnonzero(~counts).tolist():
+        offset = columns.first_offset + row
+        number = bisect_right(barriers, offset, key=itemgetter(0))
+        at, barrier = barriers[number - 1] if number else (BEGIN, None)
+        if at == offset:
+            continue
+        before = Position(POSITION_VERSION, "", offset - 1, b"", barrier, at)
+        reading = read_records(before, [(offset, columns.value(row))])
+        if reading.voids:
+            yield offset, reading.voids[0].reason
+        elif reading.counted:  # all is well with it but its number
+            yield offset, VoidReason.REPEAT
+
+
+class _Making:
+    """Walks through the surveys in log order."""
+
+    def __init__(self) -> None:
+        self.rules: list[Rule] = []
+        self.barriers: list[tuple[int, BarrierRecord]] = []
+        self.stamp_us = 0
+        self.seen: Ranges = ()
+        self.again: list[int] = []
+
+    def slice(self, found: Survey) -> None:
+        repeating = False
+        for stretch in found.stretches:
+            if stretch.barrier:
+                self._barrier(stretch.first_offset, stretch.barrier)
+            activation_id = self.barriers[-1][1].activation_id if self.barriers else b""
+            repeats: Ranges = ()
+            stamp_us = self.stamp_us
+            for run in stretch.runs:
+                if activation_id and run.activation_id == activation_id:
+                    repeats = common(self.seen, run.sequences)
+                    self.seen = union(self.seen, run.sequences)
+                    self.stamp_us = max(self.stamp_us, run.stamp_us)
+            repeating = repeating or bool(repeats)
+            self.rules.append(Rule(stretch.first_offset, activation_id, repeats, stamp_us))
+        if repeating:
+            self.again.append(found.first_offset)
+
+    def _barrier(self, offset: int, value: bytes) -> None:
+        record = msgspec.msgpack.decode(value, type=BarrierRecord)
+        if self.barriers and record.epoch <= self.barriers[-1][1].epoch:
+            return
+        if record.record_format != FORMAT or record.rules_version != RULES_VERSION:
+            raise FormatUnknown(
+                f"epoch {record.epoch} writes record format {record.record_format} under rules {record.rules_version},"
+                " which this release's pipeline does not know"
+            )
+        self.barriers.append((offset, record))
+        self.seen = ()
+
+
+def _runs(columns: Columns, start: int, end: int, rule: Rule | None) -> tuple[Run, ...]:
+    kinds = columns.kind[start:end]
+    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT)
+    runs = []
+    for name in np.unique(columns.activation[start:end][sequenced]).tolist():
+        activation_id = name.ljust(ACTIVATION_ID_BYTES, b"\0")  # numpy drops the zeros at the end
+        rows = _first_of_sequence(columns, start, end, activation_id)
+        numbers = columns.sequence[rows]
+        if rule is not None and rule.activation_id == activation_id:
+            rows = rows[~within(numbers, rule.repeats)]
+        stamp_us = int(columns.stamp_us[rows].max(initial=0))
+        runs.append(Run(activation_id, of_numbers(np.sort(numbers)), stamp_us))
+    return tuple(runs)
+
+
+def _first_of_sequence(columns: Columns, start: int, end: int, activation_id: bytes) -> Array:
+    """Rows between `start` and `end` that are the first of their sequence number in an activation."""
+    if not activation_id:
+        return np.zeros(0, np.int64)
+    kinds = columns.kind[start:end]
+    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT)
+    rows = start + np.flatnonzero(sequenced & (columns.activation[start:end] == activation_id))
+    numbers = columns.sequence[rows]
+    if np.all(numbers[1:] > numbers[:-1]):  # as nearly always
+        return rows
+    return rows[np.sort(np.unique(numbers, return_index=True)[1])]

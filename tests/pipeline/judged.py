@@ -1,0 +1,129 @@
+"""A log judged twice: by a replica's own code in order, and by the pipeline's functions in slices, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.judging.claims import CONSUMES, borders_between, claims_of, joined, packs, sample_keys, unpack
+from pipeline.judging.columns import Array, decode
+from pipeline.judging.contested import Resolver, contested
+from pipeline.judging.entries import (
+    CONFLICT,
+    DUPLICATE,
+    EXCEPTION,
+    REUSED,
+    WINDOW,
+    entries,
+    exceptions,
+    key_values,
+    verdicts,
+)
+from pipeline.judging.plan import counted, make_plan, survey, void_reasons
+from replica.core.apply import Applier
+from replica.index.memory import MemoryIndex
+from replica.notary.position import Position
+from replica.notary.reading import CountedRequest
+from replica.notary.rules import Outcome
+
+TOPIC = "topic-1"
+OUTCOMES = {
+    DUPLICATE: Outcome.NOTARISED,
+    REUSED: Outcome.TX_ID_REUSED,
+    CONFLICT: Outcome.CONFLICT,
+    WINDOW: Outcome.TIME_WINDOW_CLOSED,
+}
+
+
+@dataclass(slots=True)
+class Judged:
+    """What a log amounts to."""
+
+    index: list[tuple[bytes, bytes]] = field(default_factory=list)  # in key order
+    position: Position | None = None
+    verdicts: dict[int, tuple[Outcome, int | None]] = field(default_factory=dict)  # of counting requests
+    judged_us: dict[int, int] = field(default_factory=dict)  # of all that counts
+    voids: list[tuple[int, str]] = field(default_factory=list)
+
+
+def by_replica(values: Sequence[bytes], cuts: Sequence[int] = ()) -> Judged:
+    """By the code that a live replica applies the log with, in runs that end at the cuts."""
+    judged, applier = Judged(), Applier(MemoryIndex(), TOPIC)
+    for start, end in _runs(len(values), cuts):
+        applied = applier.apply(list(enumerate(values))[start:end])
+        judged.voids += [(void.offset, void.reason.value) for void in applied.reading.voids]
+        for entry, verdict in applied.decided():
+            judged.judged_us[entry.offset] = entry.judged_us
+            if isinstance(entry, CountedRequest) and verdict is not None:
+                judged.verdicts[entry.offset] = verdict.outcome, verdict.notarised_offset
+    judged.index, judged.position = list(applier.index.entries()), applier.position
+    return judged
+
+
+def in_slices(
+    values: Sequence[bytes],
+    cuts: Sequence[int] = (),
+    buckets: int = 4,
+    resolve: Callable[[Array], list[int]] | None = None,
+) -> Judged:
+    """By the pipeline's functions, with the log cut into slices and the keys into ranges."""
+    judged = Judged()
+    slices = [decode(start, pa.array(values[start:end], pa.binary())) for start, end in _runs(len(values), cuts)]
+    surveys = {columns.first_offset: survey(columns) for columns in slices}
+    plan, again = make_plan(TOPIC, surveys.values())
+    for columns in slices:
+        if columns.first_offset in again:
+            surveys[columns.first_offset] = survey(columns, plan.rules_of(columns))
+    plan, _ = make_plan(TOPIC, surveys.values())
+    borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
+    shuffled: dict[int, list[bytes]] = {}
+    for columns in reversed(slices):  # packs come in any order
+        found = counted(columns, plan.rules_of(columns))
+        judged.voids += [(at, reason.value) for at, reason in void_reasons(columns, found, plan.barriers)]
+        offsets = (columns.first_offset + columns.rows[found.requests]).tolist()
+        judged.verdicts |= {offset: (Outcome.NOTARISED, offset) for offset in offsets}
+        judged.judged_us |= dict(zip(offsets, found.judged_us.tolist(), strict=True))
+        settled = (columns.first_offset + found.settlements).tolist()
+        judged.judged_us |= dict(zip(settled, found.settled_us.tolist(), strict=True))
+        for bucket, pack in packs(claims_of(columns, found, closed=True), borders):
+            shuffled.setdefault(bucket, []).append(pack)
+    ranges = [unpack(shuffled[bucket]) for bucket in sorted(shuffled)]
+    dropped = np.array((resolve or resolve_exactly)(joined([contested(claims) for claims in ranges])), np.int64)
+    against = []
+    for claims in ranges:
+        found_entries = entries(claims, dropped)
+        judged.index += zip(*key_values(found_entries), strict=True)
+        against.append(exceptions(claims, found_entries))
+    for offset, reason, notarised_offset in verdicts(np.concatenate([np.zeros(0, EXCEPTION), *against])).tolist():
+        judged.verdicts[offset] = OUTCOMES[reason], notarised_offset if reason == DUPLICATE else None
+    judged.voids.sort()
+    judged.position = plan.position
+    return judged
+
+
+def resolve_exactly(claims: Array) -> list[int]:
+    """The offsets that get nothing, of contested claims in any order."""
+    ordered = sorted((int(row["offset"]), bytes(row["key"]), bool(row["role"] & CONSUMES)) for row in claims)
+    records = ((at, [(key, takes) for _, key, takes in rows]) for at, rows in groupby(ordered, key=lambda row: row[0]))
+    return Resolver().dropped(records)
+
+
+def resolve_naively(claims: Array) -> list[int]:
+    """The mutant: the first to name a state has it, whatever becomes of its request."""
+    first: dict[bytes, int] = {}
+    dropped = set()
+    for offset, key, takes in sorted((int(r["offset"]), bytes(r["key"]), bool(r["role"] & CONSUMES)) for r in claims):
+        if first.setdefault(key, offset) != offset:
+            dropped.add(offset)
+        elif not takes:
+            del first[key]
+    return sorted(dropped)
+
+
+def _runs(count: int, cuts: Sequence[int]) -> list[tuple[int, int]]:
+    edges = sorted({0, count, *[cut for cut in cuts if cut < count]})
+    return list(pairwise(edges))

@@ -1,0 +1,117 @@
+"""Random request logs, dense with everything that makes judging hard: few ids and states, so that they collide."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from replica.notary.canonical import encode_request
+from replica.notary.records import (
+    BarrierRecord,
+    RequestRecord,
+    SettledCommand,
+    SettlementRecord,
+    encode_record,
+)
+from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
+
+ACTIVATIONS = [bytes([number]) * 16 for number in (0, 1, 2)] + [bytes(15) + b"\1", b"\1" + bytes(15)]
+TX_IDS = [bytes([number]) * 32 for number in range(5)] + [b"\7" * 24 + bytes(8)]
+STATES = [state_ref(tx_id, index) for tx_id in TX_IDS[:4] for index in (0, 1, 256)]
+PARTIES = ["O=Bank A,L=London,C=GB", "O=Bänk,L=Zürich,C=CH", "O=A"]
+TIMES = st.integers(0, 12)
+SEQUENCES = st.one_of(st.integers(0, 6), st.integers(0, 2**63 - 1))
+TEXTS = st.sampled_from(["alice", "x" * 31, "y" * 255, "Ünïcode", "tilde~", "two words"])
+
+
+def barriers() -> st.SearchStrategy[bytes]:
+    """A few epochs and activation ids: some are in force, some void, some repeats."""
+    return st.builds(
+        BarrierRecord,
+        st.integers(1, 5),
+        st.sampled_from(ACTIVATIONS),
+        st.just("r1"),
+        st.just("postgres:1:1"),
+        st.just(1),
+        st.just(1),
+    ).map(encode_record)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> bytes:
+    """A submission, more often than not in conflict with others, outside its window or repeated."""
+    states = draw(st.lists(st.sampled_from(STATES), unique=True, max_size=5))
+    inputs_n = draw(st.integers(0, len(states)))
+    window = draw(st.sampled_from([None, None, None, "from", "until", "both"]))
+    start, length = draw(TIMES), draw(st.integers(1, 6))
+    windows = {
+        None: None,
+        "from": TimeWindow(start, None),
+        "until": TimeWindow(None, start),
+        "both": TimeWindow(start, start + length),
+    }
+    request = make_request(
+        draw(st.sampled_from(TX_IDS)),
+        states[:inputs_n],
+        states[inputs_n:],
+        windows[window],
+        draw(st.sampled_from(PARTIES)),
+    )
+    canonical = encode_request(request)
+    if draw(st.integers(0, 15)) == 0:  # a byte that is wrong makes it another request, or none at all
+        at = draw(st.integers(0, len(canonical) - 1))
+        canonical = canonical[:at] + draw(st.binary(min_size=1, max_size=1)) + canonical[at + 1 :]
+    acting = draw(st.sampled_from([(PARTIES[0],), (PARTIES[1],), (PARTIES[0], PARTIES[2]), tuple("abcdefghijklmnop")]))
+    submission = Submission(canonical, b"k" * 32, b"s" * 64, draw(TEXTS), draw(TEXTS), acting, draw(TEXTS))
+    return encode_record(
+        RequestRecord(draw(st.sampled_from([1, 1, 1, 1, 1, 1, 1, 2])), *draw(_head()), draw(TIMES), submission)
+    )
+
+
+@st.composite
+def settlements(draw: st.DrawFn) -> bytes:
+    """Commands that are given up; only the sequence number matters to the index."""
+    commands = tuple(
+        SettledCommand("alice", f"c{number}", (PARTIES[0],), "s", TX_IDS[0], bytes(32))
+        for number in range(draw(st.integers(0, 2)))
+    )
+    return encode_record(SettlementRecord(1, *draw(_head()), commands))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """Bytes that are no record, or only nearly."""
+    value = draw(st.one_of(requests(), barriers(), settlements()))
+    match draw(st.sampled_from(["cut", "longer", "flip", "empty", "noise"])):
+        case "cut":
+            return value[: draw(st.integers(0, len(value) - 1))]
+        case "longer":
+            return value + b"\0"
+        case "flip":
+            at = draw(st.integers(0, len(value) - 1))
+            return value[:at] + bytes([value[at] ^ draw(st.integers(1, 255))]) + value[at + 1 :]
+        case "empty":
+            return b""
+    return draw(st.binary(max_size=80))
+
+
+def logs(max_size: int = 40) -> st.SearchStrategy[list[bytes]]:
+    """The values of a log, from offset 0; it nearly always begins with a barrier."""
+    record = st.one_of(requests(), requests(), requests(), requests(), barriers(), settlements(), damaged())
+    rest = st.lists(record, max_size=max_size)
+    return st.tuples(st.lists(barriers(), max_size=1), rest).map(lambda parts: parts[0] + parts[1])
+
+
+def _head() -> st.SearchStrategy[tuple[bytes, int]]:
+    return st.tuples(st.sampled_from(ACTIVATIONS), SEQUENCES)
+
+
+def chain() -> list[bytes]:
+    """A{x} B{x,y} C{y}: B loses x to A, so y is C's."""
+    states = [[STATES[0]], STATES[:2], [STATES[1]]]
+    barrier = BarrierRecord(1, ACTIVATIONS[1], "r1", "postgres:1:1", 1, 1)
+    values = [encode_record(barrier)]
+    for number, inputs in enumerate(states):
+        canonical = encode_request(make_request(TX_IDS[number], inputs, [], None, PARTIES[0]))
+        submission = Submission(canonical, b"k" * 32, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
+        values.append(encode_record(RequestRecord(1, ACTIVATIONS[1], number, number, submission)))
+    return values

@@ -1,0 +1,68 @@
+"""The notary's judgement in parallel is the notary's judgement."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.judging.columns import BAD_REQUEST, BARRIER, REQUEST, SETTLEMENT, UNDECODABLE, decode
+from replica.notary.canonical import decode_request
+from replica.notary.errors import BadRequest
+from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, Undecodable, decode_record
+from tests.pipeline.judged import by_replica, in_slices, resolve_naively
+from tests.pipeline.random_logs import chain, damaged, logs, requests
+
+CUTS = st.lists(st.integers(1, 40), max_size=6)
+
+
+@settings(deadline=None, max_examples=400)
+@given(logs(), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
+def test_slices_give_what_a_replica_gives(values: list[bytes], cuts: list[int], runs: list[int], buckets: int) -> None:
+    """Goal: index, position, verdicts and voids are those of a replica. Method: random logs, cut at random."""
+    assert in_slices(values, cuts, buckets) == by_replica(values, runs)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.lists(st.one_of(requests(), damaged()), max_size=8))
+def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
+    """Goal: kind and fields are the notary's own decoders'. Method: random records, many of them damaged."""
+    columns = decode(7, pa.array(values, pa.binary()))
+    rows = columns.rows.tolist()
+    for row, value in enumerate(values):
+        assert columns.value(row) == value
+        kind, record = _kind_of(value)
+        assert columns.kind[row] == kind, value.hex()
+        if isinstance(record, RequestRecord) and kind == REQUEST:
+            at = rows.index(row)
+            request, _ = decode_request(record.submission.request)
+            window = request.window
+            assert bytes(columns.activation[row]).ljust(16, b"\0") == record.activation_id
+            assert (columns.sequence[row], columns.stamp_us[row]) == (record.sequence, record.stamp_us)
+            assert columns.tx_ids()[at].tobytes() == request.tx_id
+            assert columns.at(columns.public_key_at, 32)[at].tobytes() == record.submission.public_key
+            assert columns.at(columns.signature_at, 64)[at].tobytes() == record.submission.signature
+            assert columns.from_us[at] == (window.from_us or 0 if window else 0)
+            until_us = None if window is None else window.until_us
+            assert columns.until_us[at] == (2**63 - 1 if until_us is None else until_us)
+
+
+def _kind_of(value: bytes) -> tuple[int, object]:
+    try:
+        record = decode_record(value, 1)
+        if isinstance(record, RequestRecord):
+            decode_request(record.submission.request)
+    except Undecodable:
+        return UNDECODABLE, None
+    except BadRequest:
+        return BAD_REQUEST, record
+    return {BarrierRecord: BARRIER, RequestRecord: REQUEST, SettlementRecord: SETTLEMENT}[type(record)], record
+
+
+def test_the_naive_rule_gives_another_index() -> None:
+    """Goal: the property sees the wrong rule. Method: A{x} B{x,y} C{y}, judged by "the first to name it has it"."""
+    values = chain()
+    assert in_slices(values) == by_replica(values)
+    with pytest.raises(AssertionError):
+        assert in_slices(values, resolve=resolve_naively).index == by_replica(values).index
