@@ -81,7 +81,7 @@ class Columns:
 
     def at(self, positions: Array, size: int) -> Array:
         """The `size` bytes at each position, as fixed byte strings."""
-        return window(self.raw, f"V{size}").take(positions)
+        return gather(self.raw, positions, f"V{size}")
 
     def tx_ids(self) -> Array:
         """Transaction id of each request, V32."""
@@ -103,10 +103,11 @@ class Columns:
         return owner, self.at(positions, STATE_REF_BYTES)
 
 
-def window(raw: Array, dtype: str) -> Array:
-    """A view with an element of `dtype` at every byte position: unaligned reads as one `take`."""
-    kind = np.dtype(dtype)
-    return np.ndarray((len(raw) - kind.itemsize + 1,), kind, raw.data, strides=(1,))
+def gather(raw: Array, positions: Array, dtype: str) -> Array:
+    """The elements of `dtype` at byte positions, aligned or not."""
+    size = np.dtype(dtype).itemsize
+    everywhere = np.ndarray((len(raw) - size + 1,), f"V{size}", raw.data, strides=(1,))
+    return everywhere[positions].view(dtype)
 
 
 def spread(starts: Array, counts: Array, step: int) -> tuple[Array, Array]:
@@ -214,7 +215,7 @@ class _Decoding:
         walk.text(ID_MAX_BYTES)
         usual: Array = walk.fits & (walk.at == self.value_at + self.value_bytes)
         self.kind[usual] = REQUEST
-        self.activation[usual] = window(self.raw, "S16").take(activation_at[usual])
+        self.activation[usual] = gather(self.raw, activation_at[usual], "S16")
         self.sequence[usual] = sequence[usual]
         self.stamp_us[usual] = stamp_us[usual]
         parts = self.parts
@@ -264,19 +265,19 @@ class _Walk:
     """Walks through all records of a slice at once: `at` is where each is, `fits` whether it has been usual so far."""
 
     def __init__(self, raw: Array, at: Array) -> None:
-        self._bytes, self._pairs, self._words = raw, window(raw, ">u2"), window(raw, ">u8")
+        self._raw = raw
         self._last = len(raw) - 512 - 8  # from here on there is padding only: a text may still be read there
         self.at = at.copy()
         self.fits = np.ones(len(at), np.bool_)
 
     def bytes(self) -> Array:
-        return self._bytes.take(self.at)
+        return self._raw[self.at]
 
     def pairs(self) -> Array:
-        return self._pairs.take(self.at)
+        return gather(self._raw, self.at, ">u2")
 
     def words(self, ahead: int) -> Array:
-        return self._words.take(self.at + ahead).astype(np.uint64)
+        return gather(self._raw, self.at + ahead, ">u8").astype(np.uint64)
 
     def expect(self, holds: Array, size: int | Array) -> None:
         """Go on behind the next `size` bytes, which are as they should be where `holds`."""
@@ -311,7 +312,7 @@ class _Walk:
         size = np.where(head_bytes > 1, _leading(self.words(1), head_bytes - 1), head & 0x1F)
         self.expect((head_bytes > 0) & (size > 0) & (size <= max_bytes), head_bytes)
         at = self.skip(size)
-        self.fits &= printable(self._words, at, np.where(self.fits, size, 0))
+        self.fits &= printable(self._raw, at, np.where(self.fits, size, 0))
 
 
 class _Canonical:
@@ -320,18 +321,19 @@ class _Canonical:
     def __init__(self, raw: Array, at: Array, size: Array) -> None:
         self._raw, self._at, self._size = raw, at, size
         last = len(raw) - 8
-        words, pairs = window(raw, ">u8"), window(raw, ">u2")
-        self.inputs_n = pairs.take(np.minimum(at + _COUNTS_AT, last)).astype(np.int64)
-        self.references_n = pairs.take(np.minimum(at + _COUNTS_AT + 2, last)).astype(np.int64)
+        self.inputs_n = self._number(np.minimum(at + _COUNTS_AT, last), ">u2")
+        self.references_n = self._number(np.minimum(at + _COUNTS_AT + 2, last), ">u2")
         window_at = np.minimum(at + _REFS_AT + STATE_REF_BYTES * (self.inputs_n + self.references_n), last - 19)
-        self._flags = raw.take(window_at)
-        self._from = words.take(window_at + 1).astype(np.int64)
-        self._until = words.take(window_at + 9).astype(np.int64)
-        self._party_bytes = pairs.take(window_at + _WINDOW_BYTES).astype(np.int64)
+        self._flags = raw[window_at]
+        self._from = self._number(window_at + 1, ">u8")
+        self._until = self._number(window_at + 9, ">u8")
+        self._party_bytes = self._number(window_at + _WINDOW_BYTES, ">u2")
         self._party_at = window_at + _WINDOW_BYTES + 2
-        self._words = words
         self.from_us = np.where(self._flags & 1, self._from, 0)
         self.until_us = np.where(self._flags & 2, self._until, np.iinfo(np.int64).max)
+
+    def _number(self, at: Array, dtype: str) -> Array:
+        return gather(self._raw, at, dtype).astype(np.int64)
 
     def check(self) -> Array:
         """Whether the bytes are canonical, for certain; most that are not certain are not."""
@@ -340,16 +342,17 @@ class _Canonical:
         fits &= self._party_at + self._party_bytes == self._at + self._size
         fits &= (self._party_bytes > 0) & (self._party_bytes <= PARTY_MAX_BYTES)
         safe_at = np.where(fits, self._at, 0)
-        fits &= window(self._raw, "S16").take(safe_at) == REQUEST_TAG
+        fits &= gather(self._raw, safe_at, "S16") == REQUEST_TAG
         fits &= self._window_fits()
-        fits &= printable(self._words, np.where(fits, self._party_at, 0), np.where(fits, self._party_bytes, 0))
+        fits &= printable(self._raw, np.where(fits, self._party_at, 0), np.where(fits, self._party_bytes, 0))
         return self._refs_fit(fits)
 
     def _window_fits(self) -> Array:
         has_from, has_until = self._flags & 1 != 0, self._flags & 2 != 0
         fits: Array = (self._flags <= 3) & (has_from | (self._from == 0)) & (has_until | (self._until == 0))
         fits &= (self._from >= 0) & (self._until >= 0)
-        return fits & (~(has_from & has_until) | (self._from < self._until))
+        fits &= ~(has_from & has_until) | (self._from < self._until)
+        return fits
 
     def _refs_fit(self, fits: Array) -> Array:
         """Inputs ascend, references ascend, and none is in both (told by a hash: equal ones are not certain)."""
@@ -362,7 +365,7 @@ class _Canonical:
             (self.references_n[pick], refs_at + STATE_REF_BYTES * self.inputs_n[pick]),
         ):
             owner, positions = spread(starts, counts, STATE_REF_BYTES)
-            refs = window(self._raw, f"S{STATE_REF_BYTES}").take(positions)
+            refs = gather(self._raw, positions, f"S{STATE_REF_BYTES}")
             out_of_order = (owner[1:] == owner[:-1]) & ~(refs[1:] > refs[:-1])
             fits[pick[owner[1:][out_of_order]]] = False
             both = mixed[owner]
@@ -374,7 +377,7 @@ class _Canonical:
         return fits
 
     def _hash(self, owner: Array, positions: Array) -> Array:
-        words = [self._words.take(positions + ahead).astype(np.uint64) for ahead in (0, 8, 16, 24, 28)]
+        words = [gather(self._raw, positions + ahead, "=u8") for ahead in (0, 8, 16, 24, 28)]
         mixed = owner.astype(np.uint64)
         for word in words:
             mixed = (mixed ^ word) * np.uint64(0x9E3779B97F4A7C15)
@@ -382,14 +385,14 @@ class _Canonical:
         return mixed
 
 
-def printable(words: Array, at: Array, size: Array) -> Array:
-    """Whether the text of `size` bytes at each position is printable ASCII; `words` reads eight bytes at a position."""
+def printable(raw: Array, at: Array, size: Array) -> Array:
+    """Whether the text of `size` bytes at each position is printable ASCII."""
     fits = np.ones(len(at), np.bool_)
     rest = np.flatnonzero(size > 0)
     position, left = at[rest], size[rest]
     high, low_bits = np.uint64(0x8080808080808080), np.uint64(0x2020202020202020)
     while len(rest):
-        word = words.take(position).astype(np.uint64)
+        word = gather(raw, position, ">u8").astype(np.uint64)
         kept = np.minimum(left, 8)
         shift = (8 * (8 - kept)).astype(np.uint64)  # bytes behind the text are replaced by spaces
         word = (word >> shift << shift) | (low_bits & ~(~np.uint64(0) << shift))
