@@ -118,13 +118,16 @@ class HaproxySettings(BaseModel):
         "no password, so never a public address. Off by default.",
     )
     keepalived: KeepalivedSettings | None = None
+    threads: int | None = Field(
+        None, ge=1, le=256, description="Threads of HAProxy; left to HAProxy, which takes one a processor."
+    )
     worker_user: Name | None = Field(
         None, description="Account, and its group, of the workers when HAProxy is started by root."
     )
 
     check_interval_s: Seconds = Field(0.5, description="Between health checks of a replica that is up.")
     check_interval_changing_s: Seconds = Field(0.2, description="Between checks while its state is changing.")
-    check_interval_down_s: Seconds = Field(0.25, description="Between checks of a replica that is down.")
+    check_interval_down_s: Seconds = Field(0.1, description="Between checks of a replica that is down.")
     check_timeout_s: Seconds = Field(0.3, description="A health check without an answer by then has failed.")
     fall: int = Field(2, ge=1, le=10, description="Failed checks until a replica is down; 2 forgives one lost packet.")
     rise: int = Field(1, ge=1, le=10, description="Good checks until it is up.")

@@ -11,10 +11,12 @@ PYTHON_OLDEST="3, 11"
 
 # ---- System packages -----------------------------------------------------------------------------------------------
 
-# The first Python that is new enough and can make environments: $PYTHON, then what is on the path, then Debian's.
+# The first Python that is new enough and can make environments: $PYTHON, then Debian's, then what is on the path.
+# Debian's comes early because it is built with profile-guided optimisation: the replica takes a sixth less processor
+# time under it than under one that was compiled with the defaults.
 find_python() {
     local candidate
-    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+    for candidate in "${PYTHON:-}" /usr/bin/python3 python3 python3.13 python3.12 python3.11; do
         if [[ -n $candidate ]] && command -v "$candidate" >/dev/null &&
             "$candidate" -c "import sys, venv, ensurepip; sys.exit(sys.version_info < ($PYTHON_OLDEST))" 2>/dev/null; then
             command -v "$candidate"

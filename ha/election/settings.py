@@ -54,7 +54,7 @@ class ElectionSettings:
     connect_max_s: float = _setting(2.0, "Longest wait for one database host to accept a connection.")
     reconnect_max_s: float = _setting(2.0, "Longest pause between attempts to open a session.")
     tick_s: float = _setting(0.05, "Between two looks of the election at its clock.")
-    retry_s: float = _setting(0.2, "Between a passive's polls of the lock.")
+    retry_s: float = _setting(0.1, "Between a passive's polls of the lock.")
     retry_jitter: float = _setting(
         0.5, "Each poll is later by up to this share, so that passives do not march in step."
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ STOPPED, LINK_ENDED, MISCONFIGURED = 0, 1, 2
 DOCUMENT_MAX_BYTES = 1_000_000
 _BACKLOG = 1_024
 _PR_SET_PDEATHSIG = 1
+_GC_THRESHOLD = (50_000, 20, 100)
 _log = structlog.get_logger(__name__)
 
 
@@ -48,6 +50,8 @@ def main() -> int:
     if not die_with_parent(document.core_pid):
         return LINK_ENDED
     try:
+        gc.freeze()  # what is loaded stays
+        gc.set_threshold(*_GC_THRESHOLD)
         return uvloop.run(FrontEnd(document).run())
     except ConfigError as error:
         _log.error("front_end_misconfigured", code=error.code.name, detail=error.detail)

@@ -117,6 +117,8 @@ class Admission:
         """Admit until stopped; ends early only with an error of the store."""
         while not self._stopping:
             await self._arrived.wait()
+            if self._load.submissions >= self._settings.admit_linger_from and not self._stopping:
+                await self._clock.sleep_s(self._settings.admit_linger_s)
             count = min(len(self._queue), self._settings.admit_batch_max)
             self.admitting = [self._queue.popleft() for _ in range(count)]
             if not self._queue:

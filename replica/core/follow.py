@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -44,6 +45,7 @@ class Follower:
         self._on_applied = on_applied
         self._applier: Applier | None = None
         self._moved = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._known_end = 0
         self._reached_at_s = _NEVER
 
@@ -61,6 +63,10 @@ class Follower:
     def lag_records(self) -> int:
         """Records known to be in the log and not applied here."""
         return max(0, self._known_end - 1 - self.applied_offset)
+
+    def hurry(self, hurry: bool) -> None:
+        """Whether to read each record as soon as it is there, as an active must, or in larger runs, which cost less."""
+        (self._hurry.set if hurry else self._hurry.clear)()
 
     def reaches_log(self) -> bool:
         """Whether the log answered lately."""
@@ -97,9 +103,18 @@ class Follower:
                     await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
                 if watch.done():
                     watch.result()
+                if len(records) < self._settings.read_batch_max:
+                    await self._pause()
         finally:
             watch.cancel()
             await reader.close()
+
+    async def _pause(self) -> None:
+        """Let records gather, unless there is a hurry."""
+        if not self._hurry.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.standby_read_pause_s):
+                    await self._hurry.wait()
 
     def _apply(self, applier: Applier, records: LogRecords) -> None:
         applied = applier.apply(records)

@@ -120,6 +120,7 @@ class Participant(Generic[SessionT]):
         if self.broken.done():
             raise ActivationFailed("the replica is broken")
         self._follow()
+        self.follower.hurry(True)
         identity = await session.database_identity()
         self.reign = Reign(
             name=self.name,
@@ -151,6 +152,7 @@ class Participant(Generic[SessionT]):
             await self.reign.close()
             self.tally.note_reign_ended(self.reign)
             self.reign = None
+        self.follower.hurry(False)
         if self._settings.standby == "disconnected":
             await self.stop()
         log.info("stepped_down", reason=reason)

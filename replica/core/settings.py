@@ -25,6 +25,17 @@ class CoreSettings(BaseModel):
     admit_batch_max: int = Field(
         500, ge=1, le=5_000, description="Submissions recorded in one database round trip; keeps each statement short."
     )
+    admit_linger_s: float = Field(
+        0.003,
+        ge=0,
+        le=0.1,
+        description="How long submissions gather before they are recorded, once `admit_linger_from` are in flight.",
+    )
+    admit_linger_from: int = Field(
+        64,
+        ge=1,
+        description="Submissions in flight from which larger batches are worth waiting for. Below it nothing waits.",
+    )
     read_batch_max: int = Field(
         500, ge=1, le=5_000, description="Records judged and applied at a time; keeps the heartbeat from waiting."
     )
@@ -34,6 +45,13 @@ class CoreSettings(BaseModel):
     publish_batch_max: int = Field(1_000, ge=1, le=5_000, description="Completions published in one transaction.")
     publish_linger_s: float = Field(
         0.02, ge=0, le=1, description="How long completions gather before they are published; answers do not wait."
+    )
+    standby_read_pause_s: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="How long a passive lets records gather between two reads: larger runs cost it, and the brokers, "
+        "less. It stops pausing as soon as it is granted the lock.",
     )
     read_wait_s: float = Field(0.5, gt=0, le=5, description="Longest wait for the next record before looking around.")
     log_stall_max_s: float = Field(
@@ -45,7 +63,7 @@ class CoreSettings(BaseModel):
         ge=0,
         description="How long a step-down waits for records on their way, before it purges and answers unknown.",
     )
-    retry_after_s: float = Field(0.2, gt=0, description="What clients are told to wait while no replica is active.")
+    retry_after_s: float = Field(0.1, gt=0, description="What clients are told to wait while no replica is active.")
     deduplication_max_s: float = Field(
         7 * 86_400.0, gt=0, description="How long an accepted command blocks another run of the same command id."
     )

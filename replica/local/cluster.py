@@ -263,6 +263,7 @@ class LocalCluster:
             "haproxy": {
                 "stats_socket": str(socket_folder / "admin.sock"),
                 "state_file": str(socket_folder / "server.state"),
+                "threads": 1,  # the machine is shared with all the rest
             },
         }
         return merged(values, self.settings.further)

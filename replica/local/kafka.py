@@ -20,7 +20,7 @@ READY_MAX_S = 90.0
 ANSWER_MAX_S = 10.0
 STOP_GRACE_S = 20.0
 TCP_PROBE_MAX_S = 1.0
-JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 LOG_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",

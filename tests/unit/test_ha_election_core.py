@@ -51,7 +51,7 @@ from ha.election.states import (
 from ha.errors import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner
 
-SETTINGS = ElectionSettings()
+SETTINGS = ElectionSettings(retry_s=0.2)
 FIT = Readiness(reaches_log=True, lag_records=0)
 PEER = LockOwner(7, "R2")
 IDLE = Passive(session=3, link=Link.IDLE, next_at_s=0.0, hold_until_s=0.0)
@@ -114,7 +114,7 @@ def test_who_asks(seen: Tick, asks: bool) -> None:
 
 def test_grace_counts_from_when_the_lock_was_first_seen_free() -> None:
     """Goal: the old active gets its grace, no more. Method: see it free twice, then ask at the very end of grace."""
-    settings = ElectionSettings(grace_s=0.3)
+    settings = ElectionSettings(retry_s=0.2, grace_s=0.3)
     assert decide(IDLE, tick(), 100.0, settings)[1] == [Look(3)]
     state, _ = decide(ASKING, LockSeen(3, None), 100.0, settings)
     assert state == replace(IDLE, free_since_s=100.0, next_at_s=100.2)
