@@ -15,8 +15,9 @@ and entries together, and the replica reads them from the request log again. A k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn, cast
@@ -96,7 +97,7 @@ class RocksIndex:
         self._check_usable()
         entry_count = self._entry_count + len(entries)
         batch = WriteBatch(raw_mode=True)
-        batch.put(POSITION_KEY, entry_count.to_bytes(_COUNT_BYTES, "big") + encode_position(position))
+        batch.put(POSITION_KEY, encode_counted_position(entry_count, position))
         for key in sorted(entries):
             batch.put(key, entries[key])
         try:
@@ -160,18 +161,54 @@ def verify_index(folder: Path) -> IndexSummary:
 
     Raises IndexUnreadable when anything is corrupt, or entries are missing.
     """
-    try:
+    with read_index(folder) as index:
+        summary = summarise(index.position, index.entries)
+        if summary.entry_count != index.entry_count:
+            raise IndexUnreadable(f"the index in {folder} has {summary.entry_count} of {index.entry_count} entries")
+    return summary
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIndex:
+    """An index that nobody writes. `entries`: all but the position, in key order, to be read once."""
+
+    position: Position | None
+    entry_count: int
+    entries: Iterator[tuple[bytes, bytes]]
+    lookup: Callable[[list[bytes]], list[bytes | None]]
+
+
+@contextmanager
+def read_index(folder: Path) -> Iterator[StoredIndex]:
+    """Read a checkpoint, or the index of a replica that is stopped, with all checksums verified; changes nothing.
+
+    Raises IndexUnreadable when anything is corrupt, the iterator and the look-up as well.
+    """
+    with _errors_named(folder):
         db = _open(folder, AccessType.read_only(False))
-        try:
+    try:
+        with _errors_named(folder):
             entry_count, position = _decode_position(db.get(POSITION_KEY))
-            summary = summarise(position, _iterate(db))
-        finally:
-            db.close()
+
+        def entries() -> Iterator[tuple[bytes, bytes]]:
+            with _errors_named(folder):
+                yield from _iterate(db)
+
+        def lookup(keys: list[bytes]) -> list[bytes | None]:
+            with _errors_named(folder):
+                return cast(list[bytes | None], db.get(list(keys)))
+
+        yield StoredIndex(position, entry_count, entries(), lookup)
+    finally:
+        db.close()
+
+
+@contextmanager
+def _errors_named(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         raise IndexUnreadable(_explain(f"the index in {folder} cannot be verified", error)) from None
-    if summary.entry_count != entry_count:
-        raise IndexUnreadable(f"the index in {folder} has {summary.entry_count} of {entry_count} entries")
-    return summary
 
 
 def quarantine_index(folder: Path, at_us: int) -> Path:
@@ -185,7 +222,7 @@ def quarantine_index(folder: Path, at_us: int) -> Path:
 
 def _open(folder: Path, access: AccessType | None = None) -> Rdict:
     is_new = access is None and not _holds_data(folder)
-    options = _options(create=is_new)
+    options = table_options(create=is_new)
     by_family = None if is_new else {"default": options}
     db = Rdict(str(folder), options, by_family, access or AccessType.read_write())
     reading = ReadOptions()
@@ -200,7 +237,8 @@ def _holds_data(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
 
 
-def _options(*, create: bool) -> Options:
+def table_options(*, create: bool = False) -> Options:
+    """How an index is laid out; what writes table files for one must use the same."""
     table = BlockBasedOptions()
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
@@ -235,6 +273,11 @@ def _iterate(db: Rdict) -> Iterator[tuple[bytes, bytes]]:
             yield key, cursor.value()
         cursor.next()
     cursor.status()  # raises if the end is not the end
+
+
+def encode_counted_position(entry_count: int, position: Position) -> bytes:
+    """The value of POSITION_KEY."""
+    return entry_count.to_bytes(_COUNT_BYTES, "big") + encode_position(position)
 
 
 def _decode_position(raw: bytes | None) -> tuple[int, Position | None]:

@@ -1,0 +1,144 @@
+"""The log in slices that tasks read by themselves: row groups of Parquet files, or ranges of offsets of the topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.judging.columns import Columns, decode
+from replica.log.kafka import KafkaLog
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import InvariantBroken, LogUnavailable
+
+SLICE_RECORDS = 1 << 17  # and at most so many MiB, so that what a task holds of the log is bounded
+SLICE_MIB = 128
+OFFSET_MAX = 2**62
+_READ_WAIT_S = 10.0
+_READ_MAX_RECORDS = 10_000
+
+
+class LogSlices(Protocol):
+    """A log cut into slices. Pickled into tasks, which read their own slice; the driver reads none."""
+
+    topic_id: str
+
+    def __len__(self) -> int:
+        """Number of slices."""
+
+    def read(self, number: int) -> Columns:
+        """A slice, its offsets dense; the slices follow one another without a gap, by number."""
+
+
+class ParquetSlice(msgspec.Struct, frozen=True):
+    """Row groups that follow one another in one file."""
+
+    path: str
+    first_offset: int
+    row_groups: tuple[int, ...]
+
+
+class ParquetLog(msgspec.Struct, frozen=True):
+    """The log in Parquet files with columns `offset` (ascending by one) and `value`, as the archive keeps it."""
+
+    topic_id: str
+    slices: tuple[ParquetSlice, ...]
+    end_offset: int  # records from here on are passed over
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+    def read(self, number: int) -> Columns:
+        """See LogSlices. Raises InvariantBroken when the file's offsets are not dense."""
+        part = self.slices[number]
+        table = pq.ParquetFile(part.path).read_row_groups(list(part.row_groups), columns=["offset", "value"])
+        table = table.slice(0, self.end_offset - part.first_offset)
+        offsets = table.column("offset").to_numpy()
+        if not np.array_equal(offsets, np.arange(part.first_offset, part.first_offset + len(offsets))):
+            raise InvariantBroken(f"{part.path} does not hold offset {part.first_offset} and those behind it, densely")
+        return decode(part.first_offset, _combined(table.column("value")))
+
+
+class KafkaLogSlices(msgspec.Struct, frozen=True):
+    """The topic up to an offset, in ranges of offsets, read with the replica's own reader."""
+
+    topic_id: str
+    settings: dict[str, object]
+    end_offset: int
+
+    def __len__(self) -> int:
+        return (self.end_offset + SLICE_RECORDS - 1) // SLICE_RECORDS
+
+    def read(self, number: int) -> Columns:
+        """See LogSlices. Raises LogRefused when the log is another one, and LogUnavailable."""
+        start = number * SLICE_RECORDS
+        with asyncio.Runner() as runner:
+            values = runner.run(self._values(start, min(start + SLICE_RECORDS, self.end_offset)))
+        return decode(start, pa.array(values, pa.large_binary()))
+
+    async def _values(self, start: int, end: int) -> list[bytes]:
+        log = KafkaLog(KafkaSettings.model_validate(self.settings))
+        values: list[bytes] = []
+        try:
+            await log.check()
+            reader = await log.open_reader(start)
+            while len(values) < end - start:
+                records = await reader.read(min(_READ_MAX_RECORDS, end - start - len(values)), _READ_WAIT_S)
+                if not records:
+                    raise LogUnavailable(f"no record behind offset {start + len(values) - 1} within {_READ_WAIT_S} s")
+                values += [value for _, value in records]
+        finally:
+            await log.close()
+        return values
+
+
+def parquet_log(topic_id: str, paths: Sequence[Path], until_offset: int = OFFSET_MAX) -> ParquetLog:
+    """The log in these files, in log order, up to and with `until_offset`; only the files' footers are read here."""
+    parts = [part for path in paths for part in _slices_of(path) if part.first_offset <= until_offset]
+    return ParquetLog(topic_id, tuple(parts), until_offset + 1)
+
+
+def kafka_log(settings: KafkaSettings, until_offset: int = OFFSET_MAX) -> KafkaLogSlices:
+    """The topic up to its present end, or up to and with `until_offset`. Raises LogRefused and LogUnavailable."""
+
+    async def ask() -> tuple[str, int]:
+        log = KafkaLog(settings)
+        try:
+            return await log.check(), await log.end_offset()
+        finally:
+            await log.close()
+
+    with asyncio.Runner() as runner:
+        topic_id, end = runner.run(ask())
+    return KafkaLogSlices(topic_id, settings.model_dump(mode="json"), min(end, until_offset + 1))
+
+
+def _slices_of(path: Path) -> Iterator[ParquetSlice]:
+    meta = pq.ParquetFile(path).metadata
+    column = next((i for i in range(meta.num_columns) if meta.row_group(0).column(i).path_in_schema == "offset"), None)
+    if column is None:
+        raise InvariantBroken(f"{path} has no column `offset`")
+    taken: list[int] = []
+    first = records = size = 0
+    for number in range(meta.num_row_groups):
+        group = meta.row_group(number)
+        if taken and (records + group.num_rows > SLICE_RECORDS or size + group.total_byte_size > SLICE_MIB << 20):
+            yield ParquetSlice(str(path), first, tuple(taken))
+            taken, records, size = [], 0, 0
+        if not taken:
+            first = group.column(column).statistics.min
+        taken.append(number)
+        records += group.num_rows
+        size += group.total_byte_size
+    if taken:
+        yield ParquetSlice(str(path), first, tuple(taken))
+
+
+def _combined(values: pa.ChunkedArray) -> pa.Array:
+    return values.cast(pa.large_binary()).combine_chunks() if values.num_chunks != 1 else values.chunk(0)

@@ -1,0 +1,48 @@
+"""Runs a function of a number as many Spark tasks, and brings back what little each returns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def numbered(
+    spark: SparkSession, count: int, task: Callable[[int], Iterator[dict[str, Any]]], schema: str
+) -> DataFrame:
+    """A row for each dictionary that `task` yields for the numbers from 0 on; a Spark task for each number."""
+    arrow = _arrow_schema(schema)
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for row in task(number):
+                    yield pa.RecordBatch.from_pylist([row], arrow)
+
+    return spark.range(0, count, 1, max(1, count)).mapInArrow(run, schema)
+
+
+def attempt_file(folder: Path, name: str, suffix: str) -> Path:
+    """A file name of this attempt of a task alone: what a killed attempt leaves is under a name that nobody reads."""
+    context = TaskContext.get()
+    attempt = 0 if context is None else context.taskAttemptId()
+    return folder / f"{name}-{attempt}-{os.getpid()}{suffix}"
+
+
+def _arrow_schema(schema: str) -> pa.Schema:
+    types = {
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "double": pa.float64(),
+    }
+    fields = [field.split() for field in schema.split(",")]
+    return pa.schema([(name, types[kind]) for name, kind in fields])

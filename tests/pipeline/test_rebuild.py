@@ -1,0 +1,123 @@
+"""The rebuild on Spark gives the index of a replica: entry by entry, and in position."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from pipeline.jobs.rebuild import rebuild_index
+from pipeline.jobs.slices import ParquetLog
+from pipeline.judging.columns import Columns
+from replica.core.apply import Applier
+from replica.index.rocks import RocksIndex, verify_index
+from replica.index.summary import summarise
+from replica.notary.errors import IndexUnreadable
+from replica.notary.position import Position
+from tests.bench.pipeline.big_log import write_big_log
+from tests.pipeline.judged import TOPIC, by_replica
+from tests.pipeline.log_files import write_log
+from tests.pipeline.random_logs import chain, logs
+
+pytestmark = pytest.mark.spark
+
+
+def opened(folder: Path) -> tuple[list[tuple[bytes, bytes]], Position | None]:
+    """What a replica finds in an index: entries in key order, and the position."""
+    index = RocksIndex(folder)
+    try:
+        return list(index.entries()), index.position()
+    finally:
+        index.close()
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(logs(60), st.lists(st.integers(1, 60), max_size=3), st.sampled_from([1, 2, 4, 8]))
+def test_the_rebuilt_index_is_that_of_a_replica(
+    spark: SparkSession, values: list[bytes], cuts: list[int], ranges: int
+) -> None:
+    """Goal: same ordered keys and values, same position. Method: random logs in files, Spark against `Applier`."""
+    values = [*values, *chain()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rebuild_index(spark, write_log(folder / "log", values, cuts), folder / "index", folder / "work", ranges=ranges)
+        expected = by_replica(values)
+        assert opened(folder / "index") == (expected.index, expected.position)
+
+
+def test_any_number_of_ranges_gives_the_same_digest(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: parallelism has no say in the index. Method: 2, 4, 8 and 200 ranges of keys, against a replica's index."""
+    log = _collisions(tmp_path)
+    digests = set()
+    for ranges in (2, 4, 8, 200):
+        rebuild_index(spark, log, tmp_path / f"index-{ranges}", tmp_path / f"work-{ranges}", ranges=ranges)
+        digests.add(verify_index(tmp_path / f"index-{ranges}").digest)
+    values = [columns.value(row) for columns in map(log.read, range(len(log))) for row in range(len(columns))]
+    assert digests == {summarise(None, by_replica(values).index).digest}
+
+
+class KillingLog(ParquetLog, frozen=True):
+    """A log whose reader is killed once in each job: in the middle of a task, by the operating system."""
+
+    mark: str = ""
+
+    def read(self, number: int) -> Columns:
+        columns = super().read(number)
+        if number == 1:
+            try:
+                os.mkdir(self.mark)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return columns
+
+
+def test_a_killed_task_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: a task that dies is repeated, and what it left is not used. Method: SIGKILL to its worker."""
+    log = _collisions(tmp_path)
+    killing = KillingLog(log.topic_id, log.slices, log.end_offset, mark=str(tmp_path / "killed"))
+    rebuild_index(spark, log, tmp_path / "index", tmp_path / "work", ranges=3)
+    rebuild_index(spark, killing, tmp_path / "again", tmp_path / "work-again", ranges=3)
+    assert (tmp_path / "killed").exists()
+    assert verify_index(tmp_path / "again") == verify_index(tmp_path / "index")
+
+
+def test_a_replica_goes_on_from_a_rebuilt_index(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: rebuilt up to an offset and then followed, it is the index that was followed all the way."""
+    values = [*chain(), *chain()[1:]]
+    log = write_log(tmp_path / "log", values)
+    head = msgspec.structs.replace(log, end_offset=3)
+    rebuild_index(spark, head, tmp_path / "index", tmp_path / "work")
+    index = RocksIndex(tmp_path / "index")
+    Applier(index, TOPIC).apply(list(enumerate(values))[3:])
+    index.close()
+    expected = by_replica(values)
+    assert opened(tmp_path / "index") == (expected.index, expected.position)
+
+
+def test_a_rebuild_that_dies_leaves_no_index(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: half an index is never opened. Method: die between taking the tables in and writing the position."""
+    monkeypatch.setattr("replica.index.tables.encode_counted_position", lambda *_: 1 / 0)
+    log = write_log(tmp_path / "log", chain())
+    with pytest.raises(IndexUnreadable):
+        rebuild_index(spark, log, tmp_path / "index", tmp_path / "work")
+    with pytest.raises(IndexUnreadable, match="of 0 entries"):
+        RocksIndex(tmp_path / "index")
+
+
+def _collisions(tmp_path: Path) -> ParquetLog:
+    """The benchmark's log, small and in four slices."""
+    (path,) = write_big_log(tmp_path / "bench", 3_000)
+    values = pq.read_table(path).column("value").to_pylist()
+    return write_log(tmp_path / "log", values, [800, 1600, 2400])
