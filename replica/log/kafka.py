@@ -176,7 +176,7 @@ class KafkaReader:
     # ---- in the reader's thread ----
 
     def _connect(self) -> None:
-        self._consumer = connect(Consumer, _consumer_config(self._settings) | {"error_cb": self._note_failure})
+        self._consumer = connect(Consumer, consumer_config(self._settings) | {"error_cb": self._note_failure})
         self._consumer.assign([TopicPartition(self._settings.topic, PARTITION, self._next)])
 
     def _disconnect(self) -> None:
@@ -347,7 +347,8 @@ def _producer_config(settings: KafkaSettings, on_delivery: DeliveryFailures) -> 
     }
 
 
-def _consumer_config(settings: KafkaSettings) -> dict[str, Any]:
+def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
+    """Properties of everyone who reads the log: committed records only, and an error where an offset is gone."""
     return client_config(settings) | {
         "group.id": "notary",  # must be given, but nothing is subscribed or committed
         "enable.auto.commit": False,

@@ -1,0 +1,103 @@
+"""The request log's topic as a DataFrame: Spark's own Kafka connector, or the Python source over confluent-kafka.
+
+Both give the same rows in the same stretches, are pinned by one suite of tests, and are lossless: key, value, time and
+headers are those of the broker. A range of offsets is asked for, and nothing but all of it is ever given: a log that
+lost its beginning or has a hole fails the query.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.session import connector_jars
+from pipeline.sources.kafka_python import LogSource
+from replica.log.settings import KafkaSettings, check_secret
+from replica.log.topic import PARTITION
+from replica.notary.errors import ConfigError
+
+Connector = Literal["auto", "spark", "python"]
+
+SCHEMA = LogSource.SCHEMA
+_ANSWER_MAX_MS = 60_000
+
+
+def log_frame(
+    spark: SparkSession,
+    settings: KafkaSettings,
+    first: int,
+    end: int,
+    *,
+    splits: int = 1,
+    connector: Connector = "auto",
+) -> DataFrame:
+    """The records with offsets in [first, end): `offset`, `timestamp_ms`, `key`, `value`, `headers`.
+
+    About `splits` partitions, each a stretch of the log in log order. `connector`: Spark's own, the Python one, or
+    Spark's if its jars are there. Raises ConfigError. The query fails if any record of the range cannot be had.
+    """
+    if connector == "spark" or (connector == "auto" and connector_jars()):
+        return _through_spark(spark, settings, first, end, splits)
+    spark.dataSource.register(LogSource)
+    return (
+        spark.read.format(LogSource.name())
+        .options(settings=settings.model_dump_json(), first=first, end=end, splits=splits)
+        .load()
+    )
+
+
+def _through_spark(spark: SparkSession, settings: KafkaSettings, first: int, end: int, splits: int) -> DataFrame:
+    if not connector_jars():
+        raise ConfigError("Spark's Kafka connector is not installed: `make setup` fetches it, or use the Python source")
+    rows = (
+        spark.read.format("kafka")
+        .option("assign", json.dumps({settings.topic: [PARTITION]}))
+        .option("startingOffsets", json.dumps({settings.topic: {PARTITION: first}}))
+        .option("endingOffsets", json.dumps({settings.topic: {PARTITION: end}}))
+        .option("minPartitions", str(splits))
+        .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
+        .options(**_client_options(settings))
+        .load()
+    )
+    return rows.select("offset", F.unix_millis("timestamp").alias("timestamp_ms"), "key", "value", "headers")
+
+
+def _client_options(settings: KafkaSettings) -> dict[str, str]:
+    """The settings as the JVM client names them. They hold the password, if there is one: never log them."""
+    security = settings.security
+    options = {
+        "kafka.bootstrap.servers": settings.bootstrap_servers,
+        "kafka.security.protocol": security.protocol,
+        "kafka.isolation.level": "read_committed",
+        "kafka.default.api.timeout.ms": str(_ANSWER_MAX_MS),
+        "kafka.client.dns.lookup": "use_all_dns_ips",
+    }
+    if security.ca_file is not None:
+        options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(security.ca_file)}
+    if security.certificate_file is not None and security.key_file is not None:
+        check_secret(security.key_file)
+        options |= {
+            "kafka.ssl.keystore.type": "PEM",
+            "kafka.ssl.keystore.certificate.chain": security.certificate_file.read_text(),
+            "kafka.ssl.keystore.key": security.key_file.read_text(),
+        }
+    if security.protocol.startswith("SASL"):
+        options |= {
+            "kafka.sasl.mechanism": security.sasl_mechanism,
+            "kafka.sasl.jaas.config": _jaas(settings),
+        }
+    return options
+
+
+def _jaas(settings: KafkaSettings) -> str:
+    plain = settings.security.sasl_mechanism == "PLAIN"
+    module = "plain.PlainLoginModule" if plain else "scram.ScramLoginModule"
+    password = settings.security.client_config()["sasl.password"]  # checks the file's mode
+    user, secret = (
+        text.replace("\\", "\\\\").replace('"', '\\"') for text in (settings.security.sasl_username or "", password)
+    )
+    return f'org.apache.kafka.common.security.{module} required username="{user}" password="{secret}";'

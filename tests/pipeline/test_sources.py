@@ -1,0 +1,98 @@
+"""One contract for both ways to read the log from Spark, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.sources.kafka_python import stretches
+from pipeline.sources.log import Connector, log_frame
+from replica.local.kafka import KafkaCluster
+from replica.log.settings import KafkaSettings
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+RECORDS = 100
+CONNECTORS: list[Connector] = ["spark", "python"]
+ReadLog = Callable[..., DataFrame]
+
+
+@pytest.fixture(scope="module")
+def settings(kafka_broker: KafkaCluster) -> KafkaSettings:
+    """A topic with a hundred records: plain ones, one with key and headers, one empty, one null."""
+    topic = "sources"
+    asyncio.run(kafka_broker.create_topic(topic))
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers, "linger.ms": 5})
+    for number in range(RECORDS):
+        odd = {7: {"key": b"k", "headers": [("a", b"1"), ("a", None)]}}.get(number, {})
+        value = {8: b"", 9: None}.get(number, b"value %d" % number)
+        producer.produce(topic, value, partition=0, timestamp=1_700_000_000_000 + number, **odd)
+    assert producer.flush(20) == 0
+    return KafkaSettings(bootstrap_servers=kafka_broker.bootstrap_servers, topic=topic, single_broker=True)
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_every_record_comes_once_as_it_was_written(
+    spark: SparkSession, settings: KafkaSettings, connector: Connector
+) -> None:
+    """Goal: nothing is lost, doubled or changed. Method: read key, value, time and headers of a hundred records."""
+    rows = log_frame(spark, settings, 0, RECORDS, splits=4, connector=connector).orderBy("offset").collect()
+    assert [row.offset for row in rows] == list(range(RECORDS))
+    assert [row.timestamp_ms for row in rows] == [1_700_000_000_000 + number for number in range(RECORDS)]
+    assert [rows[number].value for number in (6, 8, 9)] == [b"value 6", b"", None]
+    assert rows[6].key is None and rows[6].headers is None
+    assert (rows[7].key, [(h.key, h.value) for h in rows[7].headers]) == (b"k", [("a", b"1"), ("a", None)])
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_partitions_are_stretches_in_order(spark: SparkSession, settings: KafkaSettings, connector: Connector) -> None:
+    """Goal: a partition can be read as a stretch of the log. Method: read a range in three, compare their offsets."""
+    rows = log_frame(spark, settings, 10, 71, splits=3, connector=connector)
+    rows = rows.withColumn("part", F.spark_partition_id())
+    parts: dict[int, list[int]] = {}
+    for row in rows.collect():  # partition by partition, each in its order
+        parts.setdefault(row.part, []).append(row.offset)
+    assert len(parts) == 3
+    assert all(offsets == list(range(offsets[0], offsets[-1] + 1)) for offsets in parts.values())
+    assert sorted(offset for offsets in parts.values() for offset in offsets) == list(range(10, 71))
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_an_empty_range_has_no_rows(spark: SparkSession, settings: KafkaSettings, connector: Connector) -> None:
+    """Goal: nothing new is no error. Method: read from the end to the end."""
+    assert log_frame(spark, settings, RECORDS, RECORDS, connector=connector).count() == 0
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_a_log_without_its_beginning_fails_the_query(
+    spark: SparkSession, kafka_broker: KafkaCluster, connector: Connector
+) -> None:
+    """Goal: a truncated log is never taken for a short one. Method: delete the first records, ask for them."""
+    topic = f"truncated-{connector}"
+    asyncio.run(kafka_broker.create_topic(topic))
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    for number in range(10):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(20) == 0
+    from confluent_kafka import TopicPartition
+
+    admin: AdminClient = kafka_broker.admin()
+    for future in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+        future.result(20)
+    settings = KafkaSettings(bootstrap_servers=kafka_broker.bootstrap_servers, topic=topic, single_broker=True)
+    with pytest.raises(Exception, match=r"(?i)offset|data"):
+        log_frame(spark, settings, 0, 10, connector=connector).collect()
+    assert log_frame(spark, settings, 5, 10, connector=connector).count() == 5
+
+
+def test_stretches_cover_a_range() -> None:
+    """Goal: no record is in two stretches or in none. Method: cut ranges into more and fewer parts than records."""
+    assert stretches(3, 10, 3) == [(3, 5), (5, 7), (7, 10)]
+    assert stretches(3, 5, 9) == [(3, 4), (4, 5)]
+    assert stretches(3, 3, 2) == []
