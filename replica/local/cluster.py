@@ -43,7 +43,7 @@ DATABASE = "notary"
 OWNER, ROLE = "notary_owner", "notary"  # who migrates, and what the replicas log in as
 _RIGHTS = b"""
 GRANT CONNECT ON DATABASE notary TO notary_reader;
-GRANT notary_writer TO notary;
+GRANT notary_writer, notary_archivist TO notary;
 """
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
 ACTIVE_MAX_S = 60.0

@@ -199,6 +199,27 @@ class Code(Enum):
         "Software that the local cluster runs is not installed",
         "Run `make setup`, or install what the detail names.",
     )
+    # The archive.
+    ARCHIVE_DAMAGED = (
+        0,
+        "The archive is not whole, or not what its manifest and the database vouch for",
+        "Keep it as it is: `notary archive verify` names the first bad offset. Take what is good from the second site.",
+    )
+    ARCHIVE_MISMATCH = (
+        0,
+        "The archive and the request log are not of one notary",
+        "Name the archive of this log; after a restore, adopt the restored topic first. See runbooks/archive.md.",
+    )
+    RESTORE_REFUSED = (
+        0,
+        "The topic cannot be restored safely as asked",
+        "Nothing was written. The detail says what stands against it; `notary restore plan` shows all of it.",
+    )
+    PIPELINE_MISSING = (
+        0,
+        "The data pipeline is not installed",
+        "Install the extra: pip install 'replicated-notary[pipeline]'; Spark needs a Java 17 runtime as well.",
+    )
     HISTORY_INVALID = (
         0,
         "The history cannot be checked, because it is not one",
@@ -269,6 +290,24 @@ class FormatUnknown(NotaryError):
     """A newer release wrote this log; a reader that guesses would be wrong."""
 
     default_code = Code.FORMAT_UNKNOWN
+
+
+class ArchiveDamaged(NotaryError):
+    """The archive is not whole: do not write to it, do not restore from it."""
+
+    default_code = Code.ARCHIVE_DAMAGED
+
+
+class ArchiveMismatch(NotaryError):
+    """The archive is of another log than the one that was named."""
+
+    default_code = Code.ARCHIVE_MISMATCH
+
+
+class RestoreRefused(NotaryError):
+    """A restore would be unsafe; nothing was written."""
+
+    default_code = Code.RESTORE_REFUSED
 
 
 class InvariantBroken(NotaryError):

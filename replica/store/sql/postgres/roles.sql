@@ -2,7 +2,8 @@
 -- `notary store migrate`; it may be run any number of times.
 --
 -- The owner (whoever migrates) is not what replicas log in as. Make the replicas' login a member of notary_writer, and
--- those of people and monitors members of notary_reader:
+-- those of people and monitors members of notary_reader,
+-- and whoever archives a member of notary_archivist:
 --     CREATE ROLE replica LOGIN PASSWORD '...' IN ROLE notary_writer;
 -- What was published can then not be changed or deleted with a replica's credentials.
 
@@ -14,6 +15,9 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'notary_writer') THEN
         CREATE ROLE notary_writer NOLOGIN IN ROLE notary_reader;
     END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'notary_archivist') THEN
+        CREATE ROLE notary_archivist NOLOGIN IN ROLE notary_reader;
+    END IF;
 END
 $$;
 
@@ -21,10 +25,12 @@ REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO notary_reader;
 
 GRANT SELECT ON schema_version, participant, epoch_grant, admission, command_accepted, completion,
-                command_in_flight, leader_history, published_state TO notary_reader;
+                command_in_flight, leader_history, published_state, archive_head TO notary_reader;
 
 GRANT UPDATE (topic_id, epoch, ledger_end, published_offset, published_position) ON participant TO notary_writer;
 GRANT INSERT ON epoch_grant TO notary_writer;
 GRANT INSERT, DELETE ON admission TO notary_writer;
 GRANT INSERT, UPDATE ON command_accepted TO notary_writer;
 GRANT INSERT ON completion TO notary_writer;
+
+GRANT INSERT, UPDATE ON archive_head TO notary_archivist;

@@ -1,0 +1,255 @@
+"""The archive's manifest: one signed line a segment, each with the hash of the line before.
+
+`manifest.jsonl`, UTF-8. The first line opens the archive; every other one adds a segment, or adopts the topic that the
+log was restored to. A line counts once it ends in a newline. Whoever has the archive's public key can tell that no line
+was edited, dropped, inserted or moved; that none is missing at the end, the head in the shared database tells.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from pipeline.archive.segment import SegmentFacts, sync_file
+from replica.notary.errors import ArchiveDamaged, FormatUnknown
+from replica.notary.position import Position, begin, decode_position
+from replica.store.archive_head import ArchiveHead
+
+MANIFEST_NAME = "manifest.jsonl"
+SEGMENTS_NAME = "segments"
+VERSION = 1
+SIGNED_TAG = b"notary/archive/1"
+NO_HASH = "0" * 64
+
+
+class Signer(Protocol):
+    """Signs manifest lines; see replica/core/signer.py."""
+
+    @property
+    def public_key(self) -> bytes:
+        """The raw Ed25519 public key."""
+
+    def sign(self, message: bytes) -> bytes:
+        """The Ed25519 signature."""
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Opens the archive of one log."""
+
+    archive_id: str
+    topic_id: str
+    at_us: int
+
+
+class Adopted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From here on the log is the topic that it was restored to: the same records, under another id."""
+
+    topic_id: str
+    at_us: int
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A segment, and the position of a reader behind its last record (the bytes of docs/formats.md, hexadecimal)."""
+
+    facts: SegmentFacts
+    position: str
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One line. Exactly one of `opened`, `segment`, `adopted` is there."""
+
+    version: int
+    number: int  # from 0
+    previous: str  # SHA-256 of the line before, without its newline
+    opened: Opened | None = None
+    segment: Segment | None = None
+    adopted: Adopted | None = None
+    signature: str = ""
+
+
+_decoder = msgspec.json.Decoder(Line)
+
+
+class Manifest:
+    """The lines of an archive that hold together. What is appended is on the disk when `append` returns."""
+
+    def __init__(self, folder: Path, lines: Sequence[tuple[Line, str]]) -> None:
+        self.folder = folder
+        self._lines = list(lines)
+
+    @property
+    def opened(self) -> Opened:
+        """What opened the archive."""
+        opened = self._lines[0][0].opened
+        if opened is None:
+            raise ArchiveDamaged(f"{self.folder / MANIFEST_NAME} does not begin with the line that opens an archive")
+        return opened
+
+    @property
+    def topic_id(self) -> str:
+        """The topic that the log is in by now."""
+        adopted = [line.adopted.topic_id for line, _ in self._lines if line.adopted is not None]
+        return adopted[-1] if adopted else self.opened.topic_id
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, in the log's order."""
+        return [line.segment for line, _ in self._lines if line.segment is not None]
+
+    @property
+    def last(self) -> int:
+        """The last archived offset; -1 when there is none."""
+        segments = self.segments
+        return segments[-1].facts.last if segments else -1
+
+    @property
+    def position(self) -> Position:
+        """The position of a reader behind the last archived record, in the topic that the log is in by now."""
+        return self.position_before(self.last + 1)
+
+    @property
+    def head(self) -> ArchiveHead:
+        """What the database keeps of this manifest."""
+        return self.head_of(len(self._lines))
+
+    @property
+    def segments_folder(self) -> Path:
+        """Where the segments' files are."""
+        return self.folder / SEGMENTS_NAME
+
+    def head_of(self, lines: int) -> ArchiveHead:
+        """The head that the manifest had with so many lines."""
+        last = max((line.segment.facts.last for line, _ in self._lines[:lines] if line.segment is not None), default=-1)
+        return ArchiveHead(lines, self._lines[lines - 1][1], last)
+
+    def position_before(self, offset: int) -> Position:
+        """The position of a reader in front of a segment's first record, or behind the last one."""
+        before = [segment for segment in self.segments if segment.facts.last < offset]
+        found = decode_position(bytes.fromhex(before[-1].position)) if before else begin(self.topic_id)
+        return msgspec.structs.replace(found, topic_id=self.topic_id)
+
+    def append(self, signer: Signer, parts: Sequence[Opened | Segment | Adopted]) -> None:
+        """Sign and append lines; they are on the disk when this returns. A crash leaves all, some or a piece of one."""
+        lines, text = [], b""
+        number, previous = len(self._lines), self._lines[-1][1] if self._lines else NO_HASH
+        for part in parts:
+            encoded = _signed(signer, number, previous, part)
+            number, previous = number + 1, sha256(encoded).hexdigest()
+            lines.append((_decoder.decode(encoded), previous))
+            text += encoded + b"\n"
+        path = self.folder / MANIFEST_NAME
+        with path.open("ab") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_file(self.folder)
+        self._lines += lines
+
+
+def _signed(signer: Signer, number: int, previous: str, part: Opened | Segment | Adopted) -> bytes:
+    line = Line(
+        version=VERSION,
+        number=number,
+        previous=previous,
+        opened=part if isinstance(part, Opened) else None,
+        segment=part if isinstance(part, Segment) else None,
+        adopted=part if isinstance(part, Adopted) else None,
+    )
+    signature = signer.sign(SIGNED_TAG + msgspec.json.encode(line)).hex()
+    return msgspec.json.encode(msgspec.structs.replace(line, signature=signature))
+
+
+class BadLine(Exception):
+    """A line of a manifest does not hold; `number` counts from 0."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        self.number = number
+        self.problem = problem
+        super().__init__(f"line {number + 1}: {problem}")
+
+
+def check_lines(raw: bytes, public_key: bytes | None) -> Iterator[tuple[Line, str]]:
+    """The lines of a manifest with their hashes, as far as they hold. Raises BadLine at the first that does not.
+
+    `public_key`: the archive's; None leaves the signatures out. A last line without its newline is left out: it was
+    never written to its end. Raises FormatUnknown for a line of a newer release.
+    """
+    verify = None if public_key is None else Ed25519PublicKey.from_public_bytes(public_key).verify
+    previous, following = NO_HASH, 0
+    for number, encoded in enumerate(raw.split(b"\n")[:-1]):
+        line = _checked(number, encoded, verify)
+        if (line.number, line.previous) != (number, previous):
+            raise BadLine(number, "it does not follow the line before: lines were dropped, inserted or moved")
+        if (line.opened is None) == (number == 0):
+            raise BadLine(number, "an archive is opened by its first line, and by no other")
+        if line.segment is not None:
+            if line.segment.facts.first != following or line.segment.facts.count < 1:
+                raise BadLine(number, f"its segment does not begin at offset {following}")
+            following = line.segment.facts.last + 1
+        previous = sha256(encoded).hexdigest()
+        yield line, previous
+
+
+def _checked(number: int, encoded: bytes, verify: Callable[[bytes, bytes], None] | None) -> Line:
+    try:
+        version = msgspec.json.decode(encoded).get("version")
+        if version != VERSION and isinstance(version, int):
+            raise FormatUnknown(f"the archive's manifest has version {version}, this release knows {VERSION}")
+        line = _decoder.decode(encoded)
+        unsigned = msgspec.structs.replace(line, signature="")
+        parts = [part for part in (line.opened, line.segment, line.adopted) if part is not None]
+        if msgspec.json.encode(line) != encoded or len(parts) != 1:
+            raise BadLine(number, "it is not a line of a manifest")
+        if verify is not None:
+            verify(bytes.fromhex(line.signature), SIGNED_TAG + msgspec.json.encode(unsigned))
+    except InvalidSignature:
+        raise BadLine(number, "its signature is not the archive's: it was edited, or signed with another key") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, AttributeError) as error:
+        raise BadLine(number, f"it is not a line of a manifest: {error}") from None
+    return line
+
+
+def load_manifest(folder: Path, public_key: bytes | None = None) -> Manifest:
+    """The manifest of an archive. Raises ArchiveDamaged when there is none, or when a line does not hold."""
+    path = folder / MANIFEST_NAME
+    try:
+        lines = list(check_lines(path.read_bytes(), public_key))
+    except OSError as error:
+        raise ArchiveDamaged(f"{path} cannot be read: {error.strerror}") from None
+    except BadLine as bad:
+        raise ArchiveDamaged(f"{path}, {bad}; `notary archive verify` tells which offsets are good") from None
+    if not lines:
+        raise ArchiveDamaged(f"{path} has no whole line")
+    return Manifest(folder, lines)
+
+
+def open_manifest(folder: Path, signer: Signer, opened: Opened) -> Manifest:
+    """The manifest in a folder, begun if there is none, and rid of a line that was never written to its end.
+
+    Raises ArchiveDamaged.
+    """
+    path = folder / MANIFEST_NAME
+    (folder / SEGMENTS_NAME).mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        _drop_partial_line(path)
+    if not path.exists() or not path.stat().st_size:
+        manifest = Manifest(folder, [])
+        manifest.append(signer, [opened])
+        return manifest
+    return load_manifest(folder, signer.public_key)
+
+
+def _drop_partial_line(path: Path) -> None:
+    raw = path.read_bytes()
+    whole = raw.rfind(b"\n") + 1
+    if whole != len(raw):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())

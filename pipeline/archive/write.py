@@ -1,0 +1,195 @@
+"""The archive job: from the log into segments, exactly once.
+
+The manifest is the only memory: what it covers is archived, and the next batch begins behind it. A batch is written as
+segments first, then vouched for by lines of the manifest, then its head goes to the shared database. A job that is
+killed in between has at worst left files that no line names; they are removed, and their records archived again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pipeline.archive.manifest import Manifest, Opened, Segment, Signer, open_manifest
+from pipeline.archive.segment import PARTIAL, SegmentFacts, digests_path, parquet_path, read_values, write_segment
+from pipeline.sources.log import Connector, log_frame
+from pipeline.sources.topic import TopicView, refuse_other_log
+from pipeline.survey import Survey, advance
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, InvariantBroken
+from replica.notary.position import Position, encode_position
+from replica.notary.reading import read_records
+from replica.store.archive_head import ArchiveHeads
+
+LOCK_NAME = "archive.lock"
+
+
+class Step(Enum):
+    """What was just done; a job may be killed behind each of them."""
+
+    OPENED = "opened"
+    WRITTEN = "written"  # segments are on the disk
+    VOUCHED = "vouched"  # lines of the manifest name them
+    RECORDED = "recorded"  # the database has the new head
+
+
+OnStep = Callable[[Step, Manifest], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """Records in a segment, and segments in a batch: one Spark job, after which the archive has moved on."""
+
+    segment_records: int = 50_000
+    segments: int = 8
+
+
+class Archiver:
+    """Archives one log into one folder. Use it as a context: it keeps other archivers out of the folder meanwhile."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: KafkaSettings,
+        folder: Path,
+        signer: Signer,
+        heads: ArchiveHeads,
+        *,
+        size: BatchSize = BatchSize(),
+        connector: Connector = "auto",
+        on_step: OnStep = lambda step, manifest: None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._folder = folder
+        self._signer = signer
+        self._heads = heads
+        self._size = size
+        self._connector = connector
+        self._on_step = on_step
+
+    @contextmanager
+    def open(self, view: TopicView, now_us: int, archive_id: str) -> Iterator[Manifest]:
+        """The archive of this topic, made with that id if there is none, ready to be continued.
+
+        Raises ConfigError when another archiver has the folder, ArchiveDamaged when the manifest is not whole,
+        ArchiveMismatch when it is another log's, and LogRefused when the log changed behind it.
+        """
+        with _locked(self._folder):
+            opened = Opened(archive_id=archive_id, topic_id=view.topic_id, at_us=now_us)
+            manifest = open_manifest(self._folder, self._signer, opened)
+            refuse_cut_tail(manifest, self._heads)
+            refuse_other_topic(manifest, view)
+            refuse_other_log(self._settings, manifest.position)
+            _remove_orphans(manifest)
+            self._record(manifest)
+            self._on_step(Step.OPENED, manifest)
+            yield manifest
+
+    def archive(self, manifest: Manifest, end: int) -> None:
+        """Archive all records below `end`, batch by batch."""
+        batch = self._size.segment_records * self._size.segments
+        while manifest.last + 1 < end:
+            self._archive_batch(manifest, min(end, manifest.last + 1 + batch))
+
+    def _archive_batch(self, manifest: Manifest, end: int) -> None:
+        first = manifest.last + 1
+        splits = -(-(end - first) // self._size.segment_records)
+        frame = log_frame(self._spark, self._settings, first, end, splits=splits, connector=self._connector)
+        write = partial(_write, manifest.segments_folder)
+        rows = frame.mapInArrow(write, "facts binary, survey binary").collect()  # a row a segment
+        written = [
+            (msgspec.msgpack.decode(row.facts, type=SegmentFacts), msgspec.msgpack.decode(row.survey, type=Survey))
+            for row in rows
+        ]
+        self._on_step(Step.WRITTEN, manifest)
+        manifest.append(self._signer, _entries(manifest, sorted(written, key=lambda pair: pair[0].first), end))
+        self._on_step(Step.VOUCHED, manifest)
+        self._record(manifest)
+
+    def _record(self, manifest: Manifest) -> None:
+        self._heads.record(manifest.opened.archive_id, manifest.head)
+        self._on_step(Step.RECORDED, manifest)
+
+
+def refuse_cut_tail(manifest: Manifest, heads: ArchiveHeads) -> None:
+    """Raise ArchiveDamaged unless the manifest goes on from the head that the database knows."""
+    known = heads.newest(manifest.opened.archive_id)
+    if known is None:
+        return
+    if known.lines > manifest.head.lines:
+        raise ArchiveDamaged(
+            f"the manifest has {manifest.head.lines} lines up to offset {manifest.last}, but it had {known.lines} up to"
+            f" offset {known.last}: its end was cut off"
+        )
+    if manifest.head_of(known.lines) != known:
+        raise ArchiveDamaged(f"line {known.lines} of the manifest is not the one that the database knows")
+
+
+def refuse_other_topic(manifest: Manifest, view: TopicView) -> None:
+    """Raise ArchiveMismatch unless the topic is the one that is archived, with all that is archived in it."""
+    if manifest.topic_id != view.topic_id:
+        raise ArchiveMismatch(f"the archive is of topic id {manifest.topic_id}, the log's is {view.topic_id}")
+    if view.end <= manifest.last:
+        raise ArchiveMismatch(f"the log ends at {view.end}, but offsets up to {manifest.last} are archived")
+
+
+def _write(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker: one partition is one segment."""
+    written = write_segment(folder, batches)
+    if written is not None:
+        facts, survey = written
+        encoded = {"facts": [msgspec.msgpack.encode(facts)], "survey": [msgspec.msgpack.encode(survey)]}
+        yield pa.RecordBatch.from_pydict(encoded)
+
+
+def _entries(manifest: Manifest, written: list[tuple[SegmentFacts, Survey]], end: int) -> list[Segment]:
+    """The segments' entries, each with the position behind it. Raises InvariantBroken unless they go up to `end`."""
+    position = manifest.position
+    entries = []
+    for facts, survey in written:
+        position = advance(position, survey) or _read_exactly(manifest.segments_folder, facts, position)
+        entries.append(Segment(facts=facts, position=encode_position(position).hex()))
+    if position.offset != end - 1:
+        raise InvariantBroken(f"asked for the log up to {end - 1}, was given it up to {position.offset}")
+    return entries
+
+
+def _read_exactly(folder: Path, facts: SegmentFacts, position: Position) -> Position:
+    return read_records(position, read_values(folder, facts)).position
+
+
+def _remove_orphans(manifest: Manifest) -> None:
+    """Delete files that a killed job left: parts of segments, and segments behind those that the manifest names."""
+    folder = manifest.segments_folder
+    named = {
+        path(folder, segment.facts.first, segment.facts.last)
+        for segment in manifest.segments
+        for path in (parquet_path, digests_path)
+    }
+    for path in folder.iterdir():
+        if path not in named and path.suffix in (PARTIAL, ".parquet", ".digests"):
+            path.unlink()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(f"another archiver writes to {folder}") from None
+    finally:
+        os.close(handle)
