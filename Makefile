@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup run test check fmt bench faults faults-quick soak dist lock jar-checksums clean
+.PHONY: help setup setup-tests run test check fmt bench faults faults-quick runbooks soak dist lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -11,10 +11,13 @@ help: ## Show these targets
 setup: ## Prepare a Debian machine: system packages, .venv, Kafka, Spark (a second run takes seconds)
 	@scripts/setup.sh
 
+setup-tests:
+	@scripts/setup.sh --for-tests
+
 run: setup ## Bring up the whole cluster, notarise, kill the active, check every answer, keep serving until Ctrl-C
 	@$(BIN)/notary demo $(ARGS)
 
-test: setup ## Run all tests that CI runs, phase by phase, each with a time budget
+test: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget
 	@scripts/test.sh $(ARGS)
 
 check: setup ## Format, lint, types, import rules and the quick tests
@@ -36,6 +39,9 @@ faults: setup ## Every fault against real servers, at full length
 
 faults-quick: setup ## The faults that CI runs, each once
 	@scripts/test.sh faults-quick
+
+runbooks: setup-tests ## Play every runbook's commands on real clusters
+	@$(BIN)/pytest tests/runbooks $(ARGS)
 
 soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 	@$(BIN)/python -m tests.simulation.soak $(ARGS)

@@ -64,6 +64,10 @@ class HaproxyRuntime:
         """End a drain: the replica's health decides again."""
         await self._tell(f"set server {BACKEND}/{name} state ready")
 
+    async def state(self) -> str:
+        """What a reload reads from its `state_file`, so that it starts with what is known of each replica."""
+        return await self.ask("show servers state")
+
     async def ask(self, command: str) -> str:
         """The answer to any command of the runtime interface."""
         async with asyncio.timeout(ANSWER_MAX_S):

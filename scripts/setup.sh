@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Prepares a Debian 12 machine: system packages, the Python environment in .venv, Apache Kafka and Spark's connector to
 # it in .tools.
-# May be repeated: each step looks first at what is there. Where packages may not be installed, it names them and stops.
+# --for-tests: also what only tests need. May be repeated: each step looks first at what is there. Where packages may not
+# be installed, it names them and stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
@@ -57,6 +58,17 @@ Run this as root, then repeat: apt-get install --no-install-recommends ${package
     [[ ${#packages[@]} -eq 0 ]] || stop "installed, yet not found: ${packages[*]}"
 }
 
+# Only tests need these, and those that do say loudly that they were left out: a browser for the status page, keepalived to
+# check what is rendered for it, curl and jq for the runbooks' commands.
+ensure_test_packages() {
+    local packages=() name
+    for name in chromium keepalived curl jq; do has "$name" || packages+=("$name"); done
+    [[ ${#packages[@]} -gt 0 ]] || return 0
+    if ! may_install || ! (logged "Packages for tests: installing ${packages[*]}" scripts/install_packages.sh "${packages[@]}"); then
+        say "NOT INSTALLED: ${packages[*]}; the tests that need them are left out"
+    fi
+}
+
 # ---- Python environment --------------------------------------------------------------------------------------------
 
 # done_before STAMP INPUT...: true if the inputs are what they were when the stamp was written.
@@ -100,6 +112,7 @@ exec 9>.tools/setup.lock
 flock 9 # one set-up at a time
 started=$SECONDS
 ensure_packages
+[[ ${1:-} != --for-tests ]] || ensure_test_packages
 ensure_environment
 scripts/jars/fetch.sh kafka
 scripts/jars/fetch.sh spark

@@ -12,6 +12,7 @@ PHASES=(
     "integration   1500      tests/integration"
     "pipeline      600       tests/pipeline"
     "faults-quick  1200      tests/faults"
+    "runbooks      900       tests/runbooks"
 )
 
 has_tests() { [[ -n $(find "$1" -name 'test_*.py' -print -quit 2>/dev/null) ]]; }

@@ -100,6 +100,20 @@ def ready(name: ReplicaArgument, config: ConfigChoice = None) -> None:
     out.print(f"{name}'s health decides again")
 
 
+@app.command("save-state")
+def save_state(config: ConfigChoice = None) -> None:
+    """Write down what HAProxy knows of each replica; just before `systemctl reload haproxy`, which reads it.
+
+    Without it the new worker takes every replica for up until its first check, and refuses nobody only by luck.
+    """
+    state = _ask(config, lambda runtime: runtime.state())
+    path = Path(_settings(config).state_file)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(state)
+    partial.replace(path)
+    out.print(f"[bold]{path}[/] was written; now reload HAProxy")
+
+
 def _ask(config: Path | None, ask: Callable[[HaproxyRuntime], Awaitable[ResultT]]) -> ResultT:
     """One exchange with the HAProxy of this machine. Raises ConfigError when it does not answer, or refuses."""
     from haproxy.runtime import HaproxyRuntime, RuntimeRefused

@@ -1,7 +1,7 @@
 """A whole participant on loopback: Postgres, Kafka, replicas and HAProxy, supervised by this process.
 
 Everything is kept in one folder and found again at the next start; only ports may change. For development, tests and
-the demo: one broker and one database server keep nothing when their disk is lost.
+the demo: one broker and one database server keep nothing when their disk is lost, and all disks here may be one.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _RIGHTS = b"""
 GRANT CONNECT ON DATABASE notary TO notary_reader;
 GRANT notary_writer, notary_archivist TO notary;
 """
+STANDBY_NAME = "standby"  # what the primary knows the standby by
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
 ACTIVE_MAX_S = 60.0
 # The table of commands in flight turns over all the time: look at it more often than once a minute.
@@ -53,13 +54,18 @@ POSTGRES_SETTINGS = {"autovacuum_naptime": "5s"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """What a local cluster consists of. `further`: any other settings, nested as in the configuration file."""
+    """What a local cluster consists of. `further`: any other settings, nested as in the configuration file.
+
+    With three brokers and a database standby it is made like the reference deployment, but for the machines.
+    """
 
     folder: Path
     replicas: int = 3
     standby: Literal["following", "disconnected"] = "following"
     api_workers: int = 2
     parties: int = 5
+    brokers: int = 1
+    database_standby: bool = False
     further: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -70,6 +76,7 @@ class LocalCluster:
     parties: list[Party]
     notary_key: bytes
     postgres: PostgresServer
+    postgres_standby: PostgresServer | None
     kafka: KafkaCluster
     haproxy: HaproxyServer
     topic_id: str
@@ -105,6 +112,10 @@ class LocalCluster:
     def topic(self) -> str:
         """Name of the request log's topic."""
         return self.config.kafka.topic
+
+    def free_port(self) -> int:
+        """A port for one more server beside this cluster, kept for it until `stop`."""
+        return self._ports.take()
 
     # ---- life ----
 
@@ -212,10 +223,15 @@ class LocalCluster:
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
         """Postgres and Kafka at the same time: the broker takes longest."""
         self.postgres = PostgresServer(self.folder / "postgres", self._ports.take(), POSTGRES_SETTINGS)
-        self.kafka = KafkaCluster(self.folder / "kafka", [self._ports.take(), self._ports.take()])
+        self.postgres_standby = None
+        if self.settings.database_standby:
+            self.postgres_standby = PostgresServer(self.folder / "standby", self._ports.take(), POSTGRES_SETTINGS)
+        ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
+        self.kafka = KafkaCluster(self.folder / "kafka", ports)
         self._stack.push_async_callback(self._stopped, "Kafka", self.kafka.stop)
         self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
-        self._say("Kafka", "starts with ONE broker: for development only, its disk is the only copy of the log")
+        if self.settings.brokers == 1:
+            self._say("Kafka", "starts with ONE broker: for development only, its disk is the only copy of the log")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._start_database())
@@ -225,6 +241,8 @@ class LocalCluster:
 
     async def _start_database(self) -> None:
         await self._timed("Postgres", f"server, {LOOPBACK}:{self.postgres.port}", self.postgres.start())
+        if self.postgres_standby is not None:
+            await self._start_database_standby(self.postgres_standby)
         for role in (OWNER, ROLE):
             await self.postgres.ensure_role(role, self._files.password(role))
         await self.postgres.ensure_database(DATABASE, OWNER)
@@ -232,6 +250,12 @@ class LocalCluster:
         applied = await migrate(owner, lock_id(DATABASE, Counter.NODE_MIGRATIONS))
         await self.postgres.run_script(named_statement("roles") + _RIGHTS, DATABASE)
         self._say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
+
+    async def _start_database_standby(self, standby: PostgresServer) -> None:
+        self._stack.push_async_callback(self._stopped, "standby", standby.stop)
+        start = standby.start_standby_of(self.postgres, STANDBY_NAME)
+        await self._timed("Postgres", f"synchronous standby, {LOOPBACK}:{standby.port}", start)
+        await self.postgres.require_standby(STANDBY_NAME)
 
     async def _start_replicas(self) -> None:
         self._stack.push_async_callback(self._stop_replicas)
@@ -255,10 +279,10 @@ class LocalCluster:
             "endpoint": {"port": self._port(before.get("endpoint", {}).get("port"))},
             "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
             "database": {
-                "conninfo": make_conninfo(host=LOOPBACK, port=self.postgres.port, dbname=DATABASE, user=ROLE),
+                "conninfo": self._database_conninfo(),
                 "scope": DATABASE,
             },
-            "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers, "single_broker": True},
+            "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers, "single_broker": self.settings.brokers == 1},
             "core": {"standby": self.settings.standby},
             "haproxy": {
                 "stats_socket": str(socket_folder / "admin.sock"),
@@ -267,6 +291,16 @@ class LocalCluster:
             },
         }
         return merged(values, self.settings.further)
+
+    def _database_conninfo(self) -> str:
+        servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]
+        return make_conninfo(
+            host=",".join(LOOPBACK for _ in servers),
+            port=",".join(str(server.port) for server in servers),
+            dbname=DATABASE,
+            user=ROLE,
+            **({"target_session_attrs": "read-write"} if len(servers) > 1 else {}),
+        )
 
     def _address(self, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
         known = before.get("replicas", [])

@@ -49,10 +49,14 @@ class HaproxyServer:
 
         Raises ServerFailed, and changes nothing, when HAProxy finds the new configuration invalid.
         """
-        before = await self._worker_pid()
         await self._put_config(settings)
         self.settings = settings
-        self._write_state(await self.runtime.ask("show servers state"))
+        self._write_state(await self.runtime.state())
+        await self.take_over()
+
+    async def take_over(self) -> None:
+        """Start a new worker with the configuration and the state that are on disk, as a service's reload does."""
+        before = await self._worker_pid()
         self.process.signal_leader(signal.SIGUSR2)
 
         async def taken_over() -> bool:

@@ -7,10 +7,18 @@ import os
 import shutil
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end, until
@@ -168,6 +176,18 @@ class KafkaCluster:
                 await until(lambda: self._has_leaders(name, partitions))
         except (KafkaException, TimeoutError) as error:
             raise ServerFailed(f"topic {name} was not created: {error!r}") from error
+
+    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
+        """Change settings of a topic, also to what breaks the contract, for tests. Raises ServerFailed."""
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        (future,) = self.admin().incremental_alter_configs([resource]).values()
+        try:
+            await asyncio.to_thread(future.result, ANSWER_MAX_S)
+        except KafkaException as error:
+            raise ServerFailed(f"topic {name} was not changed: {error!r}") from error
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records. Raises ServerFailed."""

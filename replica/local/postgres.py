@@ -74,6 +74,30 @@ class PostgresServer:
         self._process.start()
         await self._process.wait_ready(self._answers, READY_MAX_S)
 
+    async def start_standby_of(self, primary: PostgresServer, name: str) -> None:
+        """Start as a streaming standby of a running server, whose data is copied if there is none. Raises ServerFailed.
+
+        `name` is what the primary knows it by: see `require_standby`.
+        """
+        data = self._data_folder()
+        if not data.exists():
+            partial = data.with_name("data.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(mode=0o700)
+            self._give(partial)
+            _write_secret(self._password_path, primary._superuser_password())
+            source = make_conninfo(primary.dsn(), application_name=name)
+            argv = [str(find_binaries() / "pg_basebackup"), f"--pgdata={partial}", f"--dbname={source}"]
+            argv += ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream"]
+            await run_to_end(self._command("pg_basebackup", argv), INITDB_MAX_S)
+            partial.rename(data)
+        await self.start()
+
+    async def require_standby(self, name: str) -> None:
+        """From now on no commit is answered before this standby has it on disk."""
+        await self._execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(sql.Literal(name)))
+        await self._execute(sql.SQL("SELECT pg_reload_conf()"))
+
     async def stop(self, *, immediate: bool = False) -> None:
         """Fast shutdown (sessions are ended, a checkpoint is written) or, when immediate, as if it had crashed."""
         if self._process is not None:

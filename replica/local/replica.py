@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from haproxy.render import ReplicaAddress
-from replica.local.process import Command, ManagedProcess
+from replica.local.process import Command, ManagedProcess, ServerFailed
 
 STOP_GRACE_S = 10.0  # a step-down is much shorter; then it is killed
 RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does not slow down the peer that takes over
@@ -23,12 +23,12 @@ class ReplicaProcess:
     """Runs `notary replica` and keeps it running. Faults on purpose are for tests, the demo and the bench."""
 
     def __init__(self, address: ReplicaAddress, config_path: Path, folder: Path, say: Say) -> None:
-        argv = [sys.executable, "-m", "replica.cli", "replica", "--config", str(config_path), "--name", address.name]
+        self._config_path = config_path
         self.address = address
         self.log_path = folder / "replica.log"
         self.restart_pause_s = RESTART_PAUSE_S
         self.on_start: Callable[[], None] = lambda: None  # called after each start: the process id is another one
-        self._process = ManagedProcess(Command(name=address.name, argv=argv, log_path=self.log_path))
+        self._process = self._made(Path(sys.executable), {})
         self._say = say
         self._keeper: asyncio.Task[None] | None = None
 
@@ -46,6 +46,15 @@ class ReplicaProcess:
     def running(self) -> bool:
         """True while there is a core, also a frozen one."""
         return self._process.running
+
+    def install(self, python: Path, env: Mapping[str, str]) -> None:
+        """Run another release from the next start on: the Python of its environment, and changes of ours.
+
+        Raises ServerFailed unless it is stopped.
+        """
+        if self.running:
+            raise ServerFailed(f"{self.name} runs: stop it before another release is installed")
+        self._process = self._made(python, env)
 
     def start(self) -> None:
         """Start it, and start it again whenever it ends by itself. Nothing happens if it is being kept already."""
@@ -89,6 +98,10 @@ class ReplicaProcess:
     def log_tail(self) -> str:
         """The last lines of its log."""
         return self._process.log_tail()
+
+    def _made(self, python: Path, env: Mapping[str, str]) -> ManagedProcess:
+        argv = [str(python), "-m", "replica.cli", "replica", "--config", str(self._config_path), "--name", self.name]
+        return ManagedProcess(Command(name=self.name, argv=argv, log_path=self.log_path, env=env))
 
     async def _keep(self) -> None:
         while True:
