@@ -33,8 +33,9 @@ def migrate(config: ConfigChoice = None, owner: OwnerOption = None) -> None:
 
 
 @app.command()
-def roles() -> None:
-    """Print the SQL that gives replicas and readers their rights and no more; the owner runs it after a migration."""
-    from replica.store.postgres import named_statement
+def roles(config: ConfigChoice = None) -> None:
+    """Print the SQL that gives replicas and readers their rights and no more, for the kind of database configured.
 
-    typer.echo(named_statement("roles").decode(), nl=False)
+    On Postgres the tables' owner runs it after a migration, on Oracle an administrator before the first one.
+    """
+    typer.echo(load(find_config(config)).shared_database().roles(), nl=False)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from urllib.parse import quote, unquote
 
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import WriteSession
+from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
     from ha.clock import Clock
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 Session: TypeAlias = WriteSession[Any]
 HIDDEN = "***"
+ORACLE = "oracle://"
 
 
 class Database(Protocol):
@@ -55,11 +59,15 @@ class Database(Protocol):
 
 def participant_database(conninfo: str, scope: str) -> Database:
     """The database that a connection string, password included, leads to. Raises ConfigError."""
+    if conninfo.startswith(ORACLE):
+        return OracleDatabase(parse_oracle(conninfo), scope)
     return PostgresDatabase(conninfo, scope)
 
 
 def with_password(conninfo: str, password: str) -> str:
-    """The connection string with a password put in."""
+    """The connection string with a password put in. Raises ConfigError."""
+    if conninfo.startswith(ORACLE):
+        return render_oracle({**parse_oracle(conninfo), "password": password})
     from psycopg.conninfo import make_conninfo
 
     return make_conninfo(conninfo, password=password)
@@ -108,3 +116,68 @@ class PostgresDatabase:
         from replica.store.schema import read_statement
 
         return read_statement("postgres", "roles")
+
+
+class OracleDatabase:
+    """See Database. `login`: user, password and dsn; `scope` is the user as the server writes it."""
+
+    def __init__(self, login: Mapping[str, str], scope: str) -> None:
+        self._login = dict(login)
+        self._scope = scope
+        if find_spec("oracledb") is None:
+            raise ConfigError("Oracle needs python-oracledb: pip install 'replicated-notary[oracle]'")
+
+    @property
+    def conninfo(self) -> str:
+        return render_oracle(self._login | ({"password": HIDDEN} if "password" in self._login else {}))
+
+    def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
+        from ha.lock.oracle import OracleLockSession
+
+        return OracleLockSession(self._login, scope=self._scope, name=name, settings=settings, clock=clock)
+
+    def make_store(self, session: Session) -> ParticipantStore:
+        from replica.store.oracle import OracleStore
+
+        return OracleStore(session)
+
+    async def migrate(self) -> list[str]:
+        from replica.store.oracle_tools import migrate
+
+        return await migrate(self._login, lock_id(self._scope, Counter.NODE_MIGRATIONS))
+
+    async def status(self) -> StoreStatus:
+        from replica.store.oracle_tools import read_status
+
+        return await read_status(self._login)
+
+    def export(self) -> AbstractContextManager[Export]:
+        from replica.store.oracle_tools import export_completions
+
+        return export_completions(self._login)
+
+    def roles(self) -> str:
+        from replica.store.schema import read_statement
+
+        return read_statement("oracle", "roles")
+
+
+def parse_oracle(conninfo: str) -> dict[str, str]:
+    """user, dsn and perhaps password of `oracle://USER[:PASSWORD]@CONNECT_STRING`. Raises ConfigError.
+
+    User and password are percent-encoded where they have a colon, an at sign or a percent sign; what follows the last
+    at sign is an Easy Connect string or a connect descriptor and stays as it is.
+    """
+    login, at, dsn = conninfo.removeprefix(ORACLE).rpartition("@")
+    user, colon, password = login.partition(":")
+    if not (at and user and dsn):
+        raise ConfigError(
+            "an Oracle connection string is oracle://USER@HOST:PORT/SERVICE, the password in its own file"
+        )
+    return {"user": unquote(user), "dsn": dsn} | ({"password": unquote(password)} if colon else {})
+
+
+def render_oracle(login: Mapping[str, str]) -> str:
+    """The connection string of a login."""
+    password = f":{quote(login['password'], safe='*')}" if "password" in login else ""
+    return f"{ORACLE}{quote(login['user'], safe='')}{password}@{login['dsn']}"

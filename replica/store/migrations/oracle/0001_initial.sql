@@ -1,0 +1,88 @@
+-- usable from version 1
+--
+-- The participant's shared state on Oracle 19c or newer. Times are microseconds since 1970, UTC, or TIMESTAMP in UTC. No
+-- sequence anywhere: a rollback leaves a gap in one, so ledger offsets come from a counter in the one row of participant.
+-- An empty text or RAW is NULL here: only `detail` may be one. A line with a slash ends a statement, as in SQL*Plus.
+
+CREATE TABLE participant (
+    only_row           NUMBER(1)  DEFAULT 1 NOT NULL,
+    ledger_id          RAW(16)    NOT NULL,
+    topic_id           VARCHAR2(255 BYTE),
+    epoch              NUMBER(19) DEFAULT 0 NOT NULL,
+    ledger_end         NUMBER(19) DEFAULT 0 NOT NULL,
+    published_offset   NUMBER(19) DEFAULT -1 NOT NULL,
+    published_position BLOB,
+    CONSTRAINT participant_pk PRIMARY KEY (only_row),
+    CONSTRAINT participant_one_row CHECK (only_row = 1)
+)
+/
+INSERT INTO participant (only_row, ledger_id) VALUES (1, SYS_GUID())
+/
+CREATE TABLE epoch_grant (
+    epoch      NUMBER(19)         NOT NULL,
+    replica    VARCHAR2(255 BYTE) NOT NULL,
+    granted_at TIMESTAMP(6)       NOT NULL,
+    CONSTRAINT epoch_grant_pk PRIMARY KEY (epoch)
+)
+/
+-- Written by the lock session: how often the holder of a lock gave it up on purpose. Peers need not wait then.
+CREATE TABLE lock_release (
+    lock_id  NUMBER(10) NOT NULL,
+    releases NUMBER(19) NOT NULL,
+    CONSTRAINT lock_release_pk PRIMARY KEY (lock_id)
+)
+/
+-- Small and busy: a row lives from the admission of its command until its completion is published. `act_as` has the
+-- parties, one on a line; sixteen long names do not fit a VARCHAR2.
+CREATE TABLE command_in_flight (
+    change_id      RAW(32)            NOT NULL,
+    user_id        VARCHAR2(255 BYTE) NOT NULL,
+    command_id     VARCHAR2(255 BYTE) NOT NULL,
+    submission_id  VARCHAR2(255 BYTE) NOT NULL,
+    tx_id          RAW(32)            NOT NULL,
+    content_digest RAW(32)            NOT NULL,
+    submitted_us   NUMBER(19)         NOT NULL,
+    act_as         CLOB               NOT NULL,
+    CONSTRAINT command_in_flight_pk PRIMARY KEY (change_id)
+)
+/
+-- Grows with the log: the commands that were accepted, so that none of them runs twice.
+CREATE TABLE command_accepted (
+    change_id        RAW(32)    NOT NULL,
+    tx_id            RAW(32)    NOT NULL,
+    content_digest   RAW(32)    NOT NULL,
+    notarised_offset NUMBER(19) NOT NULL,
+    accepted_us      NUMBER(19) NOT NULL,
+    ledger_offset    NUMBER(19) NOT NULL,
+    CONSTRAINT command_accepted_pk PRIMARY KEY (change_id)
+)
+/
+-- Grows with the log: the final word on every submission, in log order, dense.
+CREATE TABLE completion (
+    ledger_offset    NUMBER(19)         NOT NULL,
+    log_offset       NUMBER(19)         NOT NULL,
+    change_id        RAW(32)            NOT NULL,
+    user_id          VARCHAR2(255 BYTE) NOT NULL,
+    command_id       VARCHAR2(255 BYTE) NOT NULL,
+    submission_id    VARCHAR2(255 BYTE) NOT NULL,
+    tx_id            RAW(32)            NOT NULL,
+    content_digest   RAW(32)            NOT NULL,
+    outcome          VARCHAR2(64 BYTE)  NOT NULL,
+    notarised_offset NUMBER(19),
+    recorded_us      NUMBER(19)         NOT NULL,
+    act_as           CLOB               NOT NULL,
+    detail           BLOB,
+    CONSTRAINT completion_pk PRIMARY KEY (ledger_offset)
+)
+/
+-- For people.
+CREATE OR REPLACE VIEW leader_history AS
+SELECT epoch, replica, granted_at, LEAD(granted_at) OVER (ORDER BY epoch) AS succeeded_at FROM epoch_grant
+/
+CREATE OR REPLACE VIEW published_state AS
+SELECT LOWER(RAWTOHEX(p.ledger_id)) AS ledger_id, p.topic_id, p.epoch, g.replica, g.granted_at, p.published_offset,
+       p.ledger_end, (SELECT COUNT(*) FROM command_in_flight) AS in_flight,
+       (SELECT COALESCE(MAX(version), 0) FROM schema_version WHERE applied_at IS NOT NULL) AS schema_version
+  FROM participant p
+  LEFT JOIN epoch_grant g ON g.epoch = p.epoch
+/

@@ -1,0 +1,265 @@
+"""The participant store on Oracle 19c or newer, written through the connection that holds the lock.
+
+The same transactions as on Postgres, in more round trips: no statement of Oracle's writes several tables and answers
+with rows. docs/decisions/0006 says what was chosen and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
+from typing import Any, Protocol
+
+import oracledb
+
+from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
+from replica.notary.position import Position, decode_position, encode_position
+from replica.store.in_flight import InFlight, Known
+from replica.store.interface import NOTARISED, Admission, Command, Completion, Published
+from replica.store.schema import check_version, read_migrations, read_statement
+
+CHARACTER_SET = "AL32UTF8"
+LIST_MAX = 1_000  # expressions that Oracle takes in one list
+PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
+_NOT_OUR_SCHEMA = {
+    904,  # invalid identifier
+    942,  # table or view does not exist
+    1031,  # insufficient privileges
+}
+_TAKES_NO_WRITES = {
+    54,  # resource busy
+    60,  # deadlock detected; the transaction is rolled back here
+    257,  # the archiver is stuck
+    1536,  # space quota exceeded
+    1653, 1654, 1688, 1691,  # a table, index, partition or LOB cannot be extended
+    4021,  # timeout while waiting to lock an object, during a patch for example
+    16000,  # database open for read-only access
+    30006,  # resource busy, wait timeout
+}  # fmt: skip
+
+
+class Connection(Protocol):
+    """The lock session's connection as far as the store needs it."""
+
+    async def rows(self, text: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+
+    async def run(self, text: str, values: Mapping[str, Any], *, commit: bool = False) -> object:
+        """Run a statement that is no query; `commit` in the same round trip if it succeeds."""
+
+    async def run_many(self, text: str, rows: Sequence[Mapping[str, Any]], *, commit: bool = False) -> None:
+        """Run a statement for each row of values, in one round trip."""
+
+    async def rollback(self) -> None:
+        """Undo what is not committed."""
+
+
+class StatementSession(Protocol):
+    """The lock session as far as the store needs it."""
+
+    def statement(self, name: str) -> AbstractAsyncContextManager[Connection]:
+        """The connection for one transaction at a time; what fails inside with an unknown outcome ends the session."""
+
+
+def named_statement(name: str) -> str:
+    """The text of one of the SQL files, by name."""
+    return read_statement("oracle", name)
+
+
+def newest_version() -> int:
+    """The schema version that this release knows."""
+    return read_migrations("oracle")[-1].version
+
+
+class OracleStore:
+    """See ParticipantStore.
+
+    Commands in flight are known in memory as well as in the database, as in the store on Postgres.
+    """
+
+    def __init__(self, session: StatementSession) -> None:
+        self._session = session
+        self._in_flight = InFlight()
+        self._settled = False  # commands of earlier activations
+
+    async def bind(self, topic_id: str) -> None:
+        """See ParticipantStore."""
+        async with self._transaction("bind") as connection:
+            await connection.run(named_statement("bind_topic"), {"topic_id": topic_id}, commit=True)
+            ((bound, version, usable_from, character_set),) = await connection.rows(named_statement("bound"))
+        check_version(version or 0, usable_from or 0, newest_version())
+        if bound is None:
+            raise StoreMismatch("the database has lost its participant row; restore it from a backup")
+        if bound != topic_id:
+            raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
+        if character_set != CHARACTER_SET:
+            raise StoreMismatch(
+                f"the database's character set is {character_set}; only {CHARACTER_SET} holds every text"
+            )
+
+    async def raise_epoch(self, above: int, replica: str) -> int:
+        """See ParticipantStore."""
+        async with self._transaction("raise_epoch") as connection:
+            granted, _, _ = await _counters(connection)
+            epoch = max(granted, above) + 1
+            await connection.run(named_statement("grant_epoch"), {"epoch": epoch, "replica": replica})
+            await connection.run(named_statement("raise_epoch"), {"epoch": epoch}, commit=True)
+        return epoch
+
+    async def published(self) -> Published:
+        """See ParticipantStore."""
+        async with self._transaction("published") as connection:
+            ((position, ledger_end),) = await connection.rows(named_statement("published"))
+        return Published(None if position is None else decode_position(position), int(ledger_end))
+
+    async def pending(self, limit: int) -> list[Command]:
+        """See ParticipantStore."""
+        async with self._transaction("pending") as connection:
+            rows = await connection.rows(named_statement("pending"), {"row_count": limit})
+            self._settled = self._settled or not rows
+        return [
+            Command(change_id, user, command, parties(act_as), submission, tx_id, digest, int(submitted_us))
+            for change_id, user, command, act_as, submission, tx_id, digest, submitted_us in rows
+        ]
+
+    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+        """See ParticipantStore."""
+        if not self._settled:
+            raise InvariantBroken("commands of earlier activations are not known to be settled")
+        async with self._transaction("admit") as connection:
+            fresh = self._in_flight.fresh(commands)
+            accepted = await _accepted(connection, list(fresh), accepted_since_us)
+            for change_id in accepted:
+                del fresh[change_id]
+            if fresh:
+                rows = [_row_of_command(command) for command in fresh.values()]
+                await connection.run_many(named_statement("admit"), rows, commit=True)
+            self._in_flight.add(fresh.values())
+            return self._in_flight.outcomes(commands, fresh, accepted)
+
+    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        """See ParticipantStore."""
+        async with self._transaction("publish") as connection:
+            _, ledger_start, published_offset = await _counters(connection)
+            if position.offset <= published_offset:
+                raise InvariantBroken(f"completions are published to offset {published_offset}, not {position.offset}")
+            rows = [_row_of_completion(at, completion) for at, completion in enumerate(completions, ledger_start + 1)]
+            if rows:
+                await connection.run_many(named_statement("complete"), rows)
+                await connection.run_many(named_statement("settle"), _only(_SETTLE, rows))
+            accepting = {row["change_id"]: row for row in rows if row["outcome"] == NOTARISED}  # the last one counts
+            if accepting:
+                await connection.run_many(named_statement("accept"), _only(_ACCEPT, accepting.values()))
+            ledger_end = ledger_start + len(rows)
+            moved = {
+                "ledger_end": ledger_end,
+                "published_offset": position.offset,
+                "published_position": encode_position(position),
+            }
+            await connection.run(named_statement("move_position"), moved, commit=True)
+            self._in_flight.remove(self._in_flight.landing(completions))
+        return ledger_end
+
+    @asynccontextmanager
+    async def _transaction(self, name: str) -> AsyncIterator[Connection]:
+        """The session's statement; an error leaves nothing of it behind, and is told by what is to be done about it."""
+        try:
+            async with self._session.statement(name) as connection:
+                try:
+                    yield connection
+                except Exception:
+                    await connection.rollback()
+                    raise
+        except oracledb.DatabaseError as error:
+            raise translate(name, error) from error
+
+
+_SETTLE = ("change_id", "submission_id")
+_ACCEPT = ("change_id", "tx_id", "content_digest", "notarised_offset", "recorded_us", "ledger_offset")
+
+
+async def _counters(connection: Connection) -> tuple[int, int, int]:
+    """Epoch, ledger end and published offset; nobody else moves them until the transaction ends."""
+    ((epoch, ledger_end, published_offset),) = await connection.rows(named_statement("counters"))
+    return int(epoch), int(ledger_end), int(published_offset)
+
+
+async def _accepted(connection: Connection, change_ids: Sequence[bytes], since_us: int) -> dict[bytes, Known]:
+    """Those of the commands that were accepted at or after `since_us`."""
+    known: dict[bytes, Known] = {}
+    for start in range(0, len(change_ids), LIST_MAX):
+        part = change_ids[start : start + LIST_MAX]
+        length = _list_length(len(part))
+        values: dict[str, Any] = {f"id_{at}": part[min(at, len(part) - 1)] for at in range(length)}
+        rows = await connection.rows(_accepted_statement(length), values | {"accepted_since_us": since_us})
+        for change_id, tx_id, content_digest, notarised_offset in rows:
+            known[change_id] = Known(tx_id, content_digest, int(notarised_offset))
+    return known
+
+
+def _list_length(count: int) -> int:
+    """The next power of two: a shared pool of statements keeps few texts, not one for each size of a batch."""
+    return min(LIST_MAX, 1 << (count - 1).bit_length())
+
+
+@cache
+def _accepted_statement(length: int) -> str:
+    names = ", ".join(f":id_{at}" for at in range(length))
+    return named_statement("accepted").replace(":change_ids", names)
+
+
+def _row_of_command(command: Command) -> dict[str, Any]:
+    return {
+        "change_id": command.change_id,
+        "user_id": command.user_id,
+        "command_id": command.command_id,
+        "submission_id": command.submission_id,
+        "tx_id": command.tx_id,
+        "content_digest": command.content_digest,
+        "submitted_us": command.submitted_us,
+        "act_as": PARTIES_JOINT.join(command.act_as),
+    }
+
+
+def _row_of_completion(ledger_offset: int, completion: Completion) -> dict[str, Any]:
+    return {
+        "ledger_offset": ledger_offset,
+        "log_offset": completion.log_offset,
+        "change_id": completion.change_id,
+        "user_id": completion.user_id,
+        "command_id": completion.command_id,
+        "submission_id": completion.submission_id,
+        "tx_id": completion.tx_id,
+        "content_digest": completion.content_digest,
+        "outcome": completion.outcome,
+        "notarised_offset": completion.notarised_offset,
+        "recorded_us": completion.recorded_us,
+        "act_as": PARTIES_JOINT.join(completion.act_as),
+        "detail": completion.detail or None,  # an empty RAW is NULL here
+    }
+
+
+def _only(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def parties(act_as: str) -> tuple[str, ...]:
+    """The parties of a command as they are stored."""
+    return tuple(act_as.split(PARTIES_JOINT))
+
+
+def error_number(error: oracledb.Error) -> int:
+    """The number of an ORA- error, 0 for one of the driver's own."""
+    return int(getattr(error.args[0], "code", 0)) if error.args else 0
+
+
+def translate(name: str, error: oracledb.Error) -> NotaryError:
+    """An answer of the database that is no row: nothing was written."""
+    detail = f"{name}: {str(error).strip()}"
+    number = error_number(error)
+    if number in _NOT_OUR_SCHEMA:
+        return StoreMismatch(f"{detail}; run `notary store migrate`, and give the rights of sql/oracle/roles.sql")
+    if number in _TAKES_NO_WRITES or isinstance(error, oracledb.OperationalError) or error.args[0].isrecoverable:
+        return StoreUnavailable(detail)
+    return InvariantBroken(detail)

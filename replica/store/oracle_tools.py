@@ -1,0 +1,193 @@
+"""The participant database on Oracle as people and tools use it: migrations, status, completions for an audit.
+
+Each on a connection of its own; nothing here touches the lock session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, timedelta
+from typing import Any
+
+import oracledb
+
+from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.store.export import PAGE_ROWS, Export
+from replica.store.interface import Completion
+from replica.store.migrate import LOCK_WAIT_S
+from replica.store.oracle import error_number, named_statement, newest_version, parties, translate
+from replica.store.schema import Migration, check_not_newer, read_migrations
+from replica.store.status import StoreStatus
+
+CONNECT_MAX_S = 5.0
+CALL_MAX_MS = 60_000  # these connections hold no lock, so a statement of theirs may be cancelled
+GRANTED, BUSY = 0, 1  # what DBMS_LOCK.REQUEST answers
+_EXISTS_ALREADY = {955, 1430, 2260, 2261, 2275}  # a table or view, a column, a key, a constraint
+_NO_TABLE = 942
+_LOCK = """/* notary.migration_lock */
+BEGIN
+    :result := SYS.DBMS_LOCK.REQUEST(id => :id, lockmode => 6, timeout => :seconds, release_on_commit => FALSE);
+END;"""
+_VERSIONS = """/* notary.schema_version */
+CREATE TABLE schema_version (
+    version         NUMBER(10)         NOT NULL,
+    name            VARCHAR2(255 BYTE) NOT NULL,
+    usable_from     NUMBER(10)         NOT NULL,
+    statements_done NUMBER(10)         NOT NULL,
+    applied_at      TIMESTAMP(6),
+    CONSTRAINT schema_version_pk PRIMARY KEY (version)
+)"""
+_KNOWN = "SELECT version, usable_from, statements_done, applied_at FROM schema_version ORDER BY version"
+_BEGIN = """INSERT INTO schema_version (version, name, usable_from, statements_done)
+VALUES (:version, :name, :usable_from, 0)"""
+_STEP = "UPDATE schema_version SET statements_done = :done WHERE version = :version"
+_END = "UPDATE schema_version SET applied_at = SYS_EXTRACT_UTC(SYSTIMESTAMP) WHERE version = :version"
+
+
+async def migrate(login: Mapping[str, str], lock_id: int) -> list[str]:
+    """Apply what is missing; the names of what was applied. `login`: user, password and dsn.
+
+    Oracle commits with every change of a schema, so a migration is not all or nothing: each of its statements is noted
+    when it is done, and the next call goes on behind it. Raises StoreMismatch when this release cannot use the database
+    because it is newer, StoreUnavailable when it cannot be reached or another migration does not end.
+    """
+    async with _cursor("migrate", login) as cursor:
+        result = cursor.var(int)
+        await cursor.execute(_LOCK, {"id": lock_id, "seconds": LOCK_WAIT_S, "result": result})
+        if result.getvalue() != GRANTED:
+            what = "another migration does not end" if result.getvalue() == BUSY else "the migration lock was refused"
+            raise StoreUnavailable(f"{what}: DBMS_LOCK answered {result.getvalue()}")
+        known = await _known_versions(cursor)
+        check_not_newer(max(known, default=0), max((row[1] for row in known.values()), default=0), newest_version())
+        missing = [m for m in read_migrations("oracle") if m.version not in known or known[m.version][3] is None]
+        for migration in missing:
+            row = known.get(migration.version)
+            await _apply(cursor, migration, None if row is None else int(row[2]))
+    return [migration.name for migration in missing]
+
+
+def statements_of(migration: Migration) -> list[str]:
+    """The statements of a migration: a line with a slash ends each."""
+    texts = re.split(r"^/$", migration.text.decode(), flags=re.MULTILINE)
+    without_comments = ("\n".join(li for li in text.splitlines() if not li.startswith("--")).strip() for text in texts)
+    return [text for text in without_comments if text]
+
+
+async def read_status(login: Mapping[str, str]) -> StoreStatus:
+    """The present status. Raises StoreUnavailable; StoreMismatch when there is no schema, or no right to read it."""
+    async with _cursor("status", login) as cursor:
+        await cursor.execute(named_statement("status"))
+        row = await cursor.fetchone()
+    if row is None:
+        raise StoreMismatch("the database has lost its participant row; restore it from a backup")
+    ledger_id, topic_id, epoch, replica, granted_at, *numbers = row
+    granted_at = None if granted_at is None else granted_at.replace(tzinfo=UTC)
+    return StoreStatus(ledger_id, topic_id, int(epoch), replica, granted_at, *(int(number) for number in numbers))
+
+
+@contextmanager
+def export_completions(login: Mapping[str, str]) -> Iterator[Export]:
+    """All that is published, while the context lasts. Raises StoreUnavailable and StoreMismatch, the rows as well."""
+    with _connecting("export"):
+        connection = oracledb.connect(**login, tcp_connect_timeout=CONNECT_MAX_S)
+    with connection:
+        connection.call_timeout = CALL_MAX_MS
+        with _errors_named("export"), connection.cursor() as cursor:
+            cursor.execute(named_statement("export_status"))
+            row = cursor.fetchone()
+        if row is None:
+            raise StoreMismatch("the database has no participant row")
+        topic_id, published_offset, ledger_end, first, now = row
+        age_us = None if first is None else (now - first) // timedelta(microseconds=1)
+        yield Export(topic_id, int(published_offset), int(ledger_end), age_us, _rows(connection, int(ledger_end)))
+
+
+def _rows(connection: oracledb.Connection, ledger_end: int) -> Iterator[tuple[int, Completion]]:
+    """Rows never change once they are published, so pages fit together."""
+    after = -1
+    while True:
+        bounds = {"after_offset": after, "until_offset": ledger_end, "row_count": PAGE_ROWS}
+        with _errors_named("export"), connection.cursor() as cursor:
+            cursor.prefetchrows = cursor.arraysize = PAGE_ROWS
+            cursor.execute(named_statement("export_completions"), bounds, fetch_lobs=False)
+            page = cursor.fetchall()
+        for ledger_offset, *values in page:
+            log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id, digest, outcome, *rest = values
+            notarised_offset, recorded_us, detail = rest
+            yield (
+                ledger_offset,
+                Completion(
+                    log_offset, change_id, user_id, command_id, parties(act_as), submission_id, tx_id, digest,
+                    outcome, notarised_offset, recorded_us, detail or b"",
+                ),
+            )  # fmt: skip
+            after = ledger_offset
+        if len(page) < PAGE_ROWS:
+            return
+
+
+async def _known_versions(cursor: oracledb.AsyncCursor) -> dict[int, tuple[Any, ...]]:
+    """The rows of schema_version, by version; makes the table the first time."""
+    try:
+        await cursor.execute(_KNOWN)
+    except oracledb.DatabaseError as error:
+        if error_number(error) != _NO_TABLE:
+            raise
+        await cursor.execute(_VERSIONS)
+        return {}
+    return {int(row[0]): row for row in await cursor.fetchall()}
+
+
+async def _apply(cursor: oracledb.AsyncCursor, migration: Migration, done: int | None) -> None:
+    """The statements behind the first `done`; None if the migration was not begun.
+
+    The first of them may have been carried out without being noted, so that what it makes exists already. Only then.
+    """
+    interrupted = done is not None
+    if done is None:
+        values = {"version": migration.version, "name": migration.name, "usable_from": migration.usable_from}
+        await cursor.execute(_BEGIN, values)
+        await cursor.connection.commit()
+    for number, text in enumerate(statements_of(migration)[done or 0 :], (done or 0) + 1):
+        try:
+            await cursor.execute(text)
+        except oracledb.DatabaseError as error:
+            if not interrupted or error_number(error) not in _EXISTS_ALREADY:
+                raise
+        interrupted = False
+        await cursor.execute(_STEP, {"done": number, "version": migration.version})
+        await cursor.connection.commit()
+    await cursor.execute(_END, {"version": migration.version})
+    await cursor.connection.commit()
+
+
+@asynccontextmanager
+async def _cursor(name: str, login: Mapping[str, str]) -> AsyncIterator[oracledb.AsyncCursor]:
+    """A cursor on a connection of its own."""
+    with _connecting(name):
+        connection = await oracledb.connect_async(**login, tcp_connect_timeout=CONNECT_MAX_S)
+    try:
+        connection.call_timeout = CALL_MAX_MS
+        with _errors_named(name), connection.cursor() as cursor:
+            yield cursor
+    finally:
+        with suppress(oracledb.Error):
+            await connection.close()
+
+
+@contextmanager
+def _connecting(name: str) -> Iterator[None]:
+    try:
+        yield
+    except oracledb.Error as error:
+        raise StoreUnavailable(f"{name}: the database cannot be reached: {str(error).strip()}") from None
+
+
+@contextmanager
+def _errors_named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except oracledb.Error as error:
+        raise translate(name, error) from None

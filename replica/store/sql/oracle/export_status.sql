@@ -1,0 +1,2 @@
+SELECT topic_id, published_offset, ledger_end, (SELECT MIN(granted_at) FROM epoch_grant), SYS_EXTRACT_UTC(SYSTIMESTAMP)
+  FROM participant

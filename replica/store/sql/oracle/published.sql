@@ -1,0 +1,1 @@
+SELECT published_position, ledger_end FROM participant

@@ -1,0 +1,1 @@
+UPDATE participant SET epoch = :epoch
