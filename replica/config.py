@@ -40,6 +40,25 @@ class DatabaseSettings(BaseModel):
     scope: str = Field(description="The database's name as the server reports it: the scope of the lock id.")
 
 
+class ArchiveSettings(BaseModel):
+    """The archive of the request log, which the pipeline writes; replicas do not use it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: Path = Field(
+        Path("archive"), description="Folder of the archive; on another disk than the brokers', shared by all workers."
+    )
+    key_file: Path = Field(
+        Path("archive.key"),
+        description="Key that signs the archive's manifest, PKCS#8 PEM, mode 0600; made by the first run. Not the "
+        "notary's own.",
+    )
+    segment_records: int = Field(50_000, ge=100, le=1_000_000, description="Most records in one file.")
+    interval_s: float = Field(
+        30.0, ge=1, le=86_400, description="How often `notary archive run --follow` looks for new records."
+    )
+
+
 class Config(BaseSettings):
     """Everything a replica, and the tools around it, need to know."""
 
@@ -66,6 +85,7 @@ class Config(BaseSettings):
     election: ElectionSettings = ElectionSettings()
     core: CoreSettings = CoreSettings()
     link: LinkSettings = LinkSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     haproxy: dict[str, Any] = Field(
         default_factory=dict, description="Any setting of HAProxy but the endpoint and the replicas, which stand above."
     )
@@ -182,6 +202,9 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
         update={"password_file": None if password_file is None else absolute(password_file)}
     )
     api = config.api.model_copy(update={"registry_path": absolute(config.api.registry_path)})
+    archive = config.archive.model_copy(
+        update={"folder": absolute(config.archive.folder), "key_file": absolute(config.archive.key_file)}
+    )
     named = {name: value for name, value in config.kafka.security if isinstance(value, Path)}
     security = config.kafka.security.model_copy(update={name: absolute(path) for name, path in named.items()})
     return config.model_copy(
@@ -190,6 +213,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "notary_key_file": absolute(config.notary_key_file),
             "database": database,
             "api": api,
+            "archive": archive,
             "kafka": config.kafka.model_copy(update={"security": security}),
         }
     )

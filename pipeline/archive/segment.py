@@ -135,7 +135,9 @@ class _SegmentWriter:
         if not batch.num_rows:
             return
         if self._file is None:
-            self._file = pq.ParquetWriter(self._partial, ARROW_SCHEMA, compression="zstd", write_page_checksum=True)
+            self._file = pq.ParquetWriter(
+                self._partial, ARROW_SCHEMA, compression="zstd", use_dictionary=False, write_page_checksum=True
+            )
         take = self._surveyor.take
         for record in records_of(batch):
             take(record.offset, record.value or b"")

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from replica.cli import check, config, haproxy, index, init, keys, replica, status, store, topic, up, verify
+from replica.cli import archive, check, config, haproxy, index, init, keys, replica, status, store, topic, up, verify
 from replica.cli.common import EXIT_FAILED, err, show_error
 from replica.cli.demo import command as demo
 from replica.notary.errors import NotaryError
@@ -21,6 +21,7 @@ _EPILOG = (
     "be changed first. Every error has a code and says what to do; with --json, results are for programs."
 )
 _LOCAL, _SET_UP, _RUN, _CHECK = "On this machine", "Set up a participant", "Run and look after", "Check"
+_PIPELINE = "Archive and analyse"
 
 app = typer.Typer(
     help=_HELP, epilog=_EPILOG, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -39,6 +40,7 @@ app.command("status", rich_help_panel=_RUN)(status.show)
 app.add_typer(index.app, name="index", rich_help_panel=_RUN)
 app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("check", rich_help_panel=_CHECK)(check.check_history)
+app.add_typer(archive.app, name="archive", rich_help_panel=_PIPELINE)
 
 
 def main() -> None:

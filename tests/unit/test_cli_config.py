@@ -64,6 +64,7 @@ def test_what_is_set_survives_a_round_trip() -> None:
         "haproxy": {"fall": 3, "exporter": {"port": 9101}},
         "core": {},
         "link": {},
+        "archive": {},
     }
     assert tomllib.loads(render_config(values, "title")) == values
 

@@ -1,0 +1,224 @@
+"""`notary archive`: the request log as files that can be checked, and restored from, without any server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+from uuid import uuid4
+
+import typer
+
+from replica.cli.common import EXIT_FAILED, ConfigChoice, JsonOption, find_config, load, out, print_json
+from replica.cli.pipeline import (
+    ArchiveKeyOption,
+    ConnectorOption,
+    MasterOption,
+    archive_folder,
+    archive_public_key,
+    archive_signer,
+    progress,
+    require_pipeline,
+    spark,
+)
+from replica.notary.errors import ConfigError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.archive.manifest import Manifest
+    from pipeline.archive.verify import Verification
+    from pipeline.archive.write import Step
+    from pipeline.sources.log import Connector
+    from replica.config import Config
+    from replica.store.archive_head import ArchiveHead
+
+app = typer.Typer(help="Archive the request log, and check the archive.", no_args_is_help=True)
+
+FolderOption = Annotated[
+    Path | None, typer.Option("--folder", help="Folder of the archive; else the configuration's is used.")
+]
+FollowOption = Annotated[bool, typer.Option("--follow", help="Go on for ever, looking every archive.interval_s.")]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not ask the database for the newest head.")]
+FromOption = Annotated[int, typer.Option("--from", min=0, help="First offset whose segment is read.")]
+ToOption = Annotated[int | None, typer.Option("--to", min=0, help="Last offset whose segment is read.")]
+
+
+@app.command()
+def run(
+    *,
+    follow: FollowOption = False,
+    master: MasterOption = "local[2]",
+    connector: ConnectorOption = "auto",
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Archive what the log has and the archive has not: each record once, whatever is killed when.
+
+    The archive goes on where its manifest ends. Another archiver, another log or a cut manifest is refused.
+    """
+    settings = load(find_config(config))
+    with spark("archive", master) as session:
+        while True:
+            began_s, before, manifest = time.monotonic(), -1, None
+            before, manifest = _archive_once(session, settings, _connector(connector))
+            _tell_run(manifest, before, time.monotonic() - began_s, as_json)
+            if not follow:
+                return
+            time.sleep(settings.archive.interval_s)
+
+
+def _archive_once(session: SparkSession, config: Config, connector: Connector) -> tuple[int, Manifest]:
+    """The last offset archived before, and the manifest now."""
+    from pipeline.archive.write import Archiver, BatchSize
+    from pipeline.sources.topic import look_at
+    from replica.store.archive_head import ArchiveHeads
+
+    view = look_at(config.kafka)
+    with progress("archived", view.end) as show:
+
+        def on_step(step: Step, manifest: Manifest) -> None:
+            show(manifest.last + 1)
+
+        archiver = Archiver(
+            session,
+            config.kafka,
+            config.archive.folder,
+            archive_signer(config),
+            ArchiveHeads(config.conninfo()),
+            size=BatchSize(segment_records=config.archive.segment_records),
+            connector=connector,
+            on_step=on_step,
+        )
+        with archiver.open(view, time.time_ns() // 1_000, str(uuid4())) as manifest:
+            before = manifest.last
+            archiver.archive(manifest, view.end)
+            return before, manifest
+
+
+def _tell_run(manifest: Manifest, before: int, took_s: float, as_json: bool) -> None:
+    count = manifest.last - before
+    if as_json:
+        print_json({**_summary(manifest), "archived_now": count, "took_s": round(took_s, 3)})
+    elif count:
+        out.print(
+            f"[bold green]archived[/] offsets {before + 1:,} to {manifest.last:,}: {count:,} records in {took_s:.1f} s"
+        )
+    else:
+        out.print(f"nothing new: the archive covers the log up to offset {manifest.last:,}")
+
+
+@app.command()
+def status(folder: FolderOption = None, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+    """What is archived, and how far the log is ahead, if the brokers answer."""
+    require_pipeline()
+    from pipeline.archive.manifest import load_manifest
+    from pipeline.sources.topic import look_at
+    from replica.notary.errors import LogRefused, LogUnavailable
+
+    settings = load(find_config(config))
+    manifest = load_manifest(archive_folder(settings, folder))
+    found = _summary(manifest)
+    try:
+        view = look_at(settings.kafka)
+        found |= {"log_end": view.end, "behind_records": view.end - 1 - manifest.last, "log_topic_id": view.topic_id}
+    except (LogUnavailable, LogRefused) as error:
+        found |= {"log": error.detail}
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        out.print(f"{name.replace('_', ' '):>15}  {value}", markup=False)
+
+
+@app.command()
+def verify(
+    *,
+    folder: FolderOption = None,
+    archive_key: ArchiveKeyOption = None,
+    first: FromOption = 0,
+    last: ToOption = None,
+    offline: OfflineOption = False,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that nothing was lost, moved or edited: every signature, every file, every record's digest, the head.
+
+    Exit code 0: the archive is whole. 1: it is not; the first bad offset is named.
+    """
+    require_pipeline()
+    from pipeline.archive.verify import verify_archive
+
+    settings = load(find_config(config))
+    heads = (lambda archive_id: None) if offline else _newest_head(settings)
+    with progress("verified", (last or 0) + 1) as show:
+        found = verify_archive(
+            archive_folder(settings, folder),
+            archive_public_key(settings, archive_key),
+            heads,
+            first=first,
+            last=last,
+            on_segment=show,
+        )
+    _tell_verification(found, as_json)
+    raise typer.Exit(EXIT_FAILED if found.findings else 0)
+
+
+def _newest_head(config: Config) -> Any:
+    from replica.store.archive_head import ArchiveHeads
+
+    def newest(archive_id: str) -> ArchiveHead | None:
+        try:
+            return ArchiveHeads(config.conninfo()).newest(archive_id)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{error.detail}; --offline verifies without the head") from None
+
+    return newest
+
+
+def _tell_verification(found: Verification, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "archive_id": found.archive_id,
+                "lines": found.lines,
+                "segments": found.segments,
+                "last": found.last,
+                "first_bad_offset": found.first_bad_offset,
+                "findings": [{"offset": finding.offset, "problem": finding.problem} for finding in found.findings],
+            }
+        )
+        return
+    if not found.findings:
+        out.print(
+            f"[bold green]whole[/]: {found.lines:,} lines, {found.segments:,} segments read, offsets to {found.last:,}"
+        )
+        return
+    out.print(f"[bold red]not whole[/]: the first bad offset is {found.first_bad_offset}")
+    for finding in found.findings:
+        out.print(f"  offset {finding.offset}: {finding.problem}", markup=False)
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    segments = manifest.segments
+    head = manifest.head
+    return {
+        "archive_id": manifest.opened.archive_id,
+        "topic_id": manifest.topic_id,
+        "segments": len(segments),
+        "last": head.last,
+        "epoch": manifest.position.epoch,
+        "bytes": sum(segment.facts.parquet_bytes for segment in segments),
+        "lines": head.lines,
+        "head": head.hash,
+    }
+
+
+def _connector(name: str) -> Connector:
+    from pipeline.sources.log import Connector
+
+    known: tuple[Connector, ...] = get_args(Connector)
+    for connector in known:
+        if connector == name:
+            return connector
+    raise ConfigError(f"--connector is one of {', '.join(known)}, not {name!r}")

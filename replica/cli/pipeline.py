@@ -1,0 +1,95 @@
+"""What the commands of the data pipeline share: the extra they need, the archive's key, and progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from replica.cli.common import err, quiet_libraries
+from replica.notary.errors import Code, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from replica.config import Config
+    from replica.core.signer import FileSigner
+
+MasterOption = Annotated[
+    str, typer.Option("--master", help="Where Spark runs: local[2], spark://HOST:PORT, or sc://HOST:PORT for Connect.")
+]
+ConnectorOption = Annotated[
+    str, typer.Option("--connector", help="What reads the log: spark, python, or auto, which is spark if it is there.")
+]
+ArchiveKeyOption = Annotated[
+    str | None,
+    typer.Option("--archive-key", help="The archive's public key, 64 hexadecimal digits; else the key file's is used."),
+]
+
+
+def require_pipeline() -> None:
+    """Raise ConfigError (PIPELINE_MISSING) when the packages of the extra are not installed."""
+    quiet_libraries()
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"not installed: {', '.join(missing)}", Code.PIPELINE_MISSING)
+
+
+@contextmanager
+def spark(app: str, master: str) -> Iterator[SparkSession]:
+    """A Spark session while the context lasts. Raises ConfigError."""
+    require_pipeline()
+    from pipeline.session import spark_session
+
+    session = spark_session(app, master)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def archive_signer(config: Config) -> FileSigner:
+    """The archive's key; made when there is neither a key nor an archive yet. Raises ConfigError."""
+    from pipeline.archive.manifest import MANIFEST_NAME
+    from replica.core.signer import create_key, load_signer
+
+    path = config.archive.key_file
+    if not path.exists() and not (config.archive.folder / MANIFEST_NAME).exists():
+        public_key = create_key(path)
+        err.print(f"made the archive's key {path}; keep its public key elsewhere: {public_key.hex()}")
+    return load_signer(path)
+
+
+def archive_public_key(config: Config, given: str | None) -> bytes:
+    """The key that an archive is verified with. Raises ConfigError and BadRequest."""
+    from replica.core.signer import load_signer
+    from replica.notary.documents import bytes_from_hex
+
+    return (
+        load_signer(config.archive.key_file).public_key if given is None else bytes_from_hex("--archive-key", given, 32)
+    )
+
+
+def archive_folder(config: Config, given: Path | None) -> Path:
+    """The archive that was named, else the configured one."""
+    return config.archive.folder if given is None else given
+
+
+@contextmanager
+def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's standard error, from `done` to `total` records; the context's value is told where it is."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=err, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(what, total=total, completed=done)
+        yield lambda now: bar.update(task, completed=now)
