@@ -52,6 +52,9 @@ class ReplicaAddress(BaseModel):
     host: Host = Field(description="Address that the replica listens on, as HAProxy reaches it.")
     api_port: Port = Field(description="Port of the ledger API.")
     health_port: Port = Field(description="Port of the health checks and metrics.")
+    admin_port: Port | None = Field(
+        None, description="Port of the admin listener on the replica's own machine; without one it cannot be steered."
+    )
 
 
 def _network_address(text: str) -> str:

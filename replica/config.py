@@ -19,13 +19,12 @@ from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
 from replica.core.database import Database, participant_database, with_password
-from replica.core.settings import CoreSettings
+from replica.core.settings import AdminSettings, CoreSettings
 from replica.link.settings import LinkSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings, check_secret
 from replica.notary.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "NOTARY_"
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "[::1]", "localhost"})
 
 
 class DatabaseSettings(BaseModel):
@@ -84,6 +83,7 @@ class Config(BaseSettings):
     api: ApiSettings
     election: ElectionSettings = ElectionSettings()
     core: CoreSettings = CoreSettings()
+    admin: AdminSettings = AdminSettings()
     link: LinkSettings = LinkSettings()
     archive: ArchiveSettings = ArchiveSettings()
     haproxy: dict[str, Any] = Field(
@@ -97,15 +97,18 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _replicas_are_apart(self) -> Self:
-        """Front ends share their port among themselves, so the kernel would let two replicas share one as well."""
+        """Front ends share their port among themselves, so the kernel would let two replicas share one as well.
+
+        Admin ports are on loopback: replicas on different machines, by different addresses, may have the same one.
+        """
         if any(set(replica.name) == {"."} for replica in self.replicas):
             raise ValueError("a replica's name is the name of its folder, so it cannot be '.' or '..'")
         taken = {(self.endpoint.host, self.endpoint.port): "the endpoint"}
         for replica in self.replicas:
-            for what, port in (("api_port", replica.api_port), ("health_port", replica.health_port)):
+            ports = {"api_port": replica.api_port, "health_port": replica.health_port, "admin_port": replica.admin_port}
+            for what, port in ports.items():
                 user = f"{what} of {replica.name}"
-                other = taken.setdefault((replica.host, port), user)
-                if other != user:
+                if port is not None and (other := taken.setdefault((replica.host, port), user)) != user:
                     raise ValueError(f"{replica.host}:{port} is given twice: {other}, {user}")
         return self
 

@@ -110,13 +110,13 @@ class LockContract:
         await first.release()
         view = await second.look()
         assert view.free
-        assert view.released_on_purpose
+        assert view.released
         assert (await third.try_lock()).granted
-        assert not (await second.look()).released_on_purpose
+        assert not (await second.look()).released
         await world.kill(third)
         view = await second.look()
         assert view.free
-        assert not view.released_on_purpose
+        assert not view.released
         with pytest.raises(LockLost):
             await third.confirm()
         for session in (first, second):

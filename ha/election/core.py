@@ -41,6 +41,7 @@ from ha.election.states import (
     Look,
     OpenSession,
     Passive,
+    ReleaseNoted,
     ReportHandover,
     SessionFailed,
     SessionOpened,
@@ -55,6 +56,7 @@ from ha.election.states import (
     TryLock,
 )
 from ha.errors import InvariantBroken
+from ha.lock.interface import NEVER_S
 
 # One match per state, one case per event: to split them would hide a missing pair.
 # ruff: noqa: PLR0911, PLR0912
@@ -110,6 +112,8 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
             return Ended(state.session), [CloseSession(state.session), EndProcess(reason)]
         case SessionFailed(), Link.OPENING:
             return _disconnect(state, now_s, settings, random)
+        case ReleaseNoted(), Link.IDLE | Link.ASKING:
+            return _release_noted(state, event, now_s, settings), []
         case LockSeen(), Link.ASKING:
             return _seen(state, event, now_s, settings, random)
         case LockGranted(_, asked_at_s), Link.ASKING:
@@ -123,7 +127,10 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
             return leading, [Activate(state.session)]
         case LockLost(), Link.IDLE | Link.ASKING:
             return _disconnect(state, now_s, settings, random)
-        case LockLost() | LockSeen() | LockGranted() | LockConfirmed(), Link.DOWN:  # it is closed, whatever it said
+        case (
+            LockLost() | LockSeen() | LockGranted() | LockConfirmed() | ReleaseNoted(),
+            Link.DOWN,
+        ):  # it is closed, whatever it said
             return state, []
         case StepDownWanted(), _:
             return state, []
@@ -142,19 +149,22 @@ def _may_ask(state: Passive, tick: Tick, now_s: float, settings: ElectionSetting
     Its turn comes when the lock has been free for the grace period plus the longer the further its index is behind.
     Who need not wait at all asks without looking first.
     """
-    fit = tick.readiness.reaches_log and abs(tick.clock_skew_s) <= settings.clock_skew_max_s
-    if not fit or now_s < state.hold_until_s:
+    readiness = tick.readiness
+    fit = readiness.reaches_log and not readiness.barred and abs(tick.clock_skew_s) <= settings.clock_skew_max_s
+    if not fit or now_s < max(state.hold_until_s, state.reserved_until_s):
         return False
-    lag_wait_s = min(tick.readiness.lag_records / settings.catch_up_records_per_s, settings.lag_wait_max_s)
+    lag_wait_s = min(readiness.lag_records / settings.catch_up_records_per_s, settings.lag_wait_max_s)
     wait_s = lag_wait_s + (0.0 if state.skip_grace else settings.grace_s)
     return wait_s <= 0 or (state.free_since_s is not None and now_s >= state.free_since_s + wait_s)
 
 
 def _seen(state: Passive, seen: LockSeen, now_s: float, settings: ElectionSettings, random: float) -> Decision:
     """Note what a question showed, and when to ask the next one: when the grace period ends, if that is sooner."""
-    next_at_s = now_s + _retry_s(settings, random)
-    state = replace(state, link=Link.IDLE, next_at_s=next_at_s)
+    next_at_s = now_s if state.noted else now_s + _retry_s(settings, random)
+    state = replace(state, link=Link.IDLE, next_at_s=next_at_s, noted=False)
     if seen.owner is None and not seen.refused:
+        if seen.reserved:
+            state = _reserved(state, now_s, settings)
         since_s = now_s if state.free_since_s is None else state.free_since_s
         grace_end_s = since_s + settings.grace_s
         if now_s < grace_end_s < next_at_s:
@@ -167,6 +177,19 @@ def _seen(state: Passive, seen: LockSeen, now_s: float, settings: ElectionSettin
         handed = replace(state, handing_over=False, hold_until_s=now_s)
         return handed, [ReportHandover(Handover.TAKEN_OVER, seen.owner)]
     return state, []
+
+
+def _release_noted(state: Passive, noted: ReleaseNoted, now_s: float, settings: ElectionSettings) -> Passive:
+    """Look again at once; what a question on its way will say may be out of date."""
+    state = _reserved(state, now_s, settings) if noted.reserved else replace(state, reserved_until_s=NEVER_S)
+    return replace(state, next_at_s=now_s) if state.link is Link.IDLE else replace(state, noted=True)
+
+
+def _reserved(state: Passive, now_s: float, settings: ElectionSettings) -> Passive:
+    """Leave the lock to the replica it was released for, and then to the one that released it, should that one fail."""
+    if now_s < state.reserved_until_s:
+        return state
+    return replace(state, reserved_until_s=now_s + 2 * settings.switchover_wait_s)
 
 
 def _retry_s(settings: ElectionSettings, random: float) -> float:
@@ -187,6 +210,8 @@ def _leading(state: Activating | Active, event: Event, now_s: float, settings: E
         case LockConfirmed(_, asked_at_s):
             newest_s = max(state.answered_at_s, asked_at_s)
             return replace(state, answered_at_s=newest_s, confirming=False), []
+        case ReleaseNoted():  # of an earlier reign than ours
+            return state, []
         case LockLost(_, reason):
             return _step_down(state, now_s, settings, reason, _after_loss(state), release=False)
         case Activated() if isinstance(state, Activating):
@@ -196,8 +221,9 @@ def _leading(state: Activating | Active, event: Event, now_s: float, settings: E
             return _step_down(state, now_s, settings, f"activation failed: {reason}", After.HOLD_DOWN, release=True)
         case StepDownWanted(reason):
             return _step_down(state, now_s, settings, reason, After.HOLD_DOWN, release=True)
-        case SwitchoverWanted() if isinstance(state, Active):
-            return _step_down(state, now_s, settings, "switchover", After.HAND_OVER, release=True)
+        case SwitchoverWanted(to) if isinstance(state, Active):
+            reason = "switchover" if to is None else f"switchover to {to}"
+            return _step_down(state, now_s, settings, reason, After.HAND_OVER, release=True, to=to)
         case SwitchoverWanted():  # one that is being undone will report; otherwise there is nothing to hand over yet
             return state, [] if _undoing(state) else [ReportHandover(Handover.NOT_ACTIVE)]
         case StopWanted():
@@ -235,11 +261,18 @@ def _undoing(state: Activating | Active) -> bool:
 
 
 def _step_down(
-    state: Activating | Active, now_s: float, settings: ElectionSettings, reason: str, after: After, *, release: bool
+    state: Activating | Active,
+    now_s: float,
+    settings: ElectionSettings,
+    reason: str,
+    after: After,
+    *,
+    release: bool,
+    to: str | None = None,
 ) -> Decision:
     failed: list[Action] = [ReportHandover(Handover.FAILED)] if _undoing(state) else []
     stepping = SteppingDown(state.session, now_s + settings.drain_max_s, after)
-    return stepping, [StepDown(state.session, reason, release), *failed]
+    return stepping, [StepDown(state.session, reason, release, to), *failed]
 
 
 def _stepping_down(state: SteppingDown, event: Event, now_s: float, settings: ElectionSettings) -> Decision:
@@ -259,7 +292,9 @@ def _stepping_down(state: SteppingDown, event: Event, now_s: float, settings: El
             return state, [ReportHandover(Handover.NOT_ACTIVE)]
         case StepDownWanted() | SwitchoverWanted():
             return state, []
-        case LockConfirmed() | LockLost() | Activated() | ActivationFailed():  # crossed with our decision
+        case (
+            LockConfirmed() | LockLost() | Activated() | ActivationFailed() | ReleaseNoted()
+        ):  # crossed with our decision
             return state, []
         case _:
             raise InvariantBroken(f"{event} while {state}")

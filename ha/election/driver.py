@@ -40,6 +40,7 @@ from ha.election.states import (
     OpenSession,
     Passive,
     Readiness,
+    ReleaseNoted,
     ReportHandover,
     SessionFailed,
     SessionOpened,
@@ -54,7 +55,7 @@ from ha.election.states import (
     TryLock,
 )
 from ha.errors import HaError, InvariantBroken, TransitionFailed
-from ha.lock.interface import NEVER_S, LockOwner, LockSession
+from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote
 
 SessionT = TypeVar("SessionT", bound=LockSession)
 SessionT_contra = TypeVar("SessionT_contra", bound=LockSession, contravariant=True)
@@ -167,8 +168,13 @@ class Election(Generic[SessionT]):
 
     @property
     def owner(self) -> LockOwner | None:
-        """Who was last seen holding the lock, this replica not counted."""
-        return self._owner
+        """Who was last seen holding the lock, this replica not counted; None while it is this one."""
+        return None if isinstance(self._state, Activating | Active | SteppingDown) else self._owner
+
+    def _owner_name(self) -> str | None:
+        if isinstance(self._state, Activating | Active) and self._session is not None:
+            return self._session.name
+        return None if self.owner is None else self.owner.name
 
     def status(self) -> dict[str, object]:
         """For the health page: role, session and ages in seconds. Does no I/O."""
@@ -181,7 +187,7 @@ class Election(Generic[SessionT]):
             "lock_session": self._state.session,
             "lock_session_open": session is not None and not session.closed,
             "lock_answer_age_s": None if answered_at_s == NEVER_S else round(now_s - answered_at_s, 3),
-            "lock_owner": None if self._owner is None else self._owner.name,
+            "lock_owner": self._owner_name(),
             "clock_skew_s": 0.0 if session is None else session.clock_skew_s,
             "hold_down_s": round(max(0.0, hold_s), 3),
         }
@@ -194,14 +200,18 @@ class Election(Generic[SessionT]):
         """The service cannot go on leading (log stalled, higher barrier read, index failed). Nothing while passive."""
         self._wish(StepDownWanted(reason))
 
-    async def switchover(self) -> SwitchoverReport:
-        """Hand over, and say who took the lock; undone when nobody does. Bounded by the settings."""
+    async def switchover(self, to: str | None = None) -> SwitchoverReport:
+        """Hand over, and say who took the lock; undone when nobody does. Bounded by the settings.
+
+        `to`: the replica that shall take it; the others leave it the time to. When a switchover is under way already,
+        its outcome is reported, whomever it was meant for.
+        """
         asked_at_s = self._clock.boottime_s()
         if isinstance(self._state, Ended):
             return SwitchoverReport(Handover.NOT_ACTIVE, None, 0.0)
         if self._handover is None:
             self._handover = asyncio.get_running_loop().create_future()
-            self._wish(SwitchoverWanted())
+            self._wish(SwitchoverWanted(to))
         limit = self._settings
         wait_max_s = limit.drain_max_s + 2 * limit.switchover_wait_s + limit.activation_max_s
         report = ReportHandover(Handover.FAILED)
@@ -287,8 +297,17 @@ class Election(Generic[SessionT]):
             self._post(SessionFailed(number, str(error), error.retry))
             return
         self._post(SessionOpened(number))
-        await session.wait_closed()
-        self._post(LockLost(number, "the lock session was closed"))
+        hearing = self._spawn(self._hear(number, session))
+        why = await session.wait_closed()
+        hearing.cancel()
+        self._post(LockLost(number, why))
+
+    async def _hear(self, number: int, session: SessionT) -> None:
+        """Pass on what other holders announce, until the session is closed."""
+        while True:
+            note = await session.wait_release()
+            self._post(ReleaseNoted(number, reserved=_for_another(note, session)))
+            self._next_tick_s = self._clock.boottime_s()
 
     async def _ask(self, number: int, session: SessionT, question: Callable[[int, SessionT], Awaitable[Event]]) -> None:
         try:
@@ -307,7 +326,9 @@ class Election(Generic[SessionT]):
     async def _look(self, number: int, session: SessionT) -> Event:
         view = await session.look()
         own = view.owner is not None and view.owner.name == session.name
-        return LockSeen(number, view.owner, own=own, released_on_purpose=view.released_on_purpose)
+        note = view.released
+        on_purpose, reserved = note is not None, note is not None and _for_another(note, session)
+        return LockSeen(number, view.owner, own=own, released_on_purpose=on_purpose, reserved=reserved)
 
     async def _confirm(self, number: int, session: SessionT) -> Event:
         return LockConfirmed(number, await session.confirm())
@@ -329,7 +350,7 @@ class Election(Generic[SessionT]):
         await self._service.step_down(action.reason)
         if action.release:
             with suppress(HaError):  # the session is lost, and the lock with it
-                await session.release()
+                await session.release(action.to)
         await session.close()  # last, because closing frees the lock
         self._post(SteppedDown(action.session))
 
@@ -381,6 +402,10 @@ class Election(Generic[SessionT]):
         if tasks:
             await asyncio.wait(tasks, timeout=self._settings.drain_max_s)
         self._report(ReportHandover(Handover.FAILED))
+
+
+def _for_another(note: ReleaseNote, session: LockSession) -> bool:
+    return note.to not in (None, session.name)
 
 
 def _role(state: State) -> Role:

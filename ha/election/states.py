@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from ha.lock.interface import LockOwner
+from ha.lock.interface import NEVER_S, LockOwner
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """How fit a passive replica is to lead. `lag_records`: how far its index is behind the log it last saw.
 
-    A disconnected standby cannot know, says (True, 0), and finds out when it activates.
+    A disconnected standby cannot know, says (True, 0), and finds out when it activates. `barred`: operators have paused
+    fail-over, and this replica is not the one that shall go on leading.
     """
 
     reaches_log: bool
     lag_records: int
+    barred: bool = False
 
 
 # ------------------------------------------------------------------------------------------------------------- states
@@ -46,6 +48,8 @@ class Passive:
     hold_until_s: float  # does not ask before
     failures: int = 0  # sessions in a row that could not be opened
     free_since_s: float | None = None  # since when the lock has been seen free
+    reserved_until_s: float = NEVER_S  # the lock was released for another replica, which has until then
+    noted: bool = False  # a release was announced while a question was on its way: its answer may be out of date
     skip_grace: bool = False  # the lock was released on purpose, or was ours until it was interrupted
     handing_over: bool = False  # gave the lock up for a switchover, and nobody was seen taking it yet
 
@@ -129,13 +133,25 @@ class SessionFailed:
 
 @dataclass(frozen=True, slots=True)
 class LockSeen:
-    """The lock is free (`owner` None, not `refused`), or somebody has it; `own`: an earlier session of ours."""
+    """The lock is free (`owner` None, not `refused`), or somebody has it; `own`: an earlier session of ours.
+
+    `reserved`: it was released on purpose, for another replica than this one.
+    """
 
     session: int
     owner: LockOwner | None
     own: bool = False
     refused: bool = False
     released_on_purpose: bool = False
+    reserved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNoted:
+    """Another replica has just given the lock up on purpose; `reserved`: for another one than this."""
+
+    session: int
+    reserved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +216,9 @@ class StepDownWanted:
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverWanted:
-    """An operator asks this replica to hand over."""
+    """An operator asks this replica to hand over, perhaps to a certain other one."""
+
+    to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +230,7 @@ SessionEvent: TypeAlias = (
     SessionOpened
     | SessionFailed
     | LockSeen
+    | ReleaseNoted
     | LockGranted
     | LockConfirmed
     | LockLost
@@ -268,11 +287,15 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Interrupt an activation if one runs, make the service passive, let the lock go; `release`: on purpose."""
+    """Interrupt an activation if one runs, make the service passive, let the lock go; `release`: on purpose.
+
+    `to`: the replica that it is released for; the others let it go first.
+    """
 
     session: int
     reason: str
     release: bool
+    to: str | None = None
 
 
 class Handover(Enum):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 NEVER_S = float("-inf")  # boot time of what has not happened
+RELEASE_LEAD_S = 0.01  # a lock that is released for one replica is announced to the others so much earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,19 @@ class LockAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseNote:
+    """What a holder tells the others when it gives the lock up in order. `to`: for whom; None for whoever comes."""
+
+    by: str
+    to: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LockView:
-    """The lock seen from outside. `released_on_purpose`: its last holder gave it up in order, so grace is pointless."""
+    """The lock seen from outside. `released`: its last holder gave it up in order, so grace is pointless."""
 
     owner: LockOwner | None
-    released_on_purpose: bool
+    released: ReleaseNote | None
 
     @property
     def free(self) -> bool:
@@ -125,8 +134,14 @@ class LockSession(Protocol):
         Raises LockLost otherwise, and the session is closed.
         """
 
-    async def release(self) -> None:
-        """Give the lock up on purpose: tell the others, then free it. `close` follows."""
+    async def release(self, to: str | None = None) -> None:
+        """Give the lock up on purpose: tell the others, then free it. `close` follows.
+
+        `to`: the replica that shall have it; the others are told a moment before, so that they let it go first.
+        """
+
+    async def wait_release(self) -> ReleaseNote:
+        """The next note that another holder gave the lock up, as it comes in. A lost note only costs the next poll."""
 
     async def close(self) -> None:
         """End the session, and with it the lock. Prompt, may be repeated, never cancels a statement.
@@ -134,8 +149,8 @@ class LockSession(Protocol):
         Whoever waits for an answer on this session gets LockLost.
         """
 
-    async def wait_closed(self) -> None:
-        """Return as soon as the session is closed, by whomever."""
+    async def wait_closed(self) -> str:
+        """Return as soon as the session is closed, by whomever: why, in words."""
 
 
 ConnectionT_co = TypeVar("ConnectionT_co", covariant=True)

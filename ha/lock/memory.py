@@ -24,7 +24,16 @@ from ha.errors import (
     ScopeMismatch,
     UnsafeCommitMode,
 )
-from ha.lock.interface import NEVER_S, DatabaseIdentity, LockAnswer, LockOwner, LockView, ServerLease
+from ha.lock.interface import (
+    NEVER_S,
+    RELEASE_LEAD_S,
+    DatabaseIdentity,
+    LockAnswer,
+    LockOwner,
+    LockView,
+    ReleaseNote,
+    ServerLease,
+)
 from ha.lock.session import clock_skew_s
 
 T = TypeVar("T")
@@ -47,6 +56,10 @@ class Network:
         """Whether the server learns that the client closed; if not, only the lease ends the session."""
         return True
 
+    def hears_note(self, session: str) -> bool:
+        """Whether the client is reached by what another session announces."""
+        return True
+
 
 @dataclass(slots=True)
 class _Backend:
@@ -54,6 +67,7 @@ class _Backend:
 
     name: str
     idle_since_s: float
+    hear: Callable[[ReleaseNote], None] | None = None
 
 
 class MemoryLockServer:
@@ -68,6 +82,7 @@ class MemoryLockServer:
         self.commits_durably = True
         self.clock_ahead_us = 0
         self.identity = DatabaseIdentity("memory", "memory", 1)
+        self.released: ReleaseNote | None = None  # the newest note
         self.releases = 0  # how often the lock was given up on purpose
         self._clock = clock
         self._lease_s = lease_s
@@ -110,11 +125,23 @@ class MemoryLockServer:
             self._holder = pid
         return self._holder == pid
 
-    def unlock(self, pid: int) -> None:
+    def listen(self, pid: int, hear: Callable[[ReleaseNote], None]) -> None:
+        """Tell the session of every release that others announce."""
+        self._backends[pid].hear = hear
+
+    def announce(self, pid: int, note: ReleaseNote) -> None:
+        """Tell every other session of a release; a note may get lost on its way."""
+        for other, backend in self._backends.items():
+            if other != pid and backend.hear is not None and self.network.hears_note(backend.name):
+                backend.hear(note)
+
+    def unlock(self, pid: int, note: ReleaseNote) -> None:
         """Free the lock on purpose, if `pid` has it."""
         if self._holder == pid:
             self._holder = None
             self.releases += 1
+            self.released = note
+            self.announce(pid, note)
 
     def owner(self) -> LockOwner | None:
         """Who holds the lock now."""
@@ -175,11 +202,13 @@ class MemoryLockSession:
         self._connection: MemoryConnection | None = None
         self._turn = asyncio.Lock()
         self._closed = asyncio.Event()
+        self._why = "the lock session was closed"
         self._deadline: asyncio.Timeout | None = None
         self._answered_at_s = NEVER_S
         self._skew_s = 0.0
         self._granted = False
         self._releases_over = server.releases
+        self._notes: asyncio.Queue[ReleaseNote] = asyncio.Queue(maxsize=1)
 
     @property
     def name(self) -> str:
@@ -205,7 +234,9 @@ class MemoryLockSession:
         if self._connection is not None:
             raise InvariantBroken("a lock session is opened once")
         try:
-            self._connection = MemoryConnection(self._server, self._name, self._server.connect(self._name))
+            pid = self._server.connect(self._name)
+            self._connection = MemoryConnection(self._server, self._name, pid)
+            self._server.listen(pid, self._note_release)
             async with self.statement("lock.check") as connection:
                 await self._ask(connection, self._check)
         except ConnectionGone as error:
@@ -242,7 +273,8 @@ class MemoryLockSession:
 
     async def look(self) -> LockView:
         owner = await self._owner("lock.look")
-        return LockView(owner, owner is None and self._server.releases > self._releases_over)
+        noted = owner is None and self._server.releases > self._releases_over
+        return LockView(owner, self._server.released if noted else None)
 
     async def _owner(self, name: str) -> LockOwner | None:
         async with self.statement(name) as connection:
@@ -259,15 +291,29 @@ class MemoryLockSession:
                 raise self._lose("the server says that this session does not hold the lock")
         return asked_at_s
 
-    async def release(self) -> None:
+    async def release(self, to: str | None = None) -> None:
+        note = ReleaseNote(self._name, to)
+        if to is not None:
+            async with self.statement("lock.announce") as connection:
+                await self._ask(connection, lambda: self._server.announce(connection.pid, note))
+            await self._clock.sleep_s(RELEASE_LEAD_S)
         async with self.statement("lock.release") as connection:
-            await self._ask(connection, lambda: self._server.unlock(connection.pid))
+            await self._ask(connection, lambda: self._server.unlock(connection.pid, note))
+
+    async def wait_release(self) -> ReleaseNote:
+        return await self._notes.get()
+
+    def _note_release(self, note: ReleaseNote) -> None:
+        if self._notes.full():  # the newest says it all
+            self._notes.get_nowait()
+        self._notes.put_nowait(note)
 
     async def close(self) -> None:
         self._shut()
 
-    async def wait_closed(self) -> None:
+    async def wait_closed(self) -> str:
         await self._closed.wait()
+        return self._why
 
     async def database_identity(self) -> DatabaseIdentity:
         async with self.statement("lock.identity") as connection:
@@ -312,6 +358,7 @@ class MemoryLockSession:
         return answer
 
     def _lose(self, reason: str) -> LockLost:
+        self._why = reason
         self._shut()
         return LockLost(reason)
 

@@ -28,7 +28,7 @@ from ha.errors import (
     ScopeMismatch,
 )
 from ha.lock.ids import Counter, lock_id
-from ha.lock.interface import DatabaseIdentity, LockAnswer, LockOwner, LockView, ServerLease
+from ha.lock.interface import DatabaseIdentity, LockAnswer, LockOwner, LockView, ReleaseNote, ServerLease
 from ha.lock.oracle_connection import OracleConnection
 from ha.lock.session import DatabaseSession
 
@@ -204,7 +204,8 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         owner, releases = await self._holder("lock.look")
         if owner is not None:
             self._releases_over = releases
-        return LockView(owner, owner is None and releases > self._releases_over)
+        released = owner is None and releases > self._releases_over
+        return LockView(owner, ReleaseNote("", None) if released else None)
 
     async def confirm(self) -> float:
         """See LockSession. Asks for the lock: who owns it is told so, and whoever is granted it did not own it."""
@@ -216,8 +217,8 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
             raise self._unexpected("lock.confirm", result)
         return asked_at_s
 
-    async def release(self) -> None:
-        """See LockSession."""
+    async def release(self, to: str | None = None) -> None:
+        """See LockSession. Nothing is announced, so that the first replica to poll takes the lock, not always `to`."""
         result = (await self._call("lock.release", RELEASE, {"result": int}))["result"]
         if result not in (GRANTED, NOT_OWNED):
             raise self._unexpected("lock.release", result)

@@ -8,8 +8,11 @@ frozen process answers it.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import LiteralString
 
@@ -31,7 +34,15 @@ from ha.errors import (
     UnsafeCommitMode,
 )
 from ha.lock.ids import Counter, lock_id
-from ha.lock.interface import DatabaseIdentity, LockAnswer, LockOwner, LockView, ServerLease
+from ha.lock.interface import (
+    RELEASE_LEAD_S,
+    DatabaseIdentity,
+    LockAnswer,
+    LockOwner,
+    LockView,
+    ReleaseNote,
+    ServerLease,
+)
 from ha.lock.session import DatabaseSession
 
 _TRANSACTION_TIMEOUT_SINCE = 170_000
@@ -78,6 +89,7 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
     """
 
     answers = 0  # of the server on this connection, errors not counted
+    _listens_on: int | None = None  # the socket's descriptor, while nobody waits for an answer
 
     async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         try:
@@ -95,6 +107,25 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
 
     async def cancel_safe(self, *, timeout: float = 30.0) -> None:
         self.pgconn.finish()  # psycopg calls this for an interrupted COPY or stream
+
+    def listen(self, hear: Callable[[DirectConnection], None]) -> None:
+        """Between two statements: call `hear` when the server sends something by itself."""
+        self._listens_on = self.pgconn.socket
+        asyncio.get_running_loop().add_reader(self._listens_on, hear, self)
+
+    def stop_listening(self) -> None:
+        """Leave the socket to the next statement, or before it is closed. May be repeated."""
+        if self._listens_on is not None:
+            asyncio.get_running_loop().remove_reader(self._listens_on)
+            self._listens_on = None
+
+    def take_notes(self) -> list[str]:
+        """Read what has come in by itself: the payloads of notifications. Raises psycopg.Error at the end of it all."""
+        self.pgconn.consume_input()
+        notes = []
+        while (note := self.pgconn.notifies()) is not None:
+            notes.append(note.extra.decode())
+        return notes
 
     def settled(self) -> bool:
         """No statement and no transaction is open, and the connection works."""
@@ -170,7 +201,8 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         self._id = lock_id(scope, counter)
         self._channel = f"ha_lock_{self._id}"
         self._granted = False
-        self._release_noted = False
+        self._released: ReleaseNote | None = None  # the newest note, until somebody is seen holding the lock again
+        self._fatal = ""  # the server's last words
 
     @property
     def server_lease(self) -> ServerLease:
@@ -183,7 +215,8 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
             connection = await DirectConnection.connect(**self._parameters, autocommit=True)  # type: ignore[arg-type]
         except psycopg.Error as error:
             raise LockUnavailable(f"cannot connect as {self._name}: {error}") from error
-        connection.add_notify_handler(self._note_release)
+        connection.add_notice_handler(self._note_notice)
+        connection.add_notify_handler(lambda notify: self._note_release(notify.payload))
         return connection
 
     async def _check(self) -> None:
@@ -213,18 +246,18 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         if granted:
             self._granted = True
             return LockAnswer(True, asked_at_s)
-        self._release_noted = False
+        self._released = None
         return LockAnswer(False, asked_at_s, _owner(pid, name))
 
     async def look(self) -> LockView:
-        noted_before = self._release_noted
+        noted_before = self._released
         async with self.statement("lock.look") as connection:
             pid, name, read_only, _ = await self._one(connection, _LOOK)
             self._refuse_read_only(read_only)
         owner = _owner(pid, name)
-        if owner is not None and noted_before:  # that release is over: somebody holds it again
-            self._release_noted = False
-        return LockView(owner, owner is None and self._release_noted)
+        if owner is not None and noted_before is self._released:  # that release is over: somebody holds it again
+            self._released = None
+        return LockView(owner, self._released if owner is None else None)
 
     async def confirm(self) -> float:
         async with self.statement("lock.confirm") as connection:
@@ -235,11 +268,17 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
             self._refuse_read_only(read_only)
         return asked_at_s
 
-    async def release(self) -> None:
+    async def release(self, to: str | None = None) -> None:
+        note = json.dumps({"by": self._name, "to": to})
         async with self.statement("lock.release") as connection:
-            # First the note, then the lock, so that a peer that finds it free has the note in its mail already.
-            await connection.execute("select pg_notify(%s, %s)", (self._channel, self._name))
-            await connection.execute("select pg_advisory_unlock(%s)", (self._id,))
+            # First the note, then the lock, so that a peer that finds it free has the note in its mail already; then
+            # the note again, because whoever looked at the first one found the lock still held.
+            await connection.execute("select pg_notify(%s, %s)", (self._channel, note))
+            if to is not None:
+                await self._clock.sleep_s(RELEASE_LEAD_S)
+            await connection.execute(
+                "select pg_advisory_unlock(%s), pg_notify(%s, %s)", (self._id, self._channel, note)
+            )
 
     async def database_identity(self) -> DatabaseIdentity:
         async with self.statement("lock.identity") as connection:
@@ -261,8 +300,35 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         self._note_clock(before_us, row[-1], after_us)
         return row
 
-    def _note_release(self, notify: psycopg.Notify) -> None:
-        self._release_noted = True
+    def _listen(self, connection: DirectConnection) -> None:
+        connection.listen(self._hear)
+
+    def _stop_listening(self, connection: DirectConnection) -> None:
+        connection.stop_listening()
+
+    def _hear(self, connection: DirectConnection) -> None:
+        """The server speaks although nobody asked: a note of a release, or the end of the session."""
+        try:
+            payloads = connection.take_notes()
+        except psycopg.Error as error:
+            self._lose(f"the server ended the session: {self._fatal or str(error).strip()}")
+            return
+        for payload in payloads:
+            self._note_release(payload)
+
+    def _note_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "FATAL":
+            self._fatal = notice.message_primary or ""
+
+    def _note_release(self, payload: str) -> None:
+        """A peer of the release before sends its bare name."""
+        try:
+            note = ReleaseNote(**json.loads(payload))
+        except (ValueError, TypeError):
+            note = ReleaseNote(payload, None)
+        if note.by != self._name:
+            self._released = note
+            self._tell_release(note)
 
 
 def _owner(pid: int | None, name: str | None) -> LockOwner | None:

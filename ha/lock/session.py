@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from ha.clock import Clock
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError, InvariantBroken, LockLost, LockUnavailable, ReadOnlyServer
-from ha.lock.interface import NEVER_S
+from ha.lock.interface import NEVER_S, ReleaseNote
 
 OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
 
@@ -49,6 +49,8 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         self._connection: ConnectionT | None = None
         self._turn = asyncio.Lock()  # asyncio's is first come, first served
         self._closed = asyncio.Event()
+        self._why = "the lock session was closed"
+        self._notes: asyncio.Queue[ReleaseNote] = asyncio.Queue(maxsize=1)
         self._answered_at_s = NEVER_S
         self._skew_s = 0.0
 
@@ -63,6 +65,12 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
     @abstractmethod
     def _is_unknown(self, error: BaseException) -> bool:
         """Whether the outcome of the statement that raised this is unknown, or the connection broken."""
+
+    def _listen(self, connection: ConnectionT) -> None:
+        """From now until `_stop_listening` nobody waits for an answer: hear what the server says by itself."""
+
+    def _stop_listening(self, connection: ConnectionT) -> None:
+        """A statement needs the connection, or it is about to be closed. May be repeated."""
 
     @property
     def name(self) -> str:
@@ -105,9 +113,14 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         """See LockSession."""
         self._shut()
 
-    async def wait_closed(self) -> None:
+    async def wait_closed(self) -> str:
         """See LockSession."""
         await self._closed.wait()
+        return self._why
+
+    async def wait_release(self) -> ReleaseNote:
+        """See LockSession."""
+        return await self._notes.get()
 
     @asynccontextmanager
     async def statement(self, name: str) -> AsyncIterator[ConnectionT]:
@@ -117,6 +130,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
                 raise LockLost(f"{name}: the session is closed")
             connection = self._connection
             sent_at_s, answers_before = self._clock.boottime_s(), connection.answers
+            self._stop_listening(connection)
             try:
                 async with asyncio.timeout(self._settings.answer_max_s):
                     yield connection
@@ -131,6 +145,8 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
             finally:
                 if self.closed:
                     connection.finish()
+                else:
+                    self._listen(connection)
 
     def _judge(self, name: str, connection: ConnectionT, error: BaseException) -> None:
         """After an error in a statement: return if it was a definite answer or our own, else close, raise LockLost."""
@@ -151,7 +167,14 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
             self._shut()
             raise ReadOnlyServer("the session is read-only")
 
+    def _tell_release(self, note: ReleaseNote) -> None:
+        """Wake `wait_release`; of several notes the newest says it all."""
+        if self._notes.full():
+            self._notes.get_nowait()
+        self._notes.put_nowait(note)
+
     def _lose(self, reason: str) -> LockLost:
+        self._why = reason
         self._shut()
         return LockLost(reason)
 
@@ -163,6 +186,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         if self._turn.locked():
             self._connection.hang_up()
         else:
+            self._stop_listening(self._connection)
             self._connection.finish()
 
 

@@ -21,7 +21,13 @@ EXAMPLE: dict[str, Any] = {
     "notary_key_file": "notary.key",
     "endpoint": {"port": 8080},
     "replicas": [
-        {"name": f"r{number}", "host": f"notary-{number}.example", "api_port": 8081, "health_port": 8082}
+        {
+            "name": f"r{number}",
+            "host": f"notary-{number}.example",
+            "api_port": 8081,
+            "health_port": 8082,
+            "admin_port": 8083,
+        }
         for number in (1, 2, 3)
     ],
     "database": {

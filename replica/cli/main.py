@@ -6,7 +6,23 @@ import sys
 
 import typer
 
-from replica.cli import archive, check, config, haproxy, index, init, keys, replica, status, store, topic, up, verify
+from replica.cli import (
+    archive,
+    check,
+    config,
+    haproxy,
+    history,
+    index,
+    init,
+    keys,
+    replica,
+    status,
+    steer,
+    store,
+    topic,
+    up,
+    verify,
+)
 from replica.cli.common import EXIT_FAILED, err, show_error
 from replica.cli.demo import command as demo
 from replica.notary.errors import NotaryError
@@ -37,6 +53,10 @@ app.add_typer(store.app, name="store", rich_help_panel=_SET_UP)
 app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
 app.command("status", rich_help_panel=_RUN)(status.show)
+app.command("history", rich_help_panel=_RUN)(history.show)
+app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
+app.command("pause", rich_help_panel=_RUN)(steer.pause)
+app.command("resume", rich_help_panel=_RUN)(steer.resume)
 app.add_typer(index.app, name="index", rich_help_panel=_RUN)
 app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("check", rich_help_panel=_CHECK)(check.check_history)

@@ -36,6 +36,9 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         election=config.election,
         core=config.core,
         link=config.link,
+        admin=config.admin,
+        admin_port=address.admin_port,
+        peers=tuple(replica.name for replica in config.replicas),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,10 +24,17 @@ from replica.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from replica.config import Config
     from replica.local.health import ReplicaHealth
+    from replica.store.bulletin import Pause
 
 NOBODY = "nobody"
+FOLLOW_EVERY_S = 1.0
+
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Look again every second, until Ctrl-C.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +45,41 @@ class Status:
     lock_owner: str | None  # "nobody" if it is free
     database: dict[str, Any] | None
     log_end: int | None
+    pause: dict[str, Any] | None  # set while fail-over is paused
     problems: list[str]
 
 
-def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
-    """Show replicas, roles, epoch, positions and who holds the lock.
+def show(config: ConfigChoice = None, follow: FollowOption = False, as_json: JsonOption = False) -> None:
+    """Show replicas, roles, epoch, who holds the lock, how old its heartbeat is, positions and lag.
 
-    Exit code 0 when a replica is active, else 1.
+    Exit code 0 when a replica is active, else 1. With --follow it goes on until Ctrl-C: a line of JSON each time with
+    --json, else a table that is renewed.
     """
     path = find_config(config)
     settings = load(path)
+    if follow:
+        run(_follow(path, settings, as_json))
     status = run(_find_out(settings))
     if as_json:
         print_json(_document(path, settings, status))
     else:
-        _print(path, settings, status)
+        out.print(_render(path, settings, status))
     active = any(health is not None and health.active for health in status.replicas.values())
     raise typer.Exit(EXIT_OK if active else EXIT_FAILED)
+
+
+async def _follow(path: Path, config: Config, as_json: bool) -> None:
+    """Look again and again, until cancelled."""
+    from rich.live import Live
+
+    if as_json:
+        while True:
+            typer.echo(json.dumps(_document(path, config, await _find_out(config)), sort_keys=True, default=str))
+            await asyncio.sleep(FOLLOW_EVERY_S)
+    with Live(console=out, auto_refresh=False) as live:
+        while True:
+            live.update(_render(path, config, await _find_out(config)), refresh=True)
+            await asyncio.sleep(FOLLOW_EVERY_S)
 
 
 async def _find_out(config: Config) -> Status:
@@ -66,24 +92,31 @@ async def _find_out(config: Config) -> Status:
     log = KafkaLog(config.kafka)
     try:
         async with aiohttp.ClientSession() as session:
-            healths, owner, store, end = await asyncio.gather(
+            healths, owner, store, end, pause = await asyncio.gather(
                 asyncio.gather(*(fetch_health(session, address) for address in config.replicas)),
                 _lock_owner(config),
                 config.shared_database().status(),
                 log.end_offset(),
+                _pause(config),
                 return_exceptions=True,
             )
     finally:
         await log.close()
-    problems = [str(part) for part in (healths, owner, store, end) if isinstance(part, BaseException)]
+    problems = [str(part) for part in (healths, owner, store, end, pause) if isinstance(part, BaseException)]
     found = [None] * len(config.replicas) if isinstance(healths, BaseException) else healths
     return Status(
         dict(zip((address.name for address in config.replicas), found, strict=True)),
         None if isinstance(owner, BaseException) else owner,
         None if isinstance(store, BaseException) else msgspec.to_builtins(store),
         None if isinstance(end, BaseException) else end,
+        None if isinstance(pause, BaseException) else msgspec.to_builtins(pause),
         problems,
     )
+
+
+async def _pause(config: Config) -> Pause | None:
+    async with config.shared_database().board("notary-status") as board:
+        return await board.paused()
 
 
 async def _lock_owner(config: Config) -> str:
@@ -109,21 +142,34 @@ def _document(path: Path, config: Config, status: Status) -> dict[str, Any]:
     return {"config": str(path), "endpoint": endpoint, **document}
 
 
-def _print(path: Path, config: Config, status: Status) -> None:
+def _render(path: Path, config: Config, status: Status) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    problems = [Text(problem, style="red") for problem in status.problems]
+    return Group(_replicas(config, status), Text(), _facts(path, config, status), *problems)
+
+
+def _replicas(config: Config, status: Status) -> Table:
     from replica.local.watch import describe
 
-    table = make_table("replica", "state", ">epoch", ">applied", ">behind", ">front ends", "health port")
+    names = ("replica", "state", ">epoch", ">heartbeat", ">applied", ">behind", ">front ends", "health port")
+    table = make_table(*names)
     for address in config.replicas:
         health = status.replicas[address.name]
         where = f"{address.host}:{address.health_port}"
         if health is None:
-            table.add_row(address.name, f"[red]{describe(health)}[/]", "", "", "", "", where)
+            table.add_row(address.name, f"[red]{describe(health)}[/]", *[""] * 5, where)
             continue
         style = "bold green" if health.active else "white" if health.ready else "yellow"
-        numbers = (health.epoch, health.applied_offset, health.lag_records, health.front_ends)
-        table.add_row(address.name, f"[{style}]{describe(health)}[/]", *map(str, numbers), where)
-    out.print(table)
-    out.print()
+        age = "" if health.lock_answer_age_s is None else f"{health.lock_answer_age_s:.2f} s"
+        numbers = (health.applied_offset, health.lag_records, health.front_ends)
+        state = f"[{style}]{describe(health)}[/]"
+        table.add_row(address.name, state, str(health.epoch), age, *map(str, numbers), where)
+    return table
+
+
+def _facts(path: Path, config: Config, status: Status) -> Table:
     facts = make_table("", "")
     facts.show_header = False
     facts.add_row("endpoint", f"http://{config.endpoint.host}:{config.endpoint.port}")
@@ -135,7 +181,9 @@ def _print(path: Path, config: Config, status: Status) -> None:
         facts.add_row("in flight", f"{store['in_flight']} commands")
     if status.log_end is not None:
         facts.add_row("request log", f"{config.kafka.topic}, {status.log_end} records")
+    if status.pause is not None:
+        facts.add_row(
+            "[yellow]fail-over[/]", f"[yellow]paused[/] for {status.pause['keeper']}: {status.pause['reason']}"
+        )
     facts.add_row("configuration", str(path))
-    out.print(facts)
-    for problem in status.problems:
-        out.print(f"[red]{problem}[/]")
+    return facts

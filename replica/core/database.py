@@ -7,7 +7,7 @@ Drivers are imported when they are used: a participant needs only that of its ow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote, unquote
@@ -19,6 +19,7 @@ from replica.notary.errors import ConfigError
 if TYPE_CHECKING:
     from ha.clock import Clock
     from ha.election.settings import ElectionSettings
+    from replica.store.bulletin import Board
     from replica.store.export import Export
     from replica.store.interface import ParticipantStore
     from replica.store.status import StoreStatus
@@ -49,6 +50,9 @@ class Database(Protocol):
 
     async def status(self) -> StoreStatus:
         """The participant's shared state. Raises StoreUnavailable and StoreMismatch."""
+
+    def board(self, name: str) -> AbstractAsyncContextManager[Board]:
+        """The bulletin board, on a connection of its own that goes by this name; see replica.store.bulletin."""
 
     def export(self) -> AbstractContextManager[Export]:
         """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
@@ -107,6 +111,11 @@ class PostgresDatabase:
 
         return await read_status(self._conninfo)
 
+    def board(self, name: str) -> AbstractAsyncContextManager[Board]:
+        from replica.store.board import postgres_board
+
+        return postgres_board(self._conninfo, name)
+
     def export(self) -> AbstractContextManager[Export]:
         from replica.store.export import export_completions
 
@@ -150,6 +159,11 @@ class OracleDatabase:
         from replica.store.oracle_tools import read_status
 
         return await read_status(self._login)
+
+    def board(self, name: str) -> AbstractAsyncContextManager[Board]:
+        from replica.store.oracle_board import oracle_board
+
+        return oracle_board(self._login, name)
 
     def export(self) -> AbstractContextManager[Export]:
         from replica.store.oracle_tools import export_completions

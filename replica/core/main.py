@@ -22,20 +22,23 @@ from ha.election.driver import Election
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError, TransitionFailed
 from ha.health import HealthListener, LoopPulse, Probes
+from replica.core.admin import AdminListener, Steering
 from replica.core.database import Database, Session
 from replica.core.front_ends import FrontEnds
 from replica.core.logs import set_up_logging
 from replica.core.metrics import make_metrics
 from replica.core.participant import Participant
-from replica.core.settings import CoreSettings
+from replica.core.settings import AdminSettings, CoreSettings
 from replica.core.signer import FileSigner, load_signer
 from replica.index.rocks import RocksIndex
 from replica.link.counts import metric_families
 from replica.link.settings import LinkSettings
 from replica.link.unix import LinkServer
 from replica.log.kafka import KafkaLog
+from replica.log.librdkafka import TopicMissing
 from replica.log.settings import KafkaSettings
-from replica.notary.errors import ConfigError, FormatUnknown, NotaryError, StoreMismatch
+from replica.notary.errors import ConfigError, FormatUnknown, LogRefused, NotaryError, StoreMismatch
+from replica.store.bulletin import Bulletin
 
 log = structlog.get_logger()
 
@@ -62,6 +65,9 @@ class ReplicaSettings:
     election: ElectionSettings
     core: CoreSettings
     link: LinkSettings
+    admin: AdminSettings
+    admin_port: int | None
+    peers: tuple[str, ...]  # names of all replicas, this one's as well
 
 
 def run_replica(settings: ReplicaSettings) -> int:
@@ -90,7 +96,9 @@ def exit_code(error: BaseException) -> int:
             return EXIT_FAILED if error.__cause__ is None else exit_code(error.__cause__)
         case HaError():
             return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
-        case ConfigError() | StoreMismatch() | FormatUnknown():
+        case TopicMissing():  # brokers that start may not know it yet
+            return EXIT_FAILED
+        case ConfigError() | StoreMismatch() | FormatUnknown() | LogRefused():
             return EXIT_CONFIGURATION
         case _:  # a log or an index that cannot be read may well be readable for the next process
             return EXIT_FAILED
@@ -139,12 +147,23 @@ class _Replica:
             participant.announce = link.announce
             await link.start()
             stack.push_async_callback(link.stop)
+            bulletin = Bulletin(settings.database.board, settings.name)
+            participant.is_barred, participant.tell_later = bulletin.is_barred, bulletin.tell
+            posting = asyncio.create_task(bulletin.run(), name="bulletin")
+            stack.push_async_callback(_end, posting)
             pulse = LoopPulse(self._clock)
             pulse.start()
             stack.callback(pulse.stop)
-            health = self._health(participant, election, link, pulse)
+            probes = self._probes(participant, election, link, pulse, bulletin)
+            metrics = make_metrics(participant, election, settings.version, lambda: metric_families(link.api_counts()))
+            health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
             await health.start()
             stack.push_async_callback(health.stop)
+            if settings.admin_port is not None:
+                steering = Steering(settings.name, settings.peers, election, lambda: bulletin.pause is not None)
+                admin = AdminListener(steering, probes.detail, settings.admin, settings.admin_port)
+                await admin.start()
+                stack.push_async_callback(admin.stop)
             participant.start()
             stack.push_async_callback(participant.stop)
             front_ends = FrontEnds(settings.front_end_argv, settings.api_workers, self._front_end_document, self._clock)
@@ -196,13 +215,14 @@ class _Replica:
             "version": settings.version,
         }
 
-    def _health(
+    def _probes(
         self,
         participant: Participant[Session],
         election: Election[Session],
         link: LinkServer,
         pulse: LoopPulse,
-    ) -> HealthListener:
+        bulletin: Bulletin,
+    ) -> Probes:
         settings = self._settings
 
         def is_active() -> bool:
@@ -221,6 +241,7 @@ class _Replica:
                 "active": is_active(),
                 "ready": is_ready(),
                 **election.status(),
+                "failover_paused": bulletin.pause is not None,
                 "epoch": participant.epoch,
                 "applied_offset": follower.applied_offset,
                 "lag_records": follower.lag_records,
@@ -231,14 +252,17 @@ class _Replica:
                 "activation_steps_s": {} if reign is None else reign.steps_s,
             }
 
-        probes = Probes(
+        return Probes(
             is_live=lambda: pulse.age_s() < settings.election.lease_s,
             is_ready=is_ready,
             is_active=is_active,
             detail=detail,
         )
-        metrics = make_metrics(participant, election, settings.version, lambda: metric_families(link.api_counts()))
-        return HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def front_end_argv() -> tuple[str, ...]:

@@ -82,6 +82,8 @@ class Participant(Generic[SessionT]):
         self.is_leading: Callable[[], bool] = lambda: False
         self.give_up: Callable[[str], None] = lambda reason: None
         self.announce: Callable[[], None] = lambda: None
+        self.tell_later: Callable[[int, str], None] = lambda epoch, reason: None
+        self.is_barred: Callable[[], bool] = lambda: False
 
     # ---- life ----
 
@@ -149,7 +151,9 @@ class Participant(Generic[SessionT]):
         """Close the reign: refuse, drain, purge, answer unknown, close the log's writer."""
         self.announce()
         if self.reign is not None:
-            await self.reign.close()
+            await self.reign.close(reason)
+            if self.reign.epoch and not self.reign.end_told:
+                self.tell_later(self.reign.epoch, reason)
             self.tally.note_reign_ended(self.reign)
             self.reign = None
         self.follower.hurry(False)
@@ -160,8 +164,8 @@ class Participant(Generic[SessionT]):
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far behind the index is."""
         if self._settings.standby == "disconnected" and self._following is None:
-            return Readiness(True, 0)
-        return Readiness(self.follower.reaches_log(), self.follower.lag_records)
+            return Readiness(True, 0, self.is_barred())
+        return Readiness(self.follower.reaches_log(), self.follower.lag_records, self.is_barred())
 
     def role_changed(self, role: Role, reason: str) -> None:
         """Tell front ends and people."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -26,7 +27,7 @@ from replica.index.interface import Index
 from replica.link.interface import Replies
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, InvariantBroken, LogUnavailable
+from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
 from replica.notary.receipts import make_receipts
@@ -110,6 +111,7 @@ class Reign:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._session_over = False
+        self.end_told = False  # the database has our word on why this reign ended
         self._ending = asyncio.Event()
 
     # ---- activation ----
@@ -276,8 +278,7 @@ class Reign:
     async def _watch_for_stall(self) -> None:
         """Step down when our oldest record does not read back; ticks count, so that a suspended process does not."""
         oldest, ticks = -1, 0
-        while not self._ending.is_set():
-            await self._clock.sleep_s(_STALL_TICK_S)
+        while not await self._ends_within(_STALL_TICK_S):
             first = next(iter(self._waiting), -1)
             ticks = ticks + 1 if first >= 0 and first == oldest else 0
             oldest = first
@@ -287,13 +288,17 @@ class Reign:
 
     # ---- the end ----
 
-    async def close(self) -> None:
-        """Stop serving, let what is on its way be answered briefly, purge the rest, and answer it as unknown."""
+    async def close(self, reason: str) -> None:
+        """Stop serving, let what is on its way be answered briefly, purge the rest, and answer it as unknown.
+
+        The reason is left with the epoch, for those who ask in the morning; `end_told` says whether that was possible.
+        """
         self.serving = False
         refused = NotNow(Code.NOT_ACTIVE.name, "the replica stepped down", self._settings.retry_after_s)
         send((waiting, refused) for waiting in self._admission.close_queue())
         await self._drain()
         await self._end_tasks()
+        await self._tell_end(reason)
         if self._writer is not None:
             await self._writer.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", self._settings.retry_after_s)
@@ -311,6 +316,17 @@ class Reign:
         except TimeoutError:
             pass
 
+    async def _tell_end(self, reason: str) -> None:
+        """Bounded: a session that does not answer now is lost, and closed a moment later anyway."""
+        if self._session_over or not self.epoch:
+            return
+        try:
+            async with asyncio.timeout(self._settings.drain_answers_s):
+                await self._store.end_epoch(self.epoch, self._name, reason)
+            self.end_told = True
+        except (TimeoutError, HaError, NotaryError) as error:
+            log.info("end_untold", epoch=self.epoch, detail=str(error) or "no answer in time")
+
     async def _end_tasks(self) -> None:
         """End the tasks between two statements: one that is cancelled inside a statement closes the lock session."""
         self._admission.stop()
@@ -321,6 +337,13 @@ class Reign:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+
+    async def _ends_within(self, delay_s: float) -> bool:
+        """Sleep, unless the reign ends meanwhile."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._ending.wait()
+        return self._ending.is_set()
 
     def _start(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(self._run(work), name=name)

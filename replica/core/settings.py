@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "[::1]", "localhost"})
+
+
+class AdminSettings(BaseModel):
+    """Where operators steer a replica; the port of each stands with the replica, which goes without if it has none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", description="Address of the admin listener; only a loopback address is taken.")
+
+    @field_validator("host")
+    @classmethod
+    def _is_loopback(cls, host: str) -> str:
+        if host not in LOOPBACK_HOSTS:
+            raise ValueError("the admin listener has no tokens and no TLS: only a loopback address is taken")
+        return host
 
 
 class CoreSettings(BaseModel):

@@ -305,7 +305,7 @@ class LocalCluster:
     def _address(self, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
         known = before.get("replicas", [])
         old = known[number - 1] if number <= len(known) else {}
-        ports = {name: self._port(old.get(name)) for name in ("api_port", "health_port")}
+        ports = {name: self._port(old.get(name)) for name in ("api_port", "health_port", "admin_port")}
         return ReplicaAddress(name=f"r{number}", host=LOOPBACK, **ports).model_dump()
 
     def _port(self, before: object) -> int:

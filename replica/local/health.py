@@ -27,6 +27,8 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     hold_down_s: float
     ledger_end: int | None
     activation_steps_s: dict[str, float]
+    lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
+    failover_paused: bool = False
 
 
 _decoder = msgspec.json.Decoder(ReplicaHealth)

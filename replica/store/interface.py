@@ -90,7 +90,13 @@ class ParticipantStore(Protocol):
         """
 
     async def raise_epoch(self, above: int, replica: str) -> int:
-        """Take the next epoch, above `above` and above every epoch granted before; durable before it returns."""
+        """Take the next epoch, above `above` and above every epoch granted before; durable before it returns.
+
+        Notes by the way that every earlier epoch is over whose holder has not said so: this replica found it so.
+        """
+
+    async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
+        """The holder's own word on why its reign ends. Only the first word counts."""
 
     async def published(self) -> Published:
         """The published position and the ledger end."""

@@ -31,6 +31,8 @@ class MemoryDatabase:
         self.topic_id: str | None = None
         self.epoch = 0
         self.grants: list[tuple[int, str]] = []
+        self.ended: dict[int, str] = {}  # epoch: what its holder said
+        self.found_over: dict[int, str] = {}  # epoch: who found it over, not a word being said
         self.position: Position | None = None
         self.completions: list[tuple[int, Completion]] = []
         self.in_flight: dict[bytes, Command] = {}
@@ -45,9 +47,17 @@ class MemoryDatabase:
 
     def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
+        for epoch, _ in self.grants:
+            if epoch not in self.ended:
+                self.found_over.setdefault(epoch, replica)
         self.epoch = max(self.epoch, above) + 1
         self.grants.append((self.epoch, replica))
         return self.epoch
+
+    def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
+        """See ParticipantStore."""
+        if (epoch, replica) in self.grants:
+            self.ended.setdefault(epoch, reason)
 
     def published(self) -> Published:
         """See ParticipantStore."""
@@ -121,6 +131,10 @@ class MemoryStore:
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
         return await self._run("raise_epoch", lambda: self._database.raise_epoch(above, replica))
+
+    async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
+        """See ParticipantStore."""
+        await self._run("end_epoch", lambda: self._database.end_epoch(epoch, replica, reason))
 
     async def published(self) -> Published:
         """See ParticipantStore."""

@@ -103,9 +103,16 @@ class OracleStore:
         async with self._transaction("raise_epoch") as connection:
             granted, _, _ = await _counters(connection)
             epoch = max(granted, above) + 1
+            await connection.run(named_statement("found_over"), {"replica": replica})
             await connection.run(named_statement("grant_epoch"), {"epoch": epoch, "replica": replica})
             await connection.run(named_statement("raise_epoch"), {"epoch": epoch}, commit=True)
         return epoch
+
+    async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
+        """See ParticipantStore."""
+        async with self._transaction("end_epoch") as connection:
+            values = {"epoch": epoch, "replica": replica, "reason": reason[:250]}
+            await connection.run(named_statement("end_epoch"), values, commit=True)
 
     async def published(self) -> Published:
         """See ParticipantStore."""

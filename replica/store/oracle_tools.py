@@ -53,7 +53,7 @@ async def migrate(login: Mapping[str, str], lock_id: int) -> list[str]:
     when it is done, and the next call goes on behind it. Raises StoreMismatch when this release cannot use the database
     because it is newer, StoreUnavailable when it cannot be reached or another migration does not end.
     """
-    async with _cursor("migrate", login) as cursor:
+    async with open_cursor("migrate", login) as cursor:
         result = cursor.var(int)
         await cursor.execute(_LOCK, {"id": lock_id, "seconds": LOCK_WAIT_S, "result": result})
         if result.getvalue() != GRANTED:
@@ -77,7 +77,7 @@ def statements_of(migration: Migration) -> list[str]:
 
 async def read_status(login: Mapping[str, str]) -> StoreStatus:
     """The present status. Raises StoreUnavailable; StoreMismatch when there is no schema, or no right to read it."""
-    async with _cursor("status", login) as cursor:
+    async with open_cursor("status", login) as cursor:
         await cursor.execute(named_statement("status"))
         row = await cursor.fetchone()
     if row is None:
@@ -164,7 +164,7 @@ async def _apply(cursor: oracledb.AsyncCursor, migration: Migration, done: int |
 
 
 @asynccontextmanager
-async def _cursor(name: str, login: Mapping[str, str]) -> AsyncIterator[oracledb.AsyncCursor]:
+async def open_cursor(name: str, login: Mapping[str, str]) -> AsyncIterator[oracledb.AsyncCursor]:
     """A cursor on a connection of its own."""
     with _connecting(name):
         connection = await oracledb.connect_async(**login, tcp_connect_timeout=CONNECT_MAX_S)

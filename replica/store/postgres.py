@@ -74,6 +74,12 @@ class PostgresStore:
             epoch, self._admission = rows[0]
         return int(epoch)
 
+    async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
+        """See ParticipantStore."""
+        async with self._statement("end_epoch") as connection:
+            values = {"epoch": epoch, "replica": replica, "reason": reason, "age_s": 0.0}
+            await _rows(connection, "end_epoch", values)
+
     async def published(self) -> Published:
         """See ParticipantStore."""
         async with self._statement("published") as connection:

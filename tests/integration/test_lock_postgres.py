@@ -311,3 +311,28 @@ async def test_a_holder_that_is_stopped_or_killed_loses_the_lock(database_dsn: s
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+@pytest.mark.postgres
+async def test_an_idle_session_hears_its_end_and_why(database_dsn: str, postgres_server: PostgresServer) -> None:
+    """Goal: a killed holder stops at once, and can say why. Method: terminate its backend while it asks nothing."""
+    async with session_on(database_dsn, "R1") as session:
+        await session.open()
+        await session.try_lock()
+        await terminate(postgres_server, database_dsn, "R1")
+        why = await asyncio.wait_for(session.wait_closed(), 5)
+    assert "terminating connection due to administrator command" in why
+
+
+@pytest.mark.postgres
+async def test_an_idle_session_hears_a_release_and_for_whom(database_dsn: str) -> None:
+    """Goal: a hand-over waits for no poll. Method: nobody asks anything; the note comes in by itself."""
+    async with session_on(database_dsn, "R1") as first, session_on(database_dsn, "R2") as second:
+        await first.open()
+        await second.open()
+        await first.try_lock()
+        await first.release("R2")
+        note = await asyncio.wait_for(second.wait_release(), 5)
+        assert (note.by, note.to) == ("R1", "R2")
+        assert (await second.look()).released == note
+        assert (await second.try_lock()).granted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 
@@ -21,6 +21,8 @@ from ha.lock.postgres import PostgresLockSession
 from replica.local.postgres import PostgresServer
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.store import migrate as migrations
+from replica.store.board import postgres_board
+from replica.store.bulletin import Bulletin
 from replica.store.interface import NOTARISED, Command, Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase
 from replica.store.migrate import migrate
@@ -33,6 +35,7 @@ from tests.unit.store_contract import (
     IN_FLIGHT,
     REJECTED,
     TOPIC,
+    Ends,
     NewStore,
     StoreContract,
     activated,
@@ -42,6 +45,7 @@ from tests.unit.store_contract import (
     in_order,
     serving,
 )
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -101,6 +105,15 @@ async def looking(dsn: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[objec
 async def rows(dsn: str, query: str) -> list[tuple[object, ...]]:
     async with looking(dsn) as connection:
         return await (await connection.execute(query.encode())).fetchall()
+
+
+@pytest.fixture
+def ends(dsn: str) -> Ends:
+    async def read() -> dict[int, tuple[str | None, str | None]]:
+        async with postgres_board(dsn, "test") as board:
+            return {reign.epoch: (reign.end_reason, reign.found_over_by) for reign in await board.history(10)}
+
+    return read
 
 
 class TestPostgresStore(StoreContract):
@@ -300,6 +313,65 @@ async def test_status_tells_people_where_things_are(new_store: NewStore, dsn: st
     await activated(new_store)
     history = await rows(dsn, "SELECT epoch, replica, succeeded_at IS NULL FROM leader_history ORDER BY epoch")
     assert history == [(1, "r", False), (2, "r", True)]
+
+
+# ---- what operators and replicas leave for one another ----
+
+
+@asynccontextmanager
+async def bulletin_of(dsn: str, replica: str) -> AsyncIterator[Bulletin]:
+    bulletin = Bulletin(lambda name: postgres_board(dsn, name), replica)
+    running = asyncio.create_task(bulletin.run())
+    try:
+        yield bulletin
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_pause_bars_everyone_but_the_keeper_until_it_is_over(
+    new_store: NewStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: nobody takes over while operators work. Method: pause, a bulletin of each kind, resume."""
+    monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.02)
+    async with postgres_board(dsn, "test") as board:
+        assert await board.pause("nothing to keep yet") is None
+        await activated(new_store)  # replica "r"
+        assert await board.pause("new disks") == await board.paused()
+        async with bulletin_of(dsn, "r") as keeper, bulletin_of(dsn, "r2") as other:
+            assert keeper.is_barred()  # it has not looked yet
+            await eventually(lambda: _is(lambda: not keeper.is_barred() and other.pause is not None))
+            assert other.is_barred()
+            ended = await board.resume()
+            assert ended is not None
+            assert (ended.keeper, ended.reason) == ("r", "new disks")
+            await eventually(lambda: _is(lambda: not other.is_barred()))
+        assert await board.resume() is None
+
+
+async def test_the_end_of_a_reign_is_told_later_when_its_session_was_lost(
+    new_store: NewStore, dsn: str, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the holder's own word arrives. Method: leave it while the database cannot be reached, then let it in."""
+    monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.02)
+    await activated(new_store)
+    async with bulletin_of("host=127.0.0.1 port=1", "r") as bulletin:
+        bulletin.tell(1, "its session was lost")
+        await eventually(lambda: _is(lambda: not bulletin.is_barred()))  # asked, no answer: it may run all the same
+        monkeypatch.setattr(bulletin, "_open_board", lambda name: postgres_board(dsn, name))
+        await eventually(lambda: _told(ends))
+    async with postgres_board(dsn, "test") as board:
+        (reign,) = await board.history(10)
+    assert reign.ended_at is not None
+    assert reign.ended_at > reign.granted_at
+
+
+async def _told(ends: Ends) -> bool:
+    return await ends() == {1: ("its session was lost", None)}
+
+
+async def _is(holds: Callable[[], bool]) -> bool:
+    return holds()
 
 
 # ---- schema and rights ----

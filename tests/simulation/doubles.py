@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ha.election.settings import ElectionSettings
-from ha.lock.interface import DatabaseIdentity
+from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import IndexUnreadable, LogUnavailable
@@ -206,10 +206,10 @@ class DatabaseServer(MemoryLockServer):
             self._taken_at_s = now_s
         return granted
 
-    def unlock(self, pid: int) -> None:
+    def unlock(self, pid: int, note: ReleaseNote) -> None:
         if self._holder == pid:
             self._freed_at_s = self._released_at_s = self._loop.time()
-        super().unlock(pid)
+        super().unlock(pid, note)
 
     def end(self, pid: int) -> None:
         if self._holder == pid:

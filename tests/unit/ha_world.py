@@ -93,6 +93,7 @@ class WritingService:
         self.roles: list[Role] = []
         self.activations = 0
         self.reaches_log = True
+        self.fails = False
         self.lag_records = 0
         self._database = database
         self._server = server
@@ -112,7 +113,7 @@ class WritingService:
                 epoch = await connection.run(self._database.raise_epoch)
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
             await session.confirm()
-            if self._random.random() < self._faults.activation_fails:
+            if self.fails or self._random.random() < self._faults.activation_fails:
                 raise ActivationFailed("by the dice")
             self._writer = asyncio.create_task(self._write(session, epoch))
         finally:

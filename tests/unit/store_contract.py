@@ -1,4 +1,4 @@
-"""The contract of a participant store. A class that inherits it provides the fixture `new_store`."""
+"""The contract of a participant store. A class that inherits it provides the fixtures `new_store` and `ends`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from replica.store.interface import (
     ParticipantStore,
     Published,
 )
+
+Ends = Callable[[], Awaitable[dict[int, tuple[str | None, str | None]]]]
+"""Epoch: what its holder said on its end, and who found it over."""
 
 NewStore = Callable[[], Awaitable[ParticipantStore]]  # a store on a new lock session to the one database of the test
 
@@ -114,6 +117,25 @@ class StoreContract:
         assert [await store.raise_epoch(above, "r1") for above in (0, 2, 10, 3)] == [2, 3, 11, 12]
         other = await serving(new_store)
         assert await other.raise_epoch(0, "r2") == 14
+
+    async def test_only_the_holders_first_word_ends_its_epoch(self, new_store: NewStore, ends: Ends) -> None:
+        """Goal: nobody rewrites why a reign ended. Method: say it twice, as another replica, for no epoch at all."""
+        store = await serving(new_store)
+        await store.end_epoch(1, "r", "stop")
+        await store.end_epoch(1, "r", "another word")
+        await store.end_epoch(1, "r2", "another replica")
+        await store.end_epoch(99, "r", "no such epoch")
+        assert await ends() == {1: ("stop", None)}
+
+    async def test_a_successor_notes_what_its_predecessor_could_not_say(self, new_store: NewStore, ends: Ends) -> None:
+        """Goal: the history is true after a crash. Method: an end that was told, one that was not, one told later."""
+        store = await serving(new_store)
+        await store.end_epoch(1, "r", "stop")
+        assert await store.raise_epoch(0, "r2") == 2  # and it dies
+        assert await store.raise_epoch(0, "r3") == 3
+        assert await ends() == {1: ("stop", None), 2: (None, "r3"), 3: (None, None)}
+        await store.end_epoch(2, "r2", "its session was lost")
+        assert (await ends())[2] == ("its session was lost", "r3")
 
     async def test_nothing_is_published_at_first(self, new_store: NewStore) -> None:
         """Goal: a new database says so. Method: ask."""

@@ -65,6 +65,7 @@ def test_what_is_set_survives_a_round_trip() -> None:
         "core": {},
         "link": {},
         "archive": {},
+        "admin": {},
     }
     assert tomllib.loads(render_config(values, "title")) == values
 

@@ -11,9 +11,10 @@ from ha.errors import LockLost, ScopeMismatch, TransitionFailed
 from replica.core import publish
 from replica.core.main import EXIT_CONFIGURATION, EXIT_FAILED, exit_code
 from replica.core.settings import CoreSettings
+from replica.log.librdkafka import TopicMissing
 from replica.log.memory import MemoryLog
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.errors import Code, ConfigError, IndexUnreadable, StoreMismatch
+from replica.notary.errors import Code, ConfigError, IndexUnreadable, LogRefused, StoreMismatch
 from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import TimeWindow
 from tests.simulation.virtual import run_virtually
@@ -142,6 +143,8 @@ def test_look_ups_that_arrive_together_share_a_question_to_the_lock() -> None:
         (ScopeMismatch("x"), EXIT_CONFIGURATION),
         (ConfigError("x"), EXIT_CONFIGURATION),
         (StoreMismatch("x"), EXIT_CONFIGURATION),
+        (LogRefused("x"), EXIT_CONFIGURATION),
+        (TopicMissing("brokers that have just started may not know it yet"), EXIT_FAILED),
         (IndexUnreadable("x"), EXIT_FAILED),
     ],
     ids=lambda value: type(value).__name__,

@@ -35,6 +35,7 @@ from ha.election.states import (
     OpenSession,
     Passive,
     Readiness,
+    ReleaseNoted,
     ReportHandover,
     SessionFailed,
     SessionOpened,
@@ -105,6 +106,7 @@ def test_a_start_after_a_failure_holds_down() -> None:
         (tick(clock_skew_s=SETTINGS.clock_skew_max_s + 0.001), False),
         (tick(clock_skew_s=-SETTINGS.clock_skew_max_s - 0.001), False),
         (tick(Readiness(True, 1)), False),  # behind: looks first
+        (tick(Readiness(True, 0, barred=True)), False),  # fail-over is paused
     ],
 )
 def test_who_asks(seen: Tick, asks: bool) -> None:
@@ -135,6 +137,33 @@ def test_a_lock_released_on_purpose_needs_no_grace() -> None:
     state, _ = decide(replace(state, link=Link.ASKING), LockSeen(3, PEER, refused=True), 100.3, settings)
     assert isinstance(state, Passive)
     assert not state.skip_grace
+
+
+@pytest.mark.parametrize("state", [IDLE, ASKING])
+def test_a_note_of_a_release_is_followed_at_once(state: Passive) -> None:
+    """Goal: a hand-over does not wait for a poll. Method: the note while idle, and while an old answer is coming."""
+    state = replace(state, next_at_s=100.2)
+    noted, actions = decide(state, ReleaseNoted(3, reserved=False), 100.0)
+    assert actions == []
+    if state.link is Link.ASKING:  # what is on its way was asked before the release
+        noted, _ = decide(noted, LockSeen(3, PEER, refused=True), 100.01)
+    assert decide(noted, tick(), 100.02)[1] == [TryLock(3)]
+
+
+@pytest.mark.parametrize("heard_by", ["note", "look"])
+def test_a_lock_released_for_another_replica_is_left_to_it(heard_by: str) -> None:
+    """Goal: the target goes first, then the one that released it, then anybody. Method: the bounds of the wait."""
+    if heard_by == "note":
+        state, _ = decide(IDLE, ReleaseNoted(3, reserved=True), 100.0)
+    else:
+        seen = LockSeen(3, None, released_on_purpose=True, reserved=True)
+        state, _ = decide(ASKING, seen, 100.0)
+    wait_s = 2 * SETTINGS.switchover_wait_s
+    again, _ = decide(state, ReleaseNoted(3, reserved=True), 101.0)  # the note comes twice; the wait is not longer
+    assert decide(again, tick(), 100.0 + wait_s - 0.01)[1] == [Look(3)]
+    assert decide(again, tick(), 100.0 + wait_s)[1] == [TryLock(3)]
+    for_anybody, _ = decide(state, ReleaseNoted(3, reserved=False), 101.0)
+    assert decide(for_anybody, tick(), 101.0)[1] == [TryLock(3)]
 
 
 @pytest.mark.parametrize(("lag", "wait_s"), [(0, 0.0), (5_000, 0.1), (25_000, 0.5), (10**9, SETTINGS.lag_wait_max_s)])

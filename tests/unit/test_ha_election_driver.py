@@ -20,11 +20,13 @@ SETTINGS = ElectionSettings()
 Story = Callable[[World], Awaitable[None]]
 
 
-def play(story: Story, settings: ElectionSettings = SETTINGS, names: tuple[str, ...] = ("R1", "R2", "R3")) -> None:
+def play(
+    story: Story, settings: ElectionSettings = SETTINGS, names: tuple[str, ...] = ("R1", "R2", "R3"), seed: int = 1
+) -> None:
     """Run a story to its end; every assertion of the world counts."""
 
     async def run() -> None:
-        world = World(Random(1), settings, names)
+        world = World(Random(seed), settings, names)
         await story(world)
         await world.end()
 
@@ -253,6 +255,41 @@ def test_switchover_reports_who_took_over() -> None:
         await world.until(lambda: bool(world.leaders()))
         assert world.leaders() == [first.took_over_by]
         assert (await old.election.switchover()).outcome is Handover.NOT_ACTIVE
+
+    play(story)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_switchover_to_a_replica_goes_to_that_one_at_once(seed: int) -> None:
+    """Goal: `--to` is obeyed although others poll, and no poll is waited for. Method: each other replica in turn."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: bool(world.leaders()))
+        await asyncio.sleep(world.random.uniform(0.5, 1.0))
+        for target in ("R2", "R3", "R1"):
+            old = leader_of(world)
+            if old.name == target:
+                continue
+            report = await old.election.switchover(target)
+            assert (report.outcome, report.took_over_by) == (Handover.TAKEN_OVER, target)
+            await world.until(lambda: bool(world.leaders()))
+            assert old.election.status()["lock_owner"] == target
+            assert leader_of(world).election.status()["lock_owner"] == target
+
+    play(story, seed=seed)
+
+
+def test_a_switchover_to_a_replica_that_cannot_activate_comes_back() -> None:
+    """Goal: an unfit target costs a moment. Method: its activations fail; the old active must lead again, not R3."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: bool(world.leaders()))
+        old, *others = sorted(world.replicas, key=lambda replica: replica.name not in world.leaders())
+        target = others[0]
+        target.service.fails = True
+        assert (await old.election.switchover(target.name)).took_over_by == target.name
+        assert await world.until(lambda: bool(world.leaders())) < SETTINGS.switchover_wait_s
+        assert leader_of(world) is old
 
     play(story)
 

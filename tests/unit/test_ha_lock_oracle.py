@@ -148,9 +148,9 @@ async def test_a_release_is_noted_before_the_lock_is_free(server: OracleServer) 
     await session.release()
     text = server.named("lock.release")[0].text
     assert text.index("lock_release") < text.index("COMMIT") < text.index("DBMS_LOCK.RELEASE")
-    assert (await peer.look()).released_on_purpose
+    assert (await peer.look()).released
     late = await opened("R3")  # a release before its time is old news
-    assert not (await late.look()).released_on_purpose
+    assert not (await late.look()).released
     for each in (session, peer, late):
         await each.close()
 

@@ -10,7 +10,7 @@ from ha.errors import LockLost
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from replica.store.interface import Published
 from replica.store.memory import MemoryDatabase, MemoryStore
-from tests.unit.store_contract import FRESH, TOPIC, NewStore, StoreContract, activated, command, serving
+from tests.unit.store_contract import FRESH, TOPIC, Ends, NewStore, StoreContract, activated, command, serving
 
 
 @pytest.fixture
@@ -31,6 +31,14 @@ def new_store(server: MemoryLockServer, database: MemoryDatabase) -> NewStore:
         return MemoryStore(session, database)
 
     return make
+
+
+@pytest.fixture
+def ends(database: MemoryDatabase) -> Ends:
+    async def read() -> dict[int, tuple[str | None, str | None]]:
+        return {epoch: (database.ended.get(epoch), database.found_over.get(epoch)) for epoch, _ in database.grants}
+
+    return read
 
 
 class TestMemoryStore(StoreContract):

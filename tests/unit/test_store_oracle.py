@@ -19,6 +19,7 @@ from replica.store import oracle_tools
 from replica.store.interface import NOTARISED
 from replica.store.memory import MemoryDatabase
 from replica.store.oracle import LIST_MAX, OracleStore, newest_version
+from replica.store.oracle_board import oracle_board
 from replica.store.oracle_tools import export_completions, migrate, read_status, statements_of
 from replica.store.schema import Migration, read_migrations
 from tests.oracle import driver
@@ -29,6 +30,7 @@ from tests.unit.store_contract import (
     IN_FLIGHT,
     REJECTED,
     TOPIC,
+    Ends,
     NewStore,
     StoreContract,
     accepted,
@@ -93,6 +95,15 @@ def names(server: OracleServer) -> list[str]:
     return [call.name + ("*" if call.commit else "") for call in server.calls]
 
 
+@pytest.fixture
+def ends(server: OracleServer) -> Ends:
+    async def read() -> dict[int, tuple[str | None, str | None]]:
+        async with oracle_board(LOGIN, "test") as board:
+            return {reign.epoch: (reign.end_reason, reign.found_over_by) for reign in await board.history(10)}
+
+    return read
+
+
 class TestOracleStore(StoreContract):
     """See StoreContract."""
 
@@ -129,7 +140,7 @@ async def test_each_transaction_is_one_commit_in_a_bounded_number_of_round_trips
     assert names(server) == ["bind_topic*", "bound"]
     server.calls.clear()
     await store.raise_epoch(0, "r")
-    assert names(server) == ["counters", "grant_epoch", "raise_epoch*"]
+    assert names(server) == ["counters", "found_over", "grant_epoch", "raise_epoch*"]
     server.calls.clear()
     await store.pending(10)
     await store.published()
@@ -370,9 +381,9 @@ async def test_a_migration_that_is_cut_goes_on_where_it_was(
     with pytest.raises(StoreMismatch, match="notary store migrate"):
         await OracleStore(session).bind(TOPIC)
     await session.close()
-    assert await migrate(LOGIN, LOCK) == ["0001_initial.sql"]
+    assert await migrate(LOGIN, LOCK) == [m.name for m in read_migrations("oracle")]
     assert rows(bare_server, "SELECT count(*) FROM participant") == [(1,)]
-    assert (await read_status(LOGIN)).schema_version == 1
+    assert (await read_status(LOGIN)).schema_version == newest_version()
 
 
 async def test_a_table_that_is_not_ours_is_not_taken_over(bare_server: OracleServer) -> None:
@@ -408,3 +419,18 @@ def test_a_line_with_a_slash_ends_a_statement() -> None:
         "CREATE TABLE a (n NUMBER)",
         "BEGIN\n    NULL;\nEND;",
     ]
+
+
+async def test_a_pause_is_kept_once_and_ended(new_store: NewStore, server: OracleServer) -> None:
+    """Goal: fail-over can be paused on Oracle as on Postgres. Method: nothing to keep, pause twice, resume twice."""
+    async with oracle_board(LOGIN, "test") as board:
+        assert await board.pause("nobody was active yet") is None
+        await activated(new_store)
+        first, again = await board.pause("one"), await board.pause("another")
+        assert first is not None
+        assert again is not None
+        assert (first.keeper, again.reason, again.paused_at) == ("r", "another", first.paused_at)
+        assert await board.resume() == again
+        assert await board.resume() is None
+        await board.end_epoch(1, "r", "lost", 5.0)
+        assert [reign.end_reason for reign in await board.history(5)] == ["lost (told 5.0 s later)"]

@@ -1,0 +1,63 @@
+"""`notary history`: who was active when, and why it ended."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
+
+if TYPE_CHECKING:
+    from replica.config import Config
+    from replica.store.bulletin import PastReign, Pause
+
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many epochs, from the newest.")]
+
+
+def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOption = False) -> None:
+    """Show who was active when, and why each reign ended: its holder's own word, or what its successor saw."""
+    import msgspec
+
+    settings = load(find_config(config))
+    reigns, pause = run(_read(settings, limit))
+    if as_json:
+        documents = [msgspec.to_builtins(reign) | {"why": why_it_ended(reign)} for reign in reigns]
+        print_json({"epochs": documents, "pause": msgspec.to_builtins(pause)})
+        return
+    table = make_table(">epoch", "replica", "from", "until", ">for", "why it ended")
+    for reign in reigns:
+        until = reign.ended_at or reign.found_over_at
+        lasted = "" if until is None else _span((until - reign.granted_at).total_seconds())
+        told = "" if until is None else _moment(until) if reign.ended_at else f"{_moment(until)} at the latest"
+        table.add_row(str(reign.epoch), reign.replica, _moment(reign.granted_at), told, lasted, why_it_ended(reign))
+    out.print(table)
+    if pause is not None:
+        out.print(f"\n[yellow]fail-over is paused since {_moment(pause.paused_at)}[/]: {pause.reason}")
+
+
+async def _read(config: Config, limit: int) -> tuple[list[PastReign], Pause | None]:
+    async with config.shared_database().board("notary-history") as board:
+        return await board.history(limit), await board.paused()
+
+
+def why_it_ended(reign: PastReign) -> str:
+    """One sentence; empty while nobody knows of an end."""
+    if reign.end_reason is not None:
+        return reign.end_reason
+    if reign.found_over_by == reign.replica:
+        return f"not told; {reign.replica} took another epoch itself"
+    if reign.found_over_by is not None:
+        return f"not told: killed, crashed or cut off; {reign.found_over_by} found the lock free"
+    return ""
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _span(duration_s: float) -> str:
+    minutes, seconds = divmod(duration_s, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02}:{seconds:06.3f}" if hours else f"{minutes}:{seconds:06.3f}"

@@ -1,0 +1,250 @@
+"""`notary switchover`, `pause` and `resume`: who leads, by an operator's will."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    ConfigChoice,
+    JsonOption,
+    err,
+    find_config,
+    load,
+    out,
+    print_json,
+    run,
+)
+from replica.notary.errors import ConfigError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from haproxy.render import ReplicaAddress
+    from replica.config import Config
+    from replica.core.admin import SwitchoverAnswer
+    from replica.local.health import ReplicaHealth
+
+LOOK_EVERY_S = 0.02  # while the new active is awaited: the load balancer is told as soon as it is seen
+ACTIVE_WAIT_S = 15.0  # for the new active to finish its activation, once it has the lock
+PAUSE_SEEN_MAX_S = 10.0  # for every replica that answers to see a pause or its end
+
+ToOption = Annotated[str | None, typer.Option("--to", help="The replica that shall take over; else the first to come.")]
+ReasonArgument = Annotated[str, typer.Argument(help="Why, for whoever finds fail-over paused.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a switchover ended. `active`: who serves now, None if nobody was seen to."""
+
+    done: bool
+    text: str
+    before: str | None
+    active: str | None
+    took_s: float
+
+
+def switchover(config: ConfigChoice = None, to: ToOption = None, as_json: JsonOption = False) -> None:
+    """Hand over to another replica, drained, and say who took over; undone when nobody can.
+
+    Run it on the active's machine: its admin listener takes calls from there only. Exit code 0 when the wanted replica
+    is active, 1 when it is not: then the old one is active again, or the text says what to do.
+    """
+    settings = load(find_config(config))
+    outcome = run(_switch_over(settings, to))
+    if as_json:
+        print_json(asdict(outcome))
+    else:
+        (out if outcome.done else err).print(outcome.text, markup=False)
+    raise typer.Exit(EXIT_OK if outcome.done else EXIT_FAILED)
+
+
+def pause(reason: ReasonArgument, config: ConfigChoice = None) -> None:
+    """Pause fail-over: only the replica that is active now may lead, until `notary resume`.
+
+    It goes on serving. If it fails, nobody takes over. Kept in the database, so restarts change nothing.
+    """
+    settings = load(find_config(config))
+    paused, unheard = run(_pause(settings, reason))
+    out.print(f"fail-over is paused; only {paused} may lead until: notary resume", markup=False)
+    _tell_unheard(unheard)
+
+
+def resume(config: ConfigChoice = None) -> None:
+    """End a pause of fail-over: every replica may take over again."""
+    settings = load(find_config(config))
+    was_paused, unheard = run(_resume(settings))
+    out.print("fail-over goes on" if was_paused else "fail-over was not paused")
+    _tell_unheard(unheard)
+
+
+# ---- switchover ----
+
+
+async def _switch_over(config: Config, to: str | None) -> Outcome:
+    import aiohttp
+
+    if to is not None:
+        config.replica(to)
+    async with aiohttp.ClientSession() as session:
+        before = await _healths(session, config)
+        active = next((name for name, health in before.items() if health is not None and health.active), None)
+        refusal = why_not(before, active, to)
+        if active is None or refusal is not None:
+            return Outcome(False, f"{refusal}; nothing was done", active, active, 0.0)
+        asked_at_s = monotonic()
+        watching = asyncio.create_task(_watch_for_active(session, config, active))
+        try:
+            answer = await _ask(session, config, active, to)
+            now_active = await watching if answer.took_over_by is not None else active
+        finally:
+            watching.cancel()
+        return judge(answer, active, to, now_active, round(monotonic() - asked_at_s, 3))
+
+
+def why_not(healths: Mapping[str, ReplicaHealth | None], active: str | None, to: str | None) -> str | None:
+    """Why a switchover is not even tried; None if it may be."""
+    if active is None:
+        return "no replica is active"
+    if to == active:
+        return f"{to} is active already"
+    able = [name for name, health in healths.items() if name != active and health is not None and health.ready]
+    if not able:
+        return "no other replica is ready to take over"
+    if to is not None and to not in able:
+        return f"{to} is not ready to take over; ready are: {', '.join(able)}"
+    return None
+
+
+def judge(answer: SwitchoverAnswer, before: str, to: str | None, active: str | None, took_s: float) -> Outcome:
+    """What became of it, in a sentence. `active`: who was seen active at the end."""
+    taker = answer.took_over_by
+    if taker is None:
+        undone = answer.outcome == "undone"
+        text = (
+            f"undone: nobody took over, {before} is active again" if undone else f"it {answer.outcome}: notary status"
+        )
+        return Outcome(False, text, before, before if undone else None, took_s)
+    if active is None:
+        text = f"{taker} took the lock and is not active after {ACTIVE_WAIT_S:g} s: see its log, and notary status"
+        return Outcome(False, text, before, None, took_s)
+    if active == before:
+        return Outcome(False, f"undone: {taker} could not activate, {before} is active again", before, active, took_s)
+    if to is not None and active != to:
+        return Outcome(False, f"{active} took over instead of {to}", before, active, took_s)
+    return Outcome(
+        True, f"{active} took over from {before}, {took_s:.2f} s after it was asked to", before, active, took_s
+    )
+
+
+async def _ask(session: aiohttp.ClientSession, config: Config, active: str, to: str | None) -> SwitchoverAnswer:
+    """The active's answer. Raises ConfigError when it cannot be called from here, or refuses."""
+    import aiohttp
+    import msgspec
+
+    from replica.core.admin import SWITCHOVER_PATH, Refusal, SwitchoverAnswer, SwitchoverCall
+
+    port = config.replica(active).admin_port
+    if port is None:
+        raise ConfigError(f"{active} has no admin_port, so it cannot be steered")
+    url = f"http://{config.admin.host}:{port}{SWITCHOVER_PATH}"
+    body = msgspec.json.encode(SwitchoverCall(active, to))
+    try:
+        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
+            content = await answer.read()
+            if answer.status != 200:
+                refusal = msgspec.json.decode(content, type=Refusal)
+                raise ConfigError(f"{active} refuses: {refusal.code}, {refusal.detail}")
+            return msgspec.json.decode(content, type=SwitchoverAnswer)
+    except (aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+        raise ConfigError(
+            f"{active}'s admin listener does not answer on {url}: run this on its machine ({error})"
+        ) from None
+
+
+async def _watch_for_active(session: aiohttp.ClientSession, config: Config, before: str) -> str | None:
+    """Who is active once `before` is not any more, or again; the load balancer of this machine is told at once."""
+    wait_max_s = config.election.drain_max_s + config.election.switchover_wait_s + ACTIVE_WAIT_S
+    watchers = [asyncio.create_task(_becomes_active(session, address, before)) for address in config.replicas]
+    try:
+        done, _ = await asyncio.wait(watchers, timeout=wait_max_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+    active = next((watcher.result() for watcher in done), None)
+    if active is not None:
+        await _point_at(config, active)
+    return active
+
+
+async def _becomes_active(session: aiohttp.ClientSession, address: ReplicaAddress, before: str) -> str:
+    from replica.local.health import fetch_health
+
+    gave_up = address.name != before
+    while True:
+        health = await fetch_health(session, address)
+        if health is not None:
+            if health.active and gave_up:
+                return address.name
+            gave_up = gave_up or not health.active
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _point_at(config: Config, name: str) -> None:
+    """A courtesy: without it HAProxy, or one on another machine, finds out by its next health check."""
+    from haproxy.runtime import HaproxyRuntime, RuntimeRefused
+
+    with suppress(OSError, TimeoutError, RuntimeRefused):
+        await HaproxyRuntime(config.haproxy_settings().stats_socket).point_at(name)
+
+
+async def _healths(session: aiohttp.ClientSession, config: Config) -> dict[str, ReplicaHealth | None]:
+    from replica.local.health import fetch_health
+
+    found = await asyncio.gather(*(fetch_health(session, address) for address in config.replicas))
+    return dict(zip((address.name for address in config.replicas), found, strict=True))
+
+
+# ---- pause and resume ----
+
+
+async def _pause(config: Config, reason: str) -> tuple[str, list[str]]:
+    async with config.shared_database().board("notary-pause") as board:
+        paused = await board.pause(reason)
+    if paused is None:
+        raise ConfigError("no replica was ever active: there is nothing to keep as it is")
+    return paused.keeper, await _heard(config, True)
+
+
+async def _resume(config: Config) -> tuple[bool, list[str]]:
+    async with config.shared_database().board("notary-resume") as board:
+        ended = await board.resume()
+    return ended is not None, await _heard(config, False)
+
+
+async def _heard(config: Config, paused: bool) -> list[str]:
+    """Wait until every replica that answers has seen it; the names of those that have not, or do not answer."""
+    import aiohttp
+
+    deadline_s = monotonic() + PAUSE_SEEN_MAX_S
+    async with aiohttp.ClientSession() as session:
+        while True:
+            healths = await _healths(session, config)
+            late = [name for name, health in healths.items() if health is None or health.failover_paused != paused]
+            waiting = [name for name in late if healths[name] is not None]
+            if not waiting or monotonic() >= deadline_s:
+                return late
+            await asyncio.sleep(10 * LOOK_EVERY_S)
+
+
+def _tell_unheard(names: list[str]) -> None:
+    if names:
+        out.print(f"not seen to know of it yet, down or cut off: {', '.join(names)}", markup=False)

@@ -1,0 +1,73 @@
+"""The bulletin board on Postgres. See replica.store.bulletin."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg import errors
+
+from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.store.bulletin import PastReign, Pause
+from replica.store.migrate import CONNECT_MAX_S
+from replica.store.postgres import Connection, named_statement
+
+_OPTIONS = "-c statement_timeout=2000 -c lock_timeout=1000"
+_NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege)
+
+
+@asynccontextmanager
+async def postgres_board(conninfo: str, name: str) -> AsyncIterator[PostgresBoard]:
+    """A board on a connection of its own. Raises StoreUnavailable when there is none to be had."""
+    try:
+        connection = await psycopg.AsyncConnection.connect(
+            conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S, application_name=name, options=_OPTIONS
+        )
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"{name} cannot connect: {str(error).strip()}") from None
+    async with connection:
+        yield PostgresBoard(connection)
+
+
+class PostgresBoard:
+    """See Board."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def paused(self) -> Pause | None:
+        """See Board."""
+        return _pause(await self._rows("paused"))
+
+    async def pause(self, reason: str) -> Pause | None:
+        """See Board."""
+        return _pause(await self._rows("pause", {"reason": reason}))
+
+    async def resume(self) -> Pause | None:
+        """See Board."""
+        return _pause(await self._rows("resume"))
+
+    async def history(self, limit: int) -> list[PastReign]:
+        """See Board."""
+        return [PastReign(*row) for row in await self._rows("history", {"limit": limit})]
+
+    async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
+        """See Board."""
+        await self._rows("end_epoch", {"epoch": epoch, "replica": replica, "reason": reason, "age_s": age_s})
+
+    async def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
+        try:
+            return await (await self._connection.execute(named_statement(name), values)).fetchall()
+        except _NOT_OUR_SCHEMA as error:
+            detail = (
+                f"{name}: {str(error).strip()}; run `notary store migrate`, and grant what `notary store roles` says"
+            )
+            raise StoreMismatch(detail) from None
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"{name}: {str(error).strip()}") from None
+
+
+def _pause(rows: list[tuple[Any, ...]]) -> Pause | None:
+    return Pause(*rows[0]) if rows else None

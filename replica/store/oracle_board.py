@@ -1,0 +1,81 @@
+"""The bulletin board on Oracle. See replica.store.bulletin."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import oracledb
+
+from replica.store.bulletin import PastReign, Pause
+from replica.store.oracle import named_statement, translate
+from replica.store.oracle_tools import open_cursor
+
+REASON_MAX_BYTES = 1_000
+LATE_S = 1.0
+
+
+@asynccontextmanager
+async def oracle_board(login: Mapping[str, str], name: str) -> AsyncIterator[OracleBoard]:
+    """A board on a connection of its own. Raises StoreUnavailable when there is none to be had."""
+    async with open_cursor(name, login) as cursor:
+        yield OracleBoard(cursor)
+
+
+class OracleBoard:
+    """See Board."""
+
+    def __init__(self, cursor: oracledb.AsyncCursor) -> None:
+        self._cursor = cursor
+
+    async def paused(self) -> Pause | None:
+        """See Board."""
+        rows = await self._rows("paused")
+        return Pause(*_in_utc(rows[0])) if rows else None
+
+    async def pause(self, reason: str) -> Pause | None:
+        """See Board."""
+        await self._change("pause", {"reason": _short(reason)})
+        await self._change("pause_reason", {"reason": _short(reason)})
+        return await self.paused()
+
+    async def resume(self) -> Pause | None:
+        """See Board."""
+        paused = await self.paused()
+        await self._change("resume", {})
+        return paused
+
+    async def history(self, limit: int) -> list[PastReign]:
+        """See Board."""
+        rows = await self._rows("history", {"row_count": limit})
+        return [PastReign(int(epoch), *_in_utc(rest)) for epoch, *rest in rows]
+
+    async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
+        """See Board. The end is dated when it is told, and says how late that is."""
+        told = _short(f"{reason} (told {age_s:.1f} s later)" if age_s >= LATE_S else reason)
+        await self._change("end_epoch", {"epoch": epoch, "replica": replica, "reason": told})
+
+    async def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
+        try:
+            await self._cursor.execute(named_statement(name), dict(values or {}))
+            rows: list[tuple[Any, ...]] = await self._cursor.fetchall()
+            return rows
+        except oracledb.Error as error:
+            raise translate(name, error) from None
+
+    async def _change(self, name: str, values: Mapping[str, object]) -> None:
+        try:
+            await self._cursor.execute(named_statement(name), dict(values))
+            await self._cursor.connection.commit()
+        except oracledb.Error as error:
+            raise translate(name, error) from None
+
+
+def _short(reason: str) -> str:
+    return reason.encode()[:REASON_MAX_BYTES].decode(errors="ignore")
+
+
+def _in_utc(values: Any) -> list[Any]:
+    return [value.replace(tzinfo=UTC) if isinstance(value, datetime) else value for value in values]

@@ -1,0 +1,1 @@
+UPDATE failover_pause SET reason = :reason

@@ -1,0 +1,1 @@
+SELECT keeper, reason, paused_at FROM failover_pause

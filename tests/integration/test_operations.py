@@ -1,0 +1,152 @@
+"""What operators do to a running participant: look, hand over, pause, read history. Real servers, real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from ledger_api.client import NotaryClient
+from replica.local.cluster import ClusterSettings, LocalCluster
+from replica.local.replica import ReplicaProcess
+from replica.notary.answers import Notarised
+from replica.notary.requests import state_ref
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(servers_folder: Path) -> AsyncIterator[LocalCluster]:
+    """A cluster that the tests of this module share."""
+    async with LocalCluster(ClusterSettings(folder=servers_folder / "operations", parties=1)) as cluster:
+        for replica in cluster.replicas.values():
+            replica.restart_pause_s = 0.5
+        yield cluster
+
+
+async def notary(cluster: LocalCluster, *words: str) -> tuple[int, str, str]:
+    """A command of the command line: its exit code, standard output and standard error."""
+    argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(cluster.config_path)]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+    printed, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, printed.decode(), errors.decode()
+
+
+async def document(cluster: LocalCluster, *words: str) -> Any:
+    code, printed, errors = await notary(cluster, *words, "--json")
+    assert code == 0, (printed, errors)
+    return json.loads(printed)
+
+
+async def settled(cluster: LocalCluster) -> tuple[ReplicaProcess, list[ReplicaProcess]]:
+    """The active and the passives, once every one of them could take over."""
+    await cluster.wait_until_ready(list(cluster.replicas))
+    active = await cluster.wait_for_active()
+    return active, [one for one in cluster.replicas.values() if one.name != active.name]
+
+
+async def test_a_switchover_under_load_reaches_its_target_and_no_client_sees_an_error(cluster: LocalCluster) -> None:
+    """Goal: maintenance goes unnoticed. Method: clients of the library submit without a break; hand over; look."""
+    active, (target, _) = await settled(cluster)
+    stopping = asyncio.Event()
+    answers: list[object] = []
+
+    async def submit(client: NotaryClient) -> None:
+        while not stopping.is_set():
+            submission = cluster.parties[0].sign(os.urandom(32), [state_ref(os.urandom(32), 0)])
+            answers.append(await client.submit(submission))
+
+    async with NotaryClient(cluster.endpoint) as client, asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(submit(client))
+        await asyncio.sleep(0.3)
+        before = len(answers)
+        outcome = await document(cluster, "switchover", "--to", target.name)
+        await asyncio.sleep(0.3)
+        stopping.set()
+    assert (outcome["done"], outcome["before"], outcome["active"]) == (True, active.name, target.name)
+    assert 0 < before < len(answers)
+    assert all(isinstance(answer, Notarised) for answer in answers)
+    newest, previous = (await document(cluster, "history", "-n", "2"))["epochs"]
+    assert (newest["replica"], newest["why"]) == (target.name, "")
+    assert (previous["replica"], previous["why"]) == (active.name, f"switchover to {target.name}")
+
+
+async def test_a_switchover_that_cannot_be_is_refused_and_changes_nothing(cluster: LocalCluster) -> None:
+    """Goal: no outage for a typing error. Method: to itself, to nobody, to a replica that is down, from afar."""
+    active, (down, _) = await settled(cluster)
+    assert (await notary(cluster, "switchover", "--to", "r9"))[0] == 2
+    code, _, errors = await notary(cluster, "switchover", "--to", active.name)
+    assert (code, "active already" in errors) == (1, True)
+    await down.stop()
+    code, _, errors = await notary(cluster, "switchover", "--to", down.name)
+    assert (code, "is not ready" in errors) == (1, True)
+    down.start()
+    url = f"http://127.0.0.1:{active.address.admin_port}/admin/v1/switchover"
+    async with aiohttp.ClientSession() as session:
+        for body, headers, status in (
+            ({"replica": down.name}, {}, 409),
+            ({"replica": active.name, "to": "r9"}, {}, 409),
+            ({"replica": active.name, "too": "r9"}, {}, 400),
+            ({"replica": active.name}, {"Host": "evil.example"}, 403),
+            ({"replica": active.name}, {"Content-Type": "text/plain"}, 415),
+        ):
+            async with session.post(url, json=body, headers=headers) as answer:
+                assert answer.status == status, (body, await answer.text())
+    assert (await cluster.wait_for_active()).name == active.name
+
+
+async def test_history_tells_what_nobody_could_say(cluster: LocalCluster) -> None:
+    """Goal: "why did it fail over last" after a kill. Method: SIGKILL; the successor tells what it saw."""
+    active, _ = await settled(cluster)
+    active.kill_group()
+    successor = await cluster.wait_for_active(other_than=active.name)
+    newest, previous = (await document(cluster, "history", "-n", "2"))["epochs"]
+    assert (newest["replica"], previous["replica"]) == (successor.name, active.name)
+    assert previous["why"] == f"not told: killed, crashed or cut off; {successor.name} found the lock free"
+    code, printed, _ = await notary(cluster, "history")
+    assert (code, f"{successor.name} found the lock free" in printed) == (0, True)
+
+
+async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) -> None:
+    """Goal: operators can keep the others off. Method: pause, kill the active: it leads again, nobody else did."""
+    active, _ = await settled(cluster)
+    code, printed, _ = await notary(cluster, "pause", "a test")
+    assert (code, active.name in printed) == (0, True)
+    assert (await notary(cluster, "switchover"))[0] == 2
+    assert (await document(cluster, "status"))["pause"]["reason"] == "a test"
+    epoch = (await document(cluster, "history", "-n", "1"))["epochs"][0]["epoch"]
+    active.kill_group()
+    await asyncio.sleep(1.0)
+    assert (await cluster.wait_for_active()).name == active.name
+    newest, previous = (await document(cluster, "history", "-n", "2"))["epochs"]
+    assert (newest["replica"], newest["epoch"], previous["epoch"]) == (active.name, epoch + 1, epoch)
+    assert (await notary(cluster, "resume"))[0] == 0
+    assert (await document(cluster, "status"))["pause"] is None
+
+
+async def test_status_follows(cluster: LocalCluster) -> None:
+    """Goal: a terminal to leave open. Method: two documents of one run; each names the active and its heartbeat."""
+    active, _ = await settled(cluster)
+    argv = [sys.executable, "-m", "replica.cli", "status", "--follow", "--json", "--config", str(cluster.config_path)]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        for _ in range(2):
+            status = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+            assert status["lock_owner"] == active.name
+            assert 0 <= status["replicas"][active.name]["lock_answer_age_s"] < cluster.config.election.lease_s
+            assert status["replicas"][active.name]["lock_owner"] == active.name
+    finally:
+        process.terminate()
+        await process.wait()
