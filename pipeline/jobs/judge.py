@@ -48,6 +48,7 @@ class Judged(msgspec.Struct, frozen=True):
     """
 
     plan: Plan
+    slice_ends: tuple[int, ...]  # the offset behind each slice
     ranges: tuple[str | None, ...]
     dropped: str
     claim_count: int
@@ -74,15 +75,15 @@ def judge_log(
     RANGE_BYTES each. Raises InvariantBroken on a gap, FormatUnknown, and what the slices raise.
     """
     work.mkdir(parents=True, exist_ok=True)
-    plan, samples, claim_count = plan_log(spark, log)
+    plan, ends, samples, claim_count = plan_log(spark, log)
     wanted = ranges or max(1, -(-claim_count * CLAIM.itemsize // RANGE_BYTES))
     files, contested_files = _sort_claims(spark, log, plan, borders_between(samples, wanted), work, closed=closed)
     dropped, contested_count, dropped_count = _resolve(spark, contested_files, work)
-    return Judged(plan, files, dropped, claim_count, contested_count, dropped_count)
+    return Judged(plan, ends, files, dropped, claim_count, contested_count, dropped_count)
 
 
-def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, list[bytes], int]:
-    """The plan for a log, a sample of the keys that are claimed, and about how many claims there are."""
+def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, tuple[int, ...], list[bytes], int]:
+    """The plan for a log, where its slices end, a sample of the keys that are claimed, and how many claims at most."""
     per_slice = max(8, SAMPLED_KEYS // max(1, len(log)))
 
     def look(number: int) -> Iterator[dict[str, Any]]:
@@ -104,7 +105,8 @@ def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, list[bytes], in
         numbers = [number for number, found in surveys.items() if found.first_offset in set(again)]
         surveys |= _survey_again(spark, log, plan, numbers)
         plan, _ = make_plan(log.topic_id, surveys.values())
-    return plan, samples, claim_count
+    ends = tuple(surveys[number].end_offset for number in sorted(surveys))
+    return plan, ends, samples, claim_count
 
 
 def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list[int]) -> dict[int, Survey]:

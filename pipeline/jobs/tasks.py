@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
@@ -20,13 +21,30 @@ def numbered(
     """A row for each dictionary that `task` yields for the numbers from 0 on; a Spark task for each number."""
     arrow = _arrow_schema(schema)
 
+    def batches(number: int) -> Batches:
+        for row in task(number):
+            yield pa.RecordBatch.from_pylist([row], arrow)
+
+    return numbered_batches(spark, count, batches, schema)
+
+
+def numbered_batches(spark: SparkSession, count: int, task: Callable[[int], Batches], schema: str) -> DataFrame:
+    """The batches that `task` yields for the numbers from 0 on; a Spark task for each number."""
+
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for row in task(number):
-                    yield pa.RecordBatch.from_pylist([row], arrow)
+                yield from task(number)
 
     return spark.range(0, count, 1, max(1, count)).mapInArrow(run, schema)
+
+
+def fixed_binaries(fixed: np.ndarray[Any, Any]) -> pa.Array:
+    """Byte strings of one size as an Arrow column of byte strings; copies nothing."""
+    size = fixed.dtype.itemsize
+    offsets = np.arange(0, size * (len(fixed) + 1), size, dtype=np.int32)
+    data = np.ascontiguousarray(fixed)
+    return pa.Array.from_buffers(pa.binary(), len(fixed), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def attempt_file(folder: Path, name: str, suffix: str) -> Path:

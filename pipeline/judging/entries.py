@@ -48,17 +48,10 @@ def exceptions(claims: Array, found: Array) -> Array:
 
     A request without any exception, in any range, is notarised at its own offset.
     """
-    at = np.searchsorted(found["key"], claims["key"])
-    known = at < len(found)
-    known[known] = found["key"][at[known]] == claims["key"][known]
-    against = claims[known]
-    entry = found[at[known]]
-    later = against["offset"] > entry["offset"]
-    against, entry = against[later], entry[later]
-    is_tx = np.strings.startswith(against["key"], TX_KEY)
+    against, entry = _too_late(claims, found)
     same = against["stands"] == entry["stands"]
-    reason = np.where(is_tx, np.where(same, DUPLICATE, REUSED), CONFLICT)
-    closed = claims[(claims["role"] & CLOSED != 0) & np.strings.startswith(claims["key"], TX_KEY)]
+    reason = np.where(_of_tx_id(against), np.where(same, DUPLICATE, REUSED), CONFLICT)
+    closed = claims[(claims["role"] & CLOSED != 0) & _of_tx_id(claims)]
     made = np.zeros(len(against) + len(closed), EXCEPTION)
     made["offset"] = np.concatenate((against["offset"], closed["offset"]))
     made["reason"][: len(against)] = reason
@@ -67,10 +60,28 @@ def exceptions(claims: Array, found: Array) -> Array:
     return made
 
 
-def verdicts(found: Array) -> Array:
-    """Of all exceptions of some requests: the one that decides each, by offset."""
-    ordered = found[np.lexsort((found["reason"], found["offset"]))]
-    return ordered[np.concatenate(([True], ordered["offset"][1:] != ordered["offset"][:-1]))] if len(ordered) else found
+def conflicts(claims: Array, found: Array) -> tuple[Array, Array]:
+    """Claims, in one range of keys, on states that were consumed before, and the entry that stands in each one's way.
+
+    What a request whose verdict is CONFLICT is told; of other requests they mean nothing.
+    """
+    against, entry = _too_late(claims, found)
+    of_states = ~_of_tx_id(against)
+    return against[of_states], entry[of_states]
+
+
+def _too_late(claims: Array, found: Array) -> tuple[Array, Array]:
+    """Claims on keys that were recorded at a lower offset, and what was recorded."""
+    at = np.searchsorted(found["key"], claims["key"])
+    known = at < len(found)
+    known[known] = found["key"][at[known]] == claims["key"][known]
+    against, entry = claims[known], found[at[known]]
+    later = against["offset"] > entry["offset"]
+    return against[later], entry[later]
+
+
+def _of_tx_id(claims: Array) -> Array:
+    return np.strings.startswith(claims["key"], TX_KEY)
 
 
 def _among(offsets: Array, dropped: Array) -> Array:

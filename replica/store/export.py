@@ -35,8 +35,7 @@ class Export(msgspec.Struct, frozen=True):
 @contextmanager
 def export_completions(conninfo: str) -> Iterator[Export]:
     """All that is published, while the context lasts. Raises StoreUnavailable and StoreMismatch, the rows as well."""
-    with _errors_named(), psycopg.connect(conninfo, autocommit=True, connect_timeout=_CONNECT_MAX_S) as connection:
-        connection.execute(b"SELECT set_config('statement_timeout', %s, false)", (f"{_STATEMENT_MAX_S}s",))
+    with _connected(conninfo) as connection:
         row = connection.execute(named_statement("export_status")).fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
@@ -44,9 +43,34 @@ def export_completions(conninfo: str) -> Iterator[Export]:
         yield Export(topic_id, published_offset, ledger_end, age_us, _rows(connection, ledger_end))
 
 
-def _rows(connection: psycopg.Connection[Any], ledger_end: int) -> Iterator[tuple[int, Completion]]:
+class PublishedState(msgspec.Struct, frozen=True):
+    """How far the database is: the published position's bytes (None: nothing published) and the ledger's end."""
+
+    topic_id: str | None
+    position: bytes | None
+    ledger_end: int
+
+
+def published_state(conninfo: str) -> PublishedState:
+    """The present state. Raises StoreUnavailable and StoreMismatch."""
+    with export_completions(conninfo) as export, _connected(conninfo) as connection:
+        row = connection.execute(named_statement("published")).fetchone()
+        if row is None:
+            raise StoreMismatch("the database has no participant row")
+        return PublishedState(export.topic_id, *row)
+
+
+def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, Completion]]:
+    """Completions with ledger offsets behind `after`, up to and with `until`, on a connection of their own.
+
+    Raises StoreUnavailable and StoreMismatch.
+    """
+    with _connected(conninfo) as connection:
+        yield from _rows(connection, until, after)
+
+
+def _rows(connection: psycopg.Connection[Any], ledger_end: int, after: int = -1) -> Iterator[tuple[int, Completion]]:
     """Rows never change once they are published, so pages fit together."""
-    after = -1
     statement = named_statement("export_completions")
     while True:
         with _errors_named():
@@ -56,6 +80,13 @@ def _rows(connection: psycopg.Connection[Any], ledger_end: int) -> Iterator[tupl
             after = ledger_offset
         if len(page) < PAGE_ROWS:
             return
+
+
+@contextmanager
+def _connected(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+    with _errors_named(), psycopg.connect(conninfo, autocommit=True, connect_timeout=_CONNECT_MAX_S) as connection:
+        connection.execute(b"SELECT set_config('statement_timeout', %s, false)", (f"{_STATEMENT_MAX_S}s",))
+        yield connection
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from pipeline.judging.entries import (
     entries,
     exceptions,
     key_values,
-    verdicts,
 )
 from pipeline.judging.plan import counted, make_plan, survey, void_reasons
 from replica.core.apply import Applier
@@ -98,7 +97,8 @@ def in_slices(
         found_entries = entries(claims, dropped)
         judged.index += zip(*key_values(found_entries), strict=True)
         against.append(exceptions(claims, found_entries))
-    for offset, reason, notarised_offset in verdicts(np.concatenate([np.zeros(0, EXCEPTION), *against])).tolist():
+    found_against = np.concatenate([np.zeros(0, EXCEPTION), *against]).tolist()
+    for offset, reason, notarised_offset in sorted(found_against, reverse=True):  # the lowest reason stays
         judged.verdicts[offset] = OUTCOMES[reason], notarised_offset if reason == DUPLICATE else None
     judged.voids.sort()
     judged.position = plan.position

@@ -1,0 +1,122 @@
+"""What clients were told, against the log: histories, answers of the API and bare receipts, as JSON lines.
+
+Recognised by their fields, whatever else a line has: `log_offset` and `content_digest` of a success, `code` and
+`record_offset` of a refusal, `receipt` (or a receipt itself). Lines without any of them tell nothing, and are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.audit.findings import FindingCode
+from pipeline.jobs.tasks import Batches
+from pipeline.jobs.verdicts import NOTARISED
+from replica.notary.errors import BadRequest, Code
+from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
+
+DECIDED_BY_LOG = {Code.STATE_CONFLICT.name, Code.TX_ID_REUSED.name, Code.TIME_WINDOW_CLOSED.name}
+_ARROW = pa.schema(
+    [
+        ("log_offset", pa.int64()),
+        ("told", pa.string()),
+        ("told_tx_id", pa.binary()),
+        ("told_digest", pa.binary()),
+        ("receipt_holds", pa.bool_()),
+    ]
+)
+
+
+class _Answer(msgspec.Struct):
+    """The fields that matter of a line; all other ones are passed over."""
+
+    tx_id: str | None = None
+    content_digest: str | None = None
+    log_offset: int | None = None
+    record_offset: int | None = None
+    code: str | None = None
+    receipt: ReceiptDocument | None = None
+    leaf_index: int | None = None
+
+
+def told_answers(spark: SparkSession, files: Sequence[Path], notary_key: bytes) -> DataFrame:
+    """What the files tell, a row for each answer; receipts are verified by the notary's key, in the tasks."""
+
+    def parse(batches: Batches) -> Batches:
+        for batch in batches:
+            rows = [row for line in batch.column(0).to_pylist() for row in _told(line, notary_key)]
+            yield pa.RecordBatch.from_pylist(rows, _ARROW)
+
+    lines = spark.read.text([str(file) for file in files])
+    schema = "log_offset bigint, told string, told_tx_id binary, told_digest binary, receipt_holds boolean"
+    return lines.mapInArrow(parse, schema)
+
+
+def wrong_answers(told: DataFrame, decided: DataFrame) -> DataFrame:
+    """Findings: a receipt that does not verify, or an answer that is not what the log decided at that offset.
+
+    A success names the offset of the first notarisation, a refusal its own record's. A bare receipt is looked up by
+    its transaction id. In: rows of `told_answers`, and verdicts.
+    """
+    decided = decided.select("offset", "tx_id", "content_digest", "outcome", "notarised_offset")
+    by_offset = told.where("log_offset IS NOT NULL").join(decided, F.col("log_offset") == F.col("offset"), "left")
+    notarised = decided.where((F.col("outcome") == NOTARISED) & (F.col("notarised_offset") == F.col("offset")))
+    by_tx_id = told.where("log_offset IS NULL").join(notarised, F.col("told_tx_id") == F.col("tx_id"), "left")
+    both = by_offset.unionByName(by_tx_id)
+    other = (
+        ~F.col("told").eqNullSafe(F.col("outcome"))
+        | (F.col("told_digest").isNotNull() & ~F.col("told_digest").eqNullSafe(F.col("content_digest")))
+        | (F.col("told_tx_id").isNotNull() & ~F.col("told_tx_id").eqNullSafe(F.col("tx_id")))
+        | ((F.col("told") == NOTARISED) & ~F.col("notarised_offset").eqNullSafe(F.col("offset")))
+    )
+    spent = (F.col("told") == NOTARISED) & F.col("outcome").isNotNull() & (F.col("outcome") != NOTARISED)
+    code = (
+        F.when(~F.col("receipt_holds"), FindingCode.RECEIPT_INVALID.value)
+        .when(spent, FindingCode.DOUBLE_SPEND.value)
+        .otherwise(FindingCode.ANSWER_DIFFERS.value)
+    )
+    message = F.concat(
+        F.lit("told "),
+        "told",
+        F.lit(" of "),
+        F.coalesce(F.hex("told_tx_id"), F.lit("a transaction")),
+        F.lit("; the log says "),
+        F.coalesce("outcome", F.lit("nothing of the kind")),
+    )
+    wrong = both.where(other | ~F.col("receipt_holds"))
+    return wrong.select(
+        code.alias("code"), F.coalesce("log_offset", "offset", F.lit(-1)).alias("offset"), message.alias("message")
+    )
+
+
+def _told(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
+    try:
+        answer = msgspec.json.decode(line, type=_Answer)
+        document = answer.receipt
+        if document is None and answer.leaf_index is not None:
+            document = msgspec.json.decode(line, type=ReceiptDocument)
+        receipt = None if document is None else receipt_from_document(document)
+        digest = None if answer.content_digest is None else bytes.fromhex(answer.content_digest)
+        tx_id = None if answer.tx_id is None else bytes.fromhex(answer.tx_id)
+    except (msgspec.DecodeError, BadRequest, ValueError):
+        return
+    if receipt is not None:
+        fits = digest in (None, receipt.content_digest) and tx_id in (None, receipt.tx_id)
+        holds = fits and verify_receipt(receipt, notary_key)
+        yield _row(answer.log_offset, NOTARISED, receipt.tx_id, receipt.content_digest, holds)
+    elif answer.log_offset is not None and digest is not None:
+        yield _row(answer.log_offset, NOTARISED, tx_id, digest)
+    elif answer.code in DECIDED_BY_LOG and answer.record_offset is not None:
+        yield _row(answer.record_offset, answer.code, tx_id, None)
+
+
+def _row(
+    offset: int | None, told: str | None, tx_id: bytes | None, digest: bytes | None, holds: bool = True
+) -> dict[str, Any]:
+    return dict(zip(_ARROW.names, (offset, told, tx_id, digest, holds), strict=True))

@@ -1,0 +1,225 @@
+"""The whole audit: judge the log again, and hold against it everything that claims to follow from it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.audit.answers import told_answers, wrong_answers
+from pipeline.audit.completions import logged_completions, published_completions, wrong_completions, wrong_ledger
+from pipeline.audit.findings import Finding, FindingCode
+from pipeline.audit.signatures import bad_signatures
+from pipeline.audit.watermark import Watermark
+from pipeline.jobs.judge import Judged, judge_log
+from pipeline.jobs.slices import LogSlices
+from pipeline.jobs.tasks import numbered
+from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
+from pipeline.judging.plan import counted, void_reasons
+from replica.notary.errors import LogRefused
+from replica.notary.position import BEGIN, Position, decode_position
+from replica.notary.records import record_digest
+from replica.store.export import published_state
+
+FIRST_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is audited besides the log itself.
+
+    `conninfo`: the participant's database. `answers`: files of JSON lines with what clients were told, which takes
+    `notary_key`. `verified`: from an earlier audit; records up to there are judged again, but not verified again.
+    """
+
+    conninfo: str | None = None
+    answers: tuple[Path, ...] = ()
+    notary_key: bytes = b""
+    verified: Watermark | None = None
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    """What an audit looked at and what it found. `watermark` is None when something is wrong."""
+
+    end_offset: int
+    from_offset: int  # records, signatures and completions were verified from here on
+    outcomes: dict[str, int]  # counting requests from there on, by verdict
+    voids: dict[str, int]  # void records from there on, by reason
+    epochs: list[tuple[int, int, str]]  # (offset, epoch, replica), in force one after the other
+    completions: int  # compared with the log
+    answers: int
+    counts: dict[str, int]  # findings, by code
+    findings: list[Finding]  # the first of them, by offset
+    watermark: Watermark | None
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.counts
+
+
+def audit_log(
+    spark: SparkSession,
+    log: LogSlices,
+    work: Path,
+    scope: Scope,
+    *,
+    now_us: int,
+    tell: Callable[[str], None] = lambda text: None,
+) -> AuditReport:
+    """Audit a log. `work`: a folder that every worker reaches; what is left there may be deleted.
+
+    Density and epochs are part of judging: a gap raises InvariantBroken. Raises LogRefused when the watermark or the
+    database belongs to another topic, and what reading the log and the database raises.
+    """
+    tell(f"judging {len(log)} slices of the log")
+    judged = judge_log(spark, log, work, closed=True)
+    with ExitStack() as stack:
+        auditing = _Auditing(spark, log, judged, scope, stack)
+        auditing.check_signatures()
+        if scope.conninfo is not None:
+            tell("comparing the database with the log")
+            auditing.check_database(scope.conninfo)
+        if scope.answers:
+            auditing.check_answers()
+        tell("verifying signatures")
+        return auditing.report(now_us)
+
+
+class _Auditing:
+    """One audit under way: which slices are verified one by one, and the checks, which run when all are known."""
+
+    def __init__(self, spark: SparkSession, log: LogSlices, judged: Judged, scope: Scope, stack: ExitStack) -> None:
+        self._spark, self._log, self._judged, self._scope = spark, log, judged, scope
+        self._stack = stack
+        self._plan = judged.plan
+        self._checks: list[DataFrame] = []
+        self._found: list[Finding] = []
+        self._ledger_offset = self._completions = self._answers = 0
+        self._after = BEGIN if scope.verified is None else self._verified(scope.verified)
+        self._slices = [number for number, end in enumerate(judged.slice_ends) if end > self._after + 1]
+        wanted = requests(spark, log, self._plan, self._slices)
+        self._decided = verdicts(spark, judged, wanted).where(F.col("offset") > self._after)
+
+    def check_signatures(self) -> None:
+        self._checks.append(bad_signatures(self._spark, self._log, self._plan, self._slices, after=self._after))
+
+    def check_answers(self) -> None:
+        scope = self._scope
+        told = self._keep(told_answers(self._spark, scope.answers, scope.notary_key))
+        self._answers = told.count()
+        everything = requests(self._spark, self._log, self._plan)
+        self._checks.append(wrong_answers(told, verdicts(self._spark, self._judged, everything)))
+
+    def check_database(self, conninfo: str) -> None:
+        state = published_state(conninfo)
+        if state.topic_id not in (None, self._log.topic_id):
+            raise LogRefused(f"the database belongs to topic id {state.topic_id}, the log's is {self._log.topic_id}")
+        if state.position is None:
+            return
+        until = min(self._check_position(decode_position(state.position)), self._plan.position.offset)
+        verified = 0 if self._scope.verified is None else self._scope.verified.ledger_offset
+        published = self._keep(published_completions(self._spark, conninfo, verified, state.ledger_end))
+        extent = published.where(F.col("log_offset") <= until).agg(
+            F.count("*").alias("rows"), F.min("log_offset").alias("first"), F.max("ledger_offset").alias("last")
+        )
+        (row,) = extent.collect()
+        self._completions, self._ledger_offset = row.rows, row.last or verified
+        logged = logged_completions(
+            self._spark,
+            self._log,
+            self._plan,
+            self._slices,
+            decided=self._decided,
+            told=conflicting_states(self._spark, self._judged),
+        )
+        self._checks += [wrong_completions(logged, published, self._after + 1, until), wrong_ledger(published)]
+
+    def report(self, now_us: int) -> AuditReport:
+        """Run the checks; the driver gets counts and the first findings."""
+        findings = self._keep(reduce(DataFrame.unionByName, self._checks))
+        counts = Counter(finding.code.name for finding in self._found)
+        counts.update({row.code: row["count"] for row in findings.groupBy("code").count().collect()})
+        first = self._found + [
+            Finding(FindingCode(row.code), row.offset, row.message)
+            for row in findings.orderBy("offset", "code").limit(FIRST_FINDINGS).collect()
+        ]
+        position = self._plan.position
+        watermark = Watermark(
+            topic_id=self._log.topic_id,
+            offset=position.offset,
+            digest=position.digest.hex(),
+            ledger_offset=self._ledger_offset,
+            verified_us=now_us,
+        )
+        return AuditReport(
+            end_offset=position.offset + 1,
+            from_offset=self._after + 1,
+            outcomes={row.outcome: row["count"] for row in self._decided.groupBy("outcome").count().collect()},
+            voids=self._voids(),
+            epochs=[(offset, barrier.epoch, barrier.replica) for offset, barrier in self._plan.barriers],
+            completions=self._completions,
+            answers=self._answers,
+            counts=dict(counts),
+            findings=sorted(first, key=lambda finding: finding.offset)[:FIRST_FINDINGS],
+            watermark=None if counts else watermark,
+        )
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        """Keep what is used more than once, until the audit is over: Spark would give it to the next one as well."""
+        frame.persist()
+        self._stack.callback(frame.unpersist)
+        return frame
+
+    def _verified(self, verified: Watermark) -> int:
+        """The offset that is verified already, if the log still has the record that was there."""
+        if verified.topic_id != self._log.topic_id:
+            raise LogRefused(f"the watermark is of topic id {verified.topic_id}, the log's is {self._log.topic_id}")
+        if self._digest_at(verified.offset) == verified.digest:
+            return verified.offset
+        message = "the record is not the one that was verified: the whole log is verified again"
+        self._found.append(Finding(FindingCode.LOG_CHANGED, verified.offset, message))
+        return BEGIN
+
+    def _check_position(self, published: Position) -> int:
+        if (
+            published.offset <= self._plan.position.offset
+            and self._digest_at(published.offset) != published.digest.hex()
+        ):
+            message = "completions are published up to another record than the log has at this offset"
+            self._found.append(Finding(FindingCode.POSITION_DIFFERS, published.offset, message))
+        return published.offset
+
+    def _digest_at(self, offset: int) -> str | None:
+        """SHA-256 of a record, None if the log ends before it."""
+        log, number = self._log, bisect_right(self._judged.slice_ends, offset)
+        if number == len(self._judged.slice_ends):
+            return None
+
+        def digest(_: int) -> Iterator[dict[str, Any]]:
+            columns = log.read(number)
+            yield {"digest": record_digest(columns.value(offset - columns.first_offset)).hex()}
+
+        (row,) = numbered(self._spark, 1, digest, "digest string").collect()
+        return str(row.digest)
+
+    def _voids(self) -> dict[str, int]:
+        log, plan, slices, after = self._log, self._plan, self._slices, self._after
+
+        def count(at: int) -> Iterator[dict[str, Any]]:
+            columns = log.read(slices[at])
+            found = void_reasons(columns, counted(columns, plan.rules_of(columns)), plan.barriers)
+            for reason, voids in Counter(reason.value for offset, reason in found if offset > after).items():
+                yield {"reason": reason, "voids": voids}
+
+        rows = numbered(self._spark, len(slices), count, "reason string, voids bigint").groupBy("reason")
+        return {row.reason: row.total for row in rows.agg(F.sum("voids").alias("total")).collect()}

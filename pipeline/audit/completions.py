@@ -1,0 +1,221 @@
+"""The database against the log: each completion is what the log's record yields, and none is missing or made up.
+
+Both sides are rows of one shape, keyed by log offset and place in the record, and joined; nothing is collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from pipeline.audit.findings import FindingCode
+from pipeline.jobs.slices import LogSlices
+from pipeline.jobs.tasks import Batches, numbered_batches
+from pipeline.jobs.verdicts import NOTARISED
+from pipeline.judging.columns import Columns
+from pipeline.judging.plan import Counted, Plan, counted
+from replica.notary.canonical import change_id, summarise
+from replica.notary.errors import Code
+from replica.notary.records import FORMAT, RequestRecord, SettledCommand, SettlementRecord, decode_record
+from replica.notary.requests import Submission
+from replica.notary.rules import Conflict, Usage
+from replica.store.export import export_range
+from replica.store.interface import Completion
+
+RANGE_COMPLETIONS = 100_000
+_BATCH_ROWS = 10_000
+_LOGGED = pa.schema(
+    [("log_offset", pa.int64()), ("place", pa.int64()), ("facts", pa.binary()), ("outcome", pa.string())]
+)
+_PUBLISHED = pa.schema(
+    [
+        ("log_offset", pa.int64()),
+        ("ledger_offset", pa.int64()),
+        ("facts", pa.binary()),
+        ("outcome", pa.string()),
+        ("notarised_offset", pa.int64()),
+        ("detail", pa.binary()),
+        ("follows", pa.bool_()),
+    ]
+)
+
+
+def facts_digest(
+    command: Submission | SettledCommand | Completion,
+    tx_id: bytes,
+    content_digest: bytes,
+    recorded_us: int,
+    change: bytes,
+) -> bytes:
+    """SHA-256 of everything in a completion but its place, its offsets and the verdict."""
+    texts = (command.user_id, command.command_id, tuple(command.act_as), command.submission_id)
+    return sha256(msgspec.msgpack.encode((change, *texts, tx_id, content_digest, recorded_us))).digest()
+
+
+def logged_completions(
+    spark: SparkSession, log: LogSlices, plan: Plan, slices: Sequence[int], *, decided: DataFrame, told: DataFrame
+) -> DataFrame:
+    """The completions that these slices yield. `decided`: verdicts of their requests; `told`: conflicting states."""
+
+    def read(at: int) -> Batches:
+        columns = log.read(slices[at])
+        yield from _batches(_logged(columns, counted(columns, plan.rules_of(columns))), _LOGGED)
+
+    facts = numbered_batches(spark, len(slices), read, "log_offset bigint, place bigint, facts binary, outcome string")
+    verdicts = decided.select(
+        F.col("offset").alias("log_offset"), F.col("outcome").alias("verdict"), "notarised_offset"
+    )
+    details = (
+        told.groupBy(F.col("offset").alias("log_offset"))
+        .agg(F.sort_array(F.collect_list(F.struct("referred", "state", "consumed_by_hash"))).alias("states"))
+        .mapInArrow(_details, "log_offset bigint, detail binary")
+    )
+    conflict = F.col("verdict") == Code.STATE_CONFLICT.name
+    return (
+        facts.join(verdicts, "log_offset", "left")
+        .join(details, "log_offset", "left")
+        .select(
+            "log_offset",
+            "place",
+            "facts",
+            F.coalesce("outcome", "verdict").alias("outcome"),
+            "notarised_offset",
+            F.when(conflict, F.col("detail")).otherwise(F.lit(b"")).alias("detail"),
+        )
+    )
+
+
+def published_completions(spark: SparkSession, conninfo: str, after: int, ledger_end: int) -> DataFrame:
+    """The database's completions behind ledger offset `after`, read by tasks, each with a connection of its own."""
+
+    def read(number: int) -> Batches:
+        start = after + number * RANGE_COMPLETIONS
+        yield from _batches(_published(conninfo, start, min(start + RANGE_COMPLETIONS, ledger_end)), _PUBLISHED)
+
+    count = (max(0, ledger_end - after) + RANGE_COMPLETIONS - 1) // RANGE_COMPLETIONS
+    rows = numbered_batches(
+        spark,
+        count,
+        read,
+        "log_offset bigint, ledger_offset bigint, facts binary, outcome string, notarised_offset bigint, detail binary,"
+        " follows boolean",
+    )
+    place = F.row_number().over(Window.partitionBy("log_offset").orderBy("ledger_offset")) - 1
+    return rows.withColumn("place", place.cast("bigint"))
+
+
+def wrong_completions(logged: DataFrame, published: DataFrame, from_offset: int, until_offset: int) -> DataFrame:
+    """Findings on log offsets from `from_offset` up to and with `until_offset`: both sides, joined row by row."""
+    covered = F.col("log_offset").between(from_offset, until_offset)
+    said = F.struct("facts", "outcome", "notarised_offset", "detail")
+    ours = logged.where(covered).select("log_offset", "place", said.alias("ours"))
+    theirs = published.where(covered).select("log_offset", "place", said.alias("theirs"))
+    code = (
+        F.when(F.col("theirs").isNull(), FindingCode.COMPLETION_MISSING.value)
+        .when(F.col("ours").isNull(), FindingCode.COMPLETION_EXTRA.value)
+        .when(
+            (F.col("theirs.outcome") == NOTARISED) & (F.col("ours.outcome") != NOTARISED),
+            FindingCode.DOUBLE_SPEND.value,
+        )
+        .otherwise(FindingCode.COMPLETION_DIFFERS.value)
+    )
+    message = F.concat(
+        F.lit("the log says "),
+        F.coalesce("ours.outcome", F.lit("nothing")),
+        F.lit(", the database "),
+        F.coalesce("theirs.outcome", F.lit("nothing")),
+        F.when(
+            F.col("ours.outcome") == F.col("theirs.outcome"), ", with other ids, offsets, times or states"
+        ).otherwise(""),
+    )
+    both = ours.join(theirs, ["log_offset", "place"], "full_outer")
+    return both.where(~F.col("ours").eqNullSafe(F.col("theirs"))).select(
+        code.alias("code"), F.col("log_offset").alias("offset"), message.alias("message")
+    )
+
+
+def wrong_ledger(published: DataFrame) -> DataFrame:
+    """Findings on ledger offsets that leave a gap, or do not have the log's order."""
+    return published.where(~F.col("follows")).select(
+        F.lit(FindingCode.LEDGER_NOT_DENSE.value).alias("code"),
+        F.col("log_offset").alias("offset"),
+        F.concat(F.lit("ledger offset "), F.col("ledger_offset"), F.lit(" does not follow the one before")).alias(
+            "message"
+        ),
+    )
+
+
+def _logged(columns: Columns, found: Counted) -> Iterator[dict[str, Any]]:
+    rows = zip(columns.rows[found.requests].tolist(), found.judged_us.tolist(), strict=True)
+    settled = zip(found.settlements.tolist(), found.settled_us.tolist(), strict=True)
+    for row, judged_us in [*rows, *settled]:
+        record = decode_record(columns.value(row), FORMAT)
+        if isinstance(record, RequestRecord):
+            commands: Sequence[Submission | SettledCommand] = (record.submission,)
+        elif isinstance(record, SettlementRecord):
+            commands = record.commands
+        for place, command in enumerate(commands):
+            if isinstance(command, SettledCommand):
+                tx_id, digest, outcome = command.tx_id, command.content_digest, Code.SUBMISSION_NOT_SEQUENCED.name
+            else:
+                (tx_id, digest, _), outcome = summarise(command.request), None
+            change = change_id(command.user_id, command.command_id, command.act_as)
+            yield {
+                "log_offset": columns.first_offset + row,
+                "place": place,
+                "facts": facts_digest(command, tx_id, digest, judged_us, change),
+                "outcome": outcome,
+            }
+
+
+def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]]:
+    """Completions behind `after`; each is compared with the one before, so the range is read from there on."""
+    before: tuple[int, int] | None = None
+    for ledger_offset, completion in export_range(conninfo, after - 1, until):
+        follows = before is None or (ledger_offset == before[0] + 1 and completion.log_offset >= before[1])
+        before = ledger_offset, completion.log_offset
+        if ledger_offset > after:
+            yield {
+                "log_offset": completion.log_offset,
+                "ledger_offset": ledger_offset,
+                "facts": _facts_of(completion),
+                "outcome": completion.outcome,
+                "notarised_offset": completion.notarised_offset,
+                "detail": completion.detail,
+                "follows": follows,
+            }
+
+
+def _facts_of(completion: Completion) -> bytes:
+    return facts_digest(
+        completion, completion.tx_id, completion.content_digest, completion.recorded_us, completion.change_id
+    )
+
+
+def _details(batches: Batches) -> Batches:
+    """What a completion tells of conflicting states: inputs first, each kind ascending."""
+    for batch in batches:
+        details = [
+            msgspec.msgpack.encode(
+                [
+                    Conflict(one["state"], one["consumed_by_hash"], Usage.REFERENCE if one["referred"] else Usage.INPUT)
+                    for one in states
+                ]
+            )
+            for states in batch.column("states").to_pylist()
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [batch.column("log_offset"), pa.array(details, pa.binary())], ["log_offset", "detail"]
+        )
+
+
+def _batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Batches:
+    while together := list(islice(rows, _BATCH_ROWS)):
+        yield pa.RecordBatch.from_pylist(together, schema)

@@ -1,0 +1,135 @@
+"""The log's verdicts as rows: every counting request with what was decided, the same as every replica decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.jobs.judge import Judged
+from pipeline.jobs.slices import LogSlices
+from pipeline.jobs.tasks import Batches, fixed_binaries, numbered_batches
+from pipeline.judging.claims import CONSUMES, content_digests
+from pipeline.judging.columns import Array, Columns, spread
+from pipeline.judging.entries import CONFLICT, DUPLICATE, REUSED, WINDOW, conflicts, entries, exceptions
+from pipeline.judging.plan import Counted, Plan, counted
+from replica.notary.errors import Code
+from replica.notary.rules import hash_of_tx_id
+
+NOTARISED = "NOTARISED"
+CODES = {
+    DUPLICATE: NOTARISED,
+    REUSED: Code.TX_ID_REUSED.name,
+    CONFLICT: Code.STATE_CONFLICT.name,
+    WINDOW: Code.TIME_WINDOW_CLOSED.name,
+}
+
+
+def requests(spark: SparkSession, log: LogSlices, plan: Plan, slices: Sequence[int] | None = None) -> DataFrame:
+    """Every counting request: `offset`, `tx_id`, `content_digest`, `party`, `public_key`, `sequence`, `stamp_us`,
+    `judged_us`, `inputs_n` and `references_n`. `slices`: those to read, by default all.
+    """
+    numbers = list(range(len(log)) if slices is None else slices)
+
+    def read(at: int) -> Batches:
+        columns = log.read(numbers[at])
+        yield _request_batch(columns, counted(columns, plan.rules_of(columns)))
+
+    return numbered_batches(
+        spark,
+        len(numbers),
+        read,
+        "offset bigint, tx_id binary, content_digest binary, party string, public_key binary, sequence bigint,"
+        " stamp_us bigint, judged_us bigint, inputs_n bigint, references_n bigint",
+    )
+
+
+def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> DataFrame:
+    """In: requests, and the judgement of their log with the claims of closed windows.
+    Out: the same rows with `outcome` (NOTARISED or a code of the error catalogue) and `notarised_offset`.
+    """
+
+    def against(number: int) -> Batches:
+        claims = judged.claims(number)
+        found = exceptions(claims, entries(claims, judged.dropped_offsets()))
+        yield pa.RecordBatch.from_pydict(
+            {
+                "offset": found["offset"],
+                "reason": found["reason"].astype(np.int32),
+                "notarised_offset": found["notarised_offset"],
+            }
+        )
+
+    found = numbered_batches(spark, len(judged.ranges), against, "offset bigint, reason int, notarised_offset bigint")
+    deciding = found.groupBy("offset").agg(F.min(F.struct("reason", "notarised_offset")).alias("deciding"))
+    reason = F.col("deciding.reason")
+    code = F.lit(NOTARISED)
+    for value, name in CODES.items():
+        code = F.when(reason == value, F.lit(name)).otherwise(code)
+    notarised_offset = F.when(reason.isNull(), F.col("offset")).when(
+        reason == DUPLICATE, F.col("deciding.notarised_offset")
+    )
+    return (
+        of_requests.join(deciding, "offset", "left")
+        .withColumns({"outcome": code, "notarised_offset": notarised_offset})
+        .drop("deciding")
+    )
+
+
+def conflicting_states(spark: SparkSession, judged: Judged) -> DataFrame:
+    """States in the way of requests: offset, referred (0 input, 1 reference), state, consumed_by, consumed_by_hash,
+    consumed_at. Only of requests whose verdict is STATE_CONFLICT they are what was told.
+    """
+
+    def find(number: int) -> Batches:
+        claims = judged.claims(number)
+        against, entry = conflicts(claims, entries(claims, judged.dropped_offsets()))
+        consumers = entry["stands"].tolist()
+        yield pa.RecordBatch.from_pydict(
+            {
+                "offset": against["offset"].astype(np.int64),
+                "referred": (against["role"] & CONSUMES == 0).astype(np.int32),
+                "state": pa.array([key.ljust(37, b"\0")[1:] for key in against["key"].tolist()], pa.binary()),
+                "consumed_by": pa.array(consumers, pa.binary()),
+                "consumed_by_hash": pa.array([hash_of_tx_id(tx_id) for tx_id in consumers], pa.binary()),
+                "consumed_at": entry["offset"].astype(np.int64),
+            }
+        )
+
+    return numbered_batches(
+        spark,
+        len(judged.ranges),
+        find,
+        "offset bigint, referred int, state binary, consumed_by binary, consumed_by_hash binary, consumed_at bigint",
+    )
+
+
+def _request_batch(columns: Columns, found: Counted) -> pa.RecordBatch:
+    pick = found.requests
+    rows = columns.rows[pick]
+    return pa.RecordBatch.from_pydict(
+        {
+            "offset": columns.first_offset + rows,
+            "tx_id": fixed_binaries(columns.tx_ids()[pick]),
+            "content_digest": fixed_binaries(content_digests(columns, pick)),
+            "party": _parties(columns, pick),
+            "public_key": fixed_binaries(columns.at(columns.public_key_at[pick], 32)),
+            "sequence": columns.sequence[rows],
+            "stamp_us": columns.stamp_us[rows],
+            "judged_us": found.judged_us,
+            "inputs_n": columns.inputs_n[pick],
+            "references_n": columns.references_n[pick],
+        }
+    )
+
+
+def _parties(columns: Columns, pick: Array) -> pa.Array:
+    starts = columns.content_at()[1][pick] + 2
+    sizes = columns.canonical_at[pick] + columns.canonical_bytes[pick] - starts
+    _, positions = spread(starts, sizes, 1)
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(columns.raw[positions])]
+    return pa.Array.from_buffers(pa.string(), len(pick), buffers)

@@ -1,0 +1,116 @@
+"""A log with true signatures, and what a notary would have published and answered on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import psycopg
+from nacl.signing import SigningKey
+
+from ha.lock.ids import Counter, lock_id
+from replica.core.apply import Applier
+from replica.core.publish import completions_of
+from replica.index.memory import MemoryIndex
+from replica.notary.canonical import content_digest, encode_request
+from replica.notary.receipts import make_receipts, receipt_to_document
+from replica.notary.records import BarrierRecord, RequestRecord, SettledCommand, SettlementRecord, encode_record
+from replica.notary.requests import Request, Submission, TimeWindow, make_request, state_ref
+from replica.store.migrate import migrate
+from replica.store.postgres import PostgresStore
+from tests.pipeline.judged import TOPIC
+
+PARTY = "O=Bank A,L=London,C=GB"
+PARTY_KEY, NOTARY_KEY = SigningKey(bytes(range(32))), SigningKey(bytes(range(32, 64)))
+ACTIVATION = b"\xa1" * 16
+
+
+def tx(number: int) -> bytes:
+    """A transaction id."""
+    return number.to_bytes(32, "big")
+
+
+def request(number: int, inputs: Sequence[int], references: Sequence[int] = (), until_us: int | None = None) -> Request:
+    """A request that consumes states with these numbers, and refers to those."""
+    window = None if until_us is None else TimeWindow(None, until_us)
+    return make_request(
+        tx(number),
+        [state_ref(tx(1000 + s), s) for s in inputs],
+        [state_ref(tx(1000 + s), s) for s in references],
+        window,
+        PARTY,
+    )
+
+
+def signed(one: Request, sequence: int, *, forged: bool = False) -> bytes:
+    """A request record; a forged one has a signature over something else."""
+    canonical = encode_request(one)
+    signature = PARTY_KEY.sign(b"other" if forged else canonical).signature
+    command = f"command-{sequence}"
+    submission = Submission(
+        canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}"
+    )
+    return encode_record(RequestRecord(1, ACTIVATION, sequence, 1_000_000 + sequence, submission))
+
+
+def requests() -> list[Request]:
+    """Notarised, conflicting over inputs and a reference, repeated, too late, id reused, free again."""
+    return [
+        request(1, [1]),
+        request(2, [1, 2]),
+        request(3, [2], [9]),
+        request(4, [5], [1]),
+        request(1, [1]),
+        request(5, [6], until_us=5),
+        request(1, [7]),
+        request(6, [7, 8]),
+    ]
+
+
+def log_values(forged: int | None = None) -> list[bytes]:
+    """Barrier, the requests, a settlement of two commands, a record of nobody's activation."""
+    settled = tuple(SettledCommand("bob", f"lost-{number}", (PARTY,), "s", tx(77), bytes(32)) for number in range(2))
+    values = [encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 1, 1))]
+    values += [signed(one, at, forged=at == forged) for at, one in enumerate(requests())]
+    values.append(encode_record(SettlementRecord(1, ACTIVATION, 50, settled)))
+    values.append(values[1].replace(ACTIVATION, b"\xa2" * 16))
+    return values
+
+
+async def publish(dsn: str, values: Sequence[bytes]) -> None:
+    """Give a new database its schema, and let the replica's own code publish a log there."""
+    await migrate(dsn, lock_id("audit", Counter.NODE_MIGRATIONS))
+    applied = Applier(MemoryIndex(), TOPIC).apply(list(enumerate(values)))
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        store = PostgresStore(_Session(connection))
+        await store.bind(TOPIC)
+        await store.publish(completions_of(applied), applied.position)
+
+
+class _Session:
+    """A session that nobody contends for."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    @asynccontextmanager
+    async def statement(self, name: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        yield self._connection
+
+
+def history() -> list[dict[str, Any]]:
+    """What clients were truly told: a success with its receipt, a refusal, and a bare receipt."""
+    first, third = requests()[0], requests()[2]
+    pairs = [(one.tx_id, content_digest(one)) for one in (first, third)]
+    key = bytes(NOTARY_KEY.verify_key)
+    receipts = make_receipts(pairs, key, lambda message: NOTARY_KEY.sign(message).signature)
+    documents = [msgspec.to_builtins(receipt_to_document(receipt)) for receipt in receipts]
+    ok = {"type": "ok", "process": "p", "op": 0, "at_ns": 1, "log_offset": 1, "record_offset": 5}
+    return [
+        {"type": "invoke", "process": "p", "op": 0, "at_ns": 0, "tx_id": first.tx_id.hex()},
+        ok | {"content_digest": pairs[0][1].hex(), "receipt": documents[0]},
+        {"type": "refused", "process": "p", "op": 1, "at_ns": 3, "code": "STATE_CONFLICT", "record_offset": 2},
+        documents[1],
+    ]

@@ -1,0 +1,106 @@
+"""The audit finds what was seeded, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.audit.audit import AuditReport, Scope, audit_log
+from pipeline.audit.watermark import load_watermark, save_watermark
+from replica.notary.errors import ConfigError, LogRefused
+from tests.pipeline.log_files import write_log
+from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, publish
+
+pytestmark = pytest.mark.spark
+NOTARY = bytes(NOTARY_KEY.verify_key)
+
+
+def audited(spark: SparkSession, folder: Path, values: list[bytes], scope: Scope = Scope()) -> AuditReport:  # noqa: B008
+    """The audit of a log in two files."""
+    log = write_log(folder / "log", values, [4])
+    return audit_log(spark, log, folder / "work", scope, now_us=7)
+
+
+def test_a_true_log_is_clean(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: no false alarm; verdicts, voids and epochs are told. Method: a log with each kind of verdict."""
+    report = audited(spark, tmp_path, log_values())
+    assert report.clean
+    assert report.outcomes == {"NOTARISED": 4, "STATE_CONFLICT": 2, "TIME_WINDOW_CLOSED": 1, "TX_ID_REUSED": 1}
+    assert report.voids == {"not_in_force": 1}
+    assert report.epochs == [(0, 1, "r1")]
+    assert report.watermark is not None and report.watermark.offset == 10
+
+
+def test_a_forged_signature_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: the request that nobody signed. Method: a signature over something else at offset 6."""
+    report = audited(spark, tmp_path, log_values(forged=5))
+    assert [(finding.code.name, finding.offset) for finding in report.findings] == [("SIGNATURE_INVALID", 6)]
+    assert report.watermark is None
+
+
+def test_answers_are_held_against_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: wrong answers and receipts are found, true ones pass. Method: a true history, then three false lines."""
+    answers = tmp_path / "history.jsonl"
+    lines = history()
+    answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scope = Scope(answers=(answers,), notary_key=NOTARY)
+    report = audited(spark, tmp_path / "true", log_values(), scope)
+    assert report.clean and report.answers == 3
+    double_spend = lines[1] | {"log_offset": 2, "receipt": None}
+    forged = lines[3] | {"signature": "00" * 64}
+    other = lines[2] | {"record_offset": 1}
+    answers.write_text("".join(json.dumps(line) + "\n" for line in (double_spend, forged, other)))
+    report = audited(spark, tmp_path / "false", log_values(), scope)
+    assert sorted(report.counts.items()) == [("ANSWER_DIFFERS", 1), ("DOUBLE_SPEND", 1), ("RECEIPT_INVALID", 1)]
+
+
+@pytest.mark.postgres
+async def test_the_database_is_held_against_the_log(
+    spark: SparkSession, tmp_path: Path, make_database: Callable[[], Awaitable[str]]
+) -> None:
+    """Goal: every completion is compared. Method: what a replica publishes, then one row missing, made up, changed."""
+    dsn = await make_database()
+    values = log_values()
+    await publish(dsn, values)
+    scope = Scope(conninfo=dsn)
+    report = audited(spark, tmp_path / "true", values, scope)
+    assert report.findings == [] and report.completions == 10
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("UPDATE completion SET outcome = 'NOTARISED', notarised_offset = 2 WHERE log_offset = 2")
+        connection.execute("UPDATE completion SET recorded_us = 1 WHERE log_offset = 4")
+        connection.execute("UPDATE completion SET log_offset = 10 WHERE log_offset = 8")
+        connection.execute("UPDATE completion SET detail = '' WHERE log_offset = 4")
+    report = audited(spark, tmp_path / "false", values, scope)
+    assert [(finding.code.name, finding.offset) for finding in report.findings] == [
+        ("DOUBLE_SPEND", 2),
+        ("COMPLETION_DIFFERS", 4),
+        ("COMPLETION_MISSING", 8),
+        ("LEDGER_NOT_DENSE", 9),
+        ("COMPLETION_EXTRA", 10),
+    ]
+
+
+def test_the_next_audit_goes_on_at_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: only new records are verified, and a changed one is found. Method: two audits, one after the other."""
+    values = log_values(forged=1)
+    first = audited(spark, tmp_path / "first", log_values()[:6])
+    assert first.watermark is not None
+    save_watermark(tmp_path / "w.json", first.watermark)
+    verified = load_watermark(tmp_path / "w.json")
+    report = audited(spark, tmp_path / "second", values, Scope(verified=verified))
+    assert report.clean and report.from_offset == 6
+    assert report.outcomes == {"TIME_WINDOW_CLOSED": 1, "TX_ID_REUSED": 1, "NOTARISED": 1}
+    changed = audited(spark, tmp_path / "third", [*values[:5], values[6], *values[6:]], Scope(verified=verified))
+    assert changed.counts == {"LOG_CHANGED": 1, "SIGNATURE_INVALID": 1}
+    (tmp_path / "w.json").write_text("{}")
+    with pytest.raises(ConfigError):
+        load_watermark(tmp_path / "w.json")
+    with pytest.raises(LogRefused):
+        other = msgspec.structs.replace(verified, topic_id="other")
+        audited(spark, tmp_path / "fourth", values, Scope(verified=other))
