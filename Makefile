@@ -31,6 +31,10 @@ fmt: setup ## Format the code and repair what the linter can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+test-oracle: setup ## The conformance suite on a real Oracle: DSN=oracle://USER:PASSWORD@HOST:PORT/SERVICE, its schema is dropped
+	@[[ -n "$(DSN)" ]] || { echo "NO ORACLE WAS TESTED: give DSN=oracle://USER:PASSWORD@HOST:PORT/SERVICE" >&2; exit 2; }
+	@NOTARY_TEST_ORACLE='$(DSN)' $(BIN)/pytest tests/integration/test_oracle.py $(ARGS)
+
 bench: setup ## Measure throughput, latency and outages; writes build/bench.json
 	@$(BIN)/python -m tests.bench $(ARGS)
 

@@ -33,10 +33,13 @@ class DatabaseSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     conninfo: str = Field(
-        description="libpq connection string without a password; several hosts may be named. Never through a pooler."
+        description="libpq connection string without a password, several hosts may be named; or"
+        " oracle://USER@CONNECT_STRING. Never through a pooler."
     )
     password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
-    scope: str = Field(description="The database's name as the server reports it: the scope of the lock id.")
+    scope: str = Field(
+        description="The lock id is made of it: the database's name as Postgres reports it, Oracle's user in capitals."
+    )
 
 
 class ArchiveSettings(BaseModel):

@@ -173,7 +173,7 @@ class OracleDatabase:
     def roles(self) -> str:
         from replica.store.schema import read_statement
 
-        return read_statement("oracle", "roles")
+        return read_statement("oracle", "roles").replace(" TO notary;", f' TO "{self._scope}";')
 
 
 def parse_oracle(conninfo: str) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import sqlglot
@@ -14,6 +16,7 @@ from replica.store.oracle import named_statement
 from replica.store.oracle_tools import statements_of
 from replica.store.schema import read_migrations
 
+ROOT = Path(__file__).parents[2]
 NAMES = sorted(item.name.removesuffix(".sql") for item in files("replica.store").joinpath("sql/oracle").iterdir())
 BLOCKS = {f"lock {name}": getattr(lock, name) for name in ("REQUEST", "RELEASE", "RIGHTS")} | {
     "_LOCK": oracle_tools._LOCK
@@ -99,3 +102,11 @@ def test_roles_grant_what_the_runbook_says_and_no_more() -> None:
         "GRANT SELECT ON sys.gv_$session TO notary;",
         "GRANT SELECT ON sys.v_$parameter TO notary;",
     ]
+
+
+def test_the_runbook_s_queries_are_oracle_s(linter: Linter) -> None:
+    """Goal: what an operator types is spelt right. Method: runbooks/oracle.md; users are in no grammar at hand."""
+    blocks = re.findall(r"```sql\n(.*?)```", (ROOT / "runbooks/oracle.md").read_text(), re.DOTALL)
+    queries = [block for block in blocks if block.startswith("SELECT")]
+    assert (len(blocks), len(queries)) == (7, 4)
+    assert [unparsable(linter, query) for query in queries] == [[]] * 4
