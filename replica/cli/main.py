@@ -10,6 +10,7 @@ from replica.cli import (
     archive,
     check,
     config,
+    doctor,
     haproxy,
     history,
     index,
@@ -59,6 +60,7 @@ app.command("pause", rich_help_panel=_RUN)(steer.pause)
 app.command("resume", rich_help_panel=_RUN)(steer.resume)
 app.add_typer(index.app, name="index", rich_help_panel=_RUN)
 app.command("verify", rich_help_panel=_CHECK)(verify.verify)
+app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)
 app.command("check", rich_help_panel=_CHECK)(check.check_history)
 app.add_typer(archive.app, name="archive", rich_help_panel=_PIPELINE)
 

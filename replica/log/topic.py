@@ -128,6 +128,12 @@ class TopicAdmin:
         settings = {name: str(entry.value) for name, entry in entries.items()}
         return TopicFacts(str(described.topic_id), len(copies), min(copies, default=0), settings)
 
+    async def broker_count(self) -> int:
+        """How many brokers the cluster has."""
+        asked = self._client().describe_cluster(request_timeout=self._settings.answer_max_s)
+        found = await answer(asked, "asking the brokers about themselves", self._settings.answer_max_s)
+        return len(found.nodes)
+
     async def first_offset(self) -> int:
         """The oldest offset that the topic still has."""
         return await self._offset(OffsetSpec.earliest())  # type: ignore[no-untyped-call]

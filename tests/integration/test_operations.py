@@ -7,15 +7,20 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import NameOID
 
 from ledger_api.client import NotaryClient
-from replica.local.cluster import ClusterSettings, LocalCluster
+from replica.local.cluster import DATABASE, ROLE, ClusterSettings, LocalCluster
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised
 from replica.notary.requests import state_ref
@@ -150,3 +155,76 @@ async def test_status_follows(cluster: LocalCluster) -> None:
     finally:
         process.terminate()
         await process.wait()
+
+
+# ---- the doctor ----
+
+
+async def findings(cluster: LocalCluster, **environment: str) -> dict[str, str]:
+    """What `notary doctor` finds worse than a warning: check and fix."""
+    argv = [sys.executable, "-m", "replica.cli", "doctor", "--json", "--config", str(cluster.config_path)]
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=asyncio.subprocess.PIPE, env={**os.environ, **environment}
+    )
+    printed, _ = await process.communicate()
+    report = json.loads(printed)
+    found = {one["check"]: one["fix"] for one in report["findings"] if one["severity"] == "problem"}
+    assert process.returncode == (1 if found else 0)
+    assert all(found.values()), "a problem without a fix"
+    return found
+
+
+async def as_superuser(cluster: LocalCluster, statement: str) -> None:
+    await cluster.postgres.run_script(statement.encode(), DATABASE)
+
+
+async def test_the_doctor_finds_nothing_wrong_with_a_running_participant(cluster: LocalCluster) -> None:
+    """Goal: no false alarm on real servers. Method: the cluster as it is; HAProxy's own check included."""
+    await settled(cluster)
+    assert await findings(cluster) == {}
+
+
+async def test_the_doctor_finds_what_is_broken_on_real_servers(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Goal: the facts are looked at where they are. Method: files, database and topic, broken and mended in turn."""
+    await settled(cluster)
+    key = cluster.config.notary_key_file
+    closed_port = "127.0.0.1:1"
+    wrong = await asyncio.gather(
+        findings(cluster, NOTARY_DATABASE__SCOPE="elsewhere"),
+        findings(cluster, NOTARY_KAFKA__BOOTSTRAP_SERVERS=closed_port),
+        findings(cluster, NOTARY_KAFKA__TOPIC="no-such-topic"),
+        findings(cluster, NOTARY_DATA_DIR=str(key)),
+        findings(cluster, NOTARY_ENDPOINT__PORT="1"),
+        findings(cluster, NOTARY_KAFKA__SECURITY__CA_FILE=str(_expired_certificate(tmp_path))),
+    )
+    assert [sorted(found) for found in wrong] == [
+        ["database-session"],
+        ["brokers"],
+        ["topic-contract"],
+        ["data-folder"],
+        ["endpoint"],
+        ["certificates"],
+    ]
+    key.chmod(0o644)
+    await as_superuser(cluster, f"ALTER ROLE {ROLE} SET synchronous_commit = off")
+    await as_superuser(cluster, "REVOKE DELETE ON failover_pause FROM notary_writer")
+    try:
+        found = await findings(cluster)
+        assert sorted(found) == ["database-rights", "database-session", "notary-key", "synchronous-commit"]
+        assert "notary store roles" in found["database-rights"]
+    finally:
+        key.chmod(0o600)
+        await as_superuser(cluster, f"ALTER ROLE {ROLE} RESET synchronous_commit")
+        await as_superuser(cluster, "GRANT DELETE ON failover_pause TO notary_writer")
+    assert await findings(cluster) == {}
+
+
+def _expired_certificate(folder: Path) -> Path:
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "old")])
+    end = datetime(2020, 1, 2, tzinfo=UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = builder.serial_number(1).not_valid_before(end - timedelta(1)).not_valid_after(end).sign(key, None)
+    path = folder / "old.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return path

@@ -1,0 +1,55 @@
+"""`notary doctor`: looks everything over, and says what to do about what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from replica.cli.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    ConfigChoice,
+    JsonOption,
+    find_config,
+    load,
+    make_table,
+    out,
+    print_json,
+    run,
+)
+
+AllOption = Annotated[bool, typer.Option("--all", help="Show also what is well.")]
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "dim"}
+
+
+def examine(config: ConfigChoice = None, show_all: AllOption = False, as_json: JsonOption = False) -> None:
+    """Check files, machine, database, request log, replicas and HAProxy; each finding says how to mend it.
+
+    Changes nothing. Exit code 0 when nothing is worse than a warning, 1 when there is a problem.
+    """
+    from replica.doctor.checks import Severity
+    from replica.doctor.checks import examine as judge
+    from replica.doctor.look import look
+
+    settings = load(find_config(config))
+    findings = judge(run(look(settings)))
+    problems = sum(finding.severity is Severity.PROBLEM for finding in findings)
+    warnings = sum(finding.severity is Severity.WARNING for finding in findings)
+    if as_json:
+        print_json({"problems": problems, "warnings": warnings, "findings": [asdict(found) for found in findings]})
+        raise typer.Exit(EXIT_FAILED if problems else EXIT_OK)
+    table = make_table("", "check", "found", "what to do")
+    for found in findings:
+        if show_all or found.severity in (Severity.PROBLEM, Severity.WARNING):
+            style = _STYLES[found.severity.value]
+            table.add_row(f"[{style}]{found.severity.value}[/]", found.check, found.text, found.fix)
+    if table.row_count:
+        out.print(table)
+        out.print()
+    well = sum(finding.severity is Severity.OK for finding in findings)
+    out.print(
+        f"{len(findings)} checks: {problems} problems, {warnings} warnings, {well} well, others: nothing to look at"
+    )
+    raise typer.Exit(EXIT_FAILED if problems else EXIT_OK)

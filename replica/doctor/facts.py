@@ -1,0 +1,119 @@
+"""What the doctor looks at, as plain values: gathered by look_*.py, judged by checks.py. No secret is ever in here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """The files that the configuration names. A problem is a sentence; None: the file is as it must be."""
+
+    notary_key: str | None = None
+    registry: str | None = None
+    registered_pairs: int = 0
+    database_password: str | None = None
+    kafka_secrets: str | None = None
+    certificates: Mapping[str, datetime] = field(default_factory=dict)  # setting: when the first of the file expires
+    password_in_conninfo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """This machine, and the data folder on it."""
+
+    data_dir: str
+    data_dir_problem: str | None = None  # why nothing can be kept there
+    data_dir_open_to_others: bool = False
+    free_bytes: int = 0
+    size_bytes: int = 1
+    memory_backed: bool = False  # tmpfs: gone with the next boot
+    open_files_max: int = 0
+    clock_synchronised: bool | None = None  # None: the kernel does not say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresFacts:
+    """What the server says of itself, to the replicas' own role."""
+
+    version_num: int
+    in_recovery: bool
+    settings: Mapping[str, str]  # pg_settings: name, value
+    connections: int
+    standbys_connected: int | None  # synchronous ones; None: the role may not see
+    encrypted: bool
+    local: bool  # by a Unix socket or loopback
+    user: str
+    superuser: bool
+    missing_rights: tuple[str, ...]
+    excess_rights: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseFacts:
+    """The shared database, as the replicas use it. `session_problem`: code and text of what a lock session met."""
+
+    session_problem: tuple[str, str] | None = None
+    clock_skew_s: float = 0.0
+    schema_problem: str | None = None
+    bound_topic_id: str | None = None
+    published_offset: int = -1
+    paused_because: str | None = None
+    postgres: PostgresFacts | None = None  # None: not reached, or no Postgres
+    reach_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts:
+    """The request log. Without `topic_id` there is no topic, or no answer: `problem` says which."""
+
+    problem: str | None = None
+    missing: bool = False
+    topic_id: str | None = None
+    violations: tuple[str, ...] = ()
+    first_offset: int = 0
+    end_offset: int = 0
+    brokers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFacts:
+    """One replica, by its health port; `answers` False: everything else is unknown."""
+
+    name: str
+    answers: bool
+    active: bool = False
+    ready: bool = False
+    version: str = ""
+    front_ends: int = 0
+    has_admin_port: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancerFacts:
+    """HAProxy. `refused`: what it says against the rendered configuration; `up`: replicas it sends clients to."""
+
+    installed: bool
+    refused: str | None = None
+    answers: bool = False  # its runtime interface, on this machine
+    up: tuple[str, ...] = ()
+    endpoint_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything, as of one moment."""
+
+    now: datetime
+    version: str
+    development: bool  # kafka.single_broker: what is only unsafe there is a warning
+    clock_skew_max_s: float
+    lock_sessions: int  # that all replicas together hold, with what else they connect for
+    files: FileFacts
+    machine: MachineFacts
+    database: DatabaseFacts
+    log: LogFacts
+    replicas: tuple[ReplicaFacts, ...]
+    balancer: BalancerFacts

@@ -1,0 +1,120 @@
+"""Gathers every fact that the doctor judges: a few seconds, nothing changed anywhere. Decides nothing, never raises."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import aiohttp
+
+from haproxy.render import ReplicaAddress, render
+from haproxy.runtime import HaproxyRuntime, RuntimeRefused
+from replica.config import Config
+from replica.doctor.facts import BalancerFacts, Facts, LogFacts, ReplicaFacts
+from replica.doctor.look_database import look_at_database
+from replica.doctor.look_here import look_at_files, look_at_machine
+from replica.local.haproxy import check_config
+from replica.local.health import fetch_health
+from replica.local.process import ServerFailed, SoftwareMissing
+from replica.log.librdkafka import TopicMissing
+from replica.log.topic import TopicAdmin, violations
+from replica.notary.errors import NotaryError
+
+ENDPOINT_MAX_S = 2.0
+CONNECTIONS_PER_REPLICA = 2  # the lock session and the bulletin
+
+
+async def look(config: Config) -> Facts:
+    """Everything, all parts at the same time."""
+    async with aiohttp.ClientSession() as session:
+        database, log, balancer, replicas = await asyncio.gather(
+            look_at_database(config),
+            look_at_log(config),
+            look_at_balancer(config, session),
+            asyncio.gather(*(_look_at_replica(session, address) for address in config.replicas)),
+        )
+    return Facts(
+        now=datetime.now(UTC),
+        version=version("replicated-notary"),
+        development=config.kafka.single_broker,
+        clock_skew_max_s=config.election.clock_skew_max_s,
+        lock_sessions=CONNECTIONS_PER_REPLICA * len(config.replicas),
+        files=look_at_files(config),
+        machine=look_at_machine(config),
+        database=database,
+        log=log,
+        replicas=tuple(replicas),
+        balancer=balancer,
+    )
+
+
+async def look_at_log(config: Config) -> LogFacts:
+    """The topic, its settings and offsets, and how many brokers there are."""
+    admin = TopicAdmin(config.kafka)
+    try:
+        brokers = await admin.broker_count()
+        try:
+            facts = await admin.facts()
+        except TopicMissing as error:
+            return LogFacts(problem=error.detail, missing=True, brokers=brokers)
+        first, end = await admin.first_offset(), await admin.end_offset()
+        found = tuple(violations(facts, config.kafka.single_broker))
+        return LogFacts(topic_id=facts.topic_id, violations=found, first_offset=first, end_offset=end, brokers=brokers)
+    except NotaryError as error:
+        return LogFacts(problem=error.detail)
+    finally:
+        await admin.close()
+
+
+async def look_at_balancer(config: Config, session: aiohttp.ClientSession) -> BalancerFacts:
+    """HAProxy's opinion of its configuration, whom it sends clients to, and whether the endpoint answers."""
+    installed, refused = await _check_rendered(config)
+    try:
+        servers = await HaproxyRuntime(config.haproxy_settings().stats_socket).servers()
+        answers, up = True, tuple(server.name for server in servers.values() if server.up)
+    except (OSError, TimeoutError, RuntimeRefused):
+        answers, up = False, ()
+    problem = await _try_endpoint(config, session)
+    return BalancerFacts(installed=installed, refused=refused, answers=answers, up=up, endpoint_problem=problem)
+
+
+async def _check_rendered(config: Config) -> tuple[bool, str | None]:
+    with tempfile.TemporaryDirectory(prefix="notary-doctor-") as folder:
+        path = Path(folder) / "haproxy.cfg"
+        path.write_text(render(config.haproxy_settings()))
+        try:
+            await check_config(path, Path(folder) / "check.log")
+        except SoftwareMissing:
+            return False, None
+        except ServerFailed as error:
+            return True, error.detail
+    return True, None
+
+
+async def _try_endpoint(config: Config, session: aiohttp.ClientSession) -> str | None:
+    host = "127.0.0.1" if config.endpoint.host == "*" else config.endpoint.host
+    url = f"http://{host}:{config.endpoint.port}/v1/notary"
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=ENDPOINT_MAX_S)) as answer:
+            return None if answer.status == 200 else f"{url} answers {answer.status}"
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        return f"{url} does not answer: {error or type(error).__name__}"
+
+
+async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddress) -> ReplicaFacts:
+    health = await fetch_health(session, address)
+    steerable = address.admin_port is not None
+    if health is None:
+        return ReplicaFacts(name=address.name, answers=False, has_admin_port=steerable)
+    return ReplicaFacts(
+        name=address.name,
+        answers=True,
+        active=health.active,
+        ready=health.ready,
+        version=health.version,
+        front_ends=health.front_ends,
+        has_admin_port=steerable,
+    )

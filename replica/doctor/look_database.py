@@ -1,0 +1,143 @@
+"""Looks at the shared database with the replicas' own role, and changes nothing there. Never raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from ha.clock import SystemClock
+from ha.errors import HaError
+from replica.config import Config
+from replica.core.database import Database
+from replica.doctor.facts import DatabaseFacts, PostgresFacts
+from replica.notary.errors import NotaryError, StoreMismatch
+from replica.store.migrate import CONNECT_MAX_S
+from replica.store.status import StoreStatus
+
+_SETTINGS = (
+    "synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "max_connections",
+    "superuser_reserved_connections", "autovacuum",
+)  # fmt: skip
+_SERVER = b"""
+SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_user::text,
+       (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+       coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false),
+       coalesce(inet_server_addr() <<= '127.0.0.0/8' OR inet_server_addr() = '::1', true),
+       (SELECT CASE WHEN pg_has_role(current_user, 'pg_monitor', 'member')
+                    THEN (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) END)
+"""
+# What notary_writer has (sql/postgres/roles.sql), by one column or privilege of each kind, and what it must not have.
+_NEEDED = {
+    "read participant": "has_table_privilege('participant', 'SELECT')",
+    "raise the epoch": "has_column_privilege('participant', 'epoch', 'UPDATE')",
+    "grant epochs": "has_table_privilege('epoch_grant', 'INSERT')",
+    "end epochs": "has_column_privilege('epoch_grant', 'end_reason', 'UPDATE')",
+    "admit commands": "has_table_privilege('admission', 'INSERT')",
+    "settle commands": "has_table_privilege('admission', 'DELETE')",
+    "accept commands": "has_table_privilege('command_accepted', 'UPDATE')",
+    "publish completions": "has_table_privilege('completion', 'INSERT')",
+    "pause fail-over": "has_table_privilege('failover_pause', 'DELETE')",
+}
+_TOO_MUCH = {
+    "delete completions": "has_table_privilege('completion', 'DELETE')",
+    "change completions": "has_table_privilege('completion', 'UPDATE')",
+    "drop tables": "pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE relname = 'completion'), 'member')",
+}
+
+
+async def look_at_database(config: Config) -> DatabaseFacts:
+    """The lock session first, then what only an ordinary connection shows."""
+    database = config.shared_database()
+    session_problem, skew_s = await _try_session(database, config)
+    status, schema_problem, reach_problem = await _status(database)
+    paused_because = None
+    if status is not None:
+        try:
+            async with database.board("notary-doctor") as board:
+                pause = await board.paused()
+            paused_because = None if pause is None else pause.reason
+        except StoreMismatch as error:
+            schema_problem = error.detail
+        except NotaryError as error:
+            reach_problem = error.detail
+    return DatabaseFacts(
+        session_problem=session_problem,
+        clock_skew_s=skew_s,
+        schema_problem=schema_problem,
+        reach_problem=reach_problem,
+        bound_topic_id=None if status is None else status.topic_id,
+        published_offset=-1 if status is None else status.published_offset,
+        paused_because=paused_because,
+        postgres=None if reach_problem else await _look_at_postgres(config.conninfo()),
+    )
+
+
+async def _try_session(database: Database, config: Config) -> tuple[tuple[str, str] | None, float]:
+    """What a replica would meet: code and text, or nothing; and how far the clocks are apart."""
+    session = database.lock_session(name="notary-doctor", settings=config.election, clock=SystemClock())
+    try:
+        await session.open()
+        await session.look()
+        return None, session.clock_skew_s
+    except HaError as error:
+        return (error.code, str(error.args[0]) if error.args else error.code), 0.0
+    finally:
+        await session.close()
+
+
+async def _status(database: Database) -> tuple[StoreStatus | None, str | None, str | None]:
+    """Status, or a problem of the schema, or of reaching it."""
+    try:
+        return await database.status(), None, None
+    except StoreMismatch as error:
+        return None, error.detail, None
+    except NotaryError as error:
+        return None, None, error.detail
+
+
+async def _look_at_postgres(conninfo: str) -> PostgresFacts | None:
+    """None when it is not reached, or is no Postgres: other findings say so."""
+    try:
+        async with await psycopg.AsyncConnection.connect(
+            conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S
+        ) as connection:
+            return await _facts(connection)
+    except psycopg.Error:
+        return None
+
+
+async def _facts(connection: psycopg.AsyncConnection[Any]) -> PostgresFacts:
+    version, in_recovery, user, superuser, connections, encrypted, local, standbys = await _row(connection, _SERVER)
+    settings = await connection.execute(
+        b"SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(_SETTINGS),)
+    )
+    found = dict(await settings.fetchall())
+    return PostgresFacts(
+        version_num=version,
+        in_recovery=in_recovery,
+        settings=found,
+        connections=connections,
+        standbys_connected=standbys,
+        encrypted=encrypted,
+        local=local,
+        user=user,
+        superuser=superuser,
+        missing_rights=await _rights(connection, _NEEDED, wanted=True),
+        excess_rights=await _rights(connection, _TOO_MUCH, wanted=False),
+    )
+
+
+async def _rights(connection: psycopg.AsyncConnection[Any], rights: dict[str, str], *, wanted: bool) -> tuple[str, ...]:
+    """The names of those that are not as wanted; none where there are no tables."""
+    try:
+        held = await _row(connection, f"SELECT {', '.join(rights.values())}".encode())
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+        return ()
+    return tuple(name for name, has in zip(rights, held, strict=True) if has is not wanted)
+
+
+async def _row(connection: psycopg.AsyncConnection[Any], query: bytes) -> tuple[Any, ...]:
+    row = await (await connection.execute(query)).fetchone()
+    return () if row is None else tuple(row)
