@@ -18,7 +18,7 @@ from ha.election.settings import ElectionSettings
 from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
-from replica.core.database import Database, participant_database, with_password
+from replica.core.database import Database, Login, participant_database, with_password
 from replica.core.settings import AdminSettings, CoreSettings
 from replica.link.settings import LinkSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings, check_secret
@@ -37,6 +37,11 @@ class DatabaseSettings(BaseModel):
         " oracle://USER@CONNECT_STRING. Never through a pooler."
     )
     password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
+    reader_user: str | None = Field(
+        None,
+        description="What front ends log in as to read completions, a member of notary_reader; else as replicas do.",
+    )
+    reader_password_file: Path | None = Field(None, description="File with the password of the reader; mode 0600.")
     scope: str = Field(
         description="The lock id is made of it: the database's name as Postgres reports it, Oracle's user in capitals."
     )
@@ -157,7 +162,18 @@ class Config(BaseSettings):
 
     def shared_database(self) -> Database:
         """The database that the replicas share. Raises ConfigError."""
-        return participant_database(self.conninfo(), self.database.scope)
+        return participant_database(self.conninfo(), self.database.scope, reader=self._reader())
+
+    def _reader(self) -> Login | None:
+        """What front ends log in as; None: as the replicas do."""
+        database = self.database
+        if database.reader_user is None:
+            return None
+        password = ""
+        if database.reader_password_file is not None:
+            check_secret(database.reader_password_file)
+            password = database.reader_password_file.read_text().rstrip("\n")
+        return Login(database.reader_user, password)
 
     @classmethod
     def settings_customise_sources(
@@ -203,10 +219,9 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
     def absolute(path: Path) -> Path:
         return Path(os.path.normpath(base / path))
 
-    password_file = config.database.password_file
-    database = config.database.model_copy(
-        update={"password_file": None if password_file is None else absolute(password_file)}
-    )
+    files = ("password_file", "reader_password_file")
+    secrets = {name: path for name in files if (path := getattr(config.database, name)) is not None}
+    database = config.database.model_copy(update={name: absolute(path) for name, path in secrets.items()})
     api = config.api.model_copy(update={"registry_path": absolute(config.api.registry_path)})
     archive = config.archive.model_copy(
         update={"folder": absolute(config.archive.folder), "key_file": absolute(config.archive.key_file)}

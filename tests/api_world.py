@@ -12,10 +12,14 @@ from nacl.signing import SigningKey
 
 from ledger_api.client import Party
 from ledger_api.server.api import Api
+from ledger_api.server.entitlement import everybody
+from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import HttpServer
+from ledger_api.server.reads import Reads
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings
+from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
 from replica.link.interface import Replies, Standing, TicketedLookUp, TicketedSubmission
 from replica.notary.answers import Answer, Notarised, Refused
@@ -24,6 +28,7 @@ from replica.notary.documents import NotaryDocument
 from replica.notary.errors import Code
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
+from replica.store.memory import MemoryDatabase, MemoryReader
 
 BANK = Party("O=Bank A,L=London,C=GB", SigningKey(b"bank a's key, only for the tests"))
 NOTARY_KEY = SigningKey(b"the notary's key, also for tests")
@@ -54,6 +59,8 @@ class StubParticipant:
         self.submitted: list[Submission] = []
         self.looked_up: list[bytes] = []
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
+        self.news = Bell()
+        self.database = MemoryDatabase()
 
     @property
     def reached(self) -> int:
@@ -118,7 +125,11 @@ class ApiWorld:
             body_max_bytes=self.settings.body_max_bytes,
         )
         gate = Gate(Registry(registry_path), self.counts, self.settings.batch_max)
-        self.server = HttpServer(Api(participant, gate, self.counts, self.settings, about).handle, self.settings)
+        reader = MemoryReader(lambda: participant.database)
+        self.feed = Feed(participant, reader, self.settings.checkpoint_s, asyncio.get_running_loop().time)
+        reads = Reads(participant, self.feed, self.counts, self.settings, everybody)
+        api = Api(participant, gate, self.counts, self.settings, about=about, reads=reads.routes())
+        self.server = HttpServer(api.handle, self.settings)
         self.port = 0
 
     @property
@@ -133,6 +144,7 @@ class ApiWorld:
             yield self
         finally:
             listener.close()
+            await self.feed.close()
             await self.server.shutdown(0.5)
 
     async def exchange(self, raw: bytes, *, close: bool = True) -> bytes:

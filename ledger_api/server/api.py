@@ -6,8 +6,7 @@ import asyncio
 import itertools
 import os
 import re
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import msgspec
 import structlog
@@ -16,6 +15,7 @@ from aiohttp import web
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
 from ledger_api.server.logs import LogLimit
+from ledger_api.server.routes import Call, Route
 from ledger_api.server.settings import ApiSettings
 from replica.link.counts import ApiCounts, Latency
 from replica.link.interface import Participant, refuse_as_passive
@@ -43,22 +43,6 @@ _encoder = msgspec.json.Encoder()
 Document = NotarisedDocument | ProblemDocument
 
 
-class Call(NamedTuple):
-    """One HTTP request, read: its correlation id, what the path names behind the route, and its body."""
-
-    request_id: str
-    argument: str
-    body: bytes
-
-
-class Route(NamedTuple):
-    """One path of the API. `label` is its name in the metrics; a POST has a JSON body."""
-
-    method: str
-    label: str
-    answer: Callable[[Call], Awaitable[Reply]]
-
-
 class Api:
     """Answers every request that comes in. Nothing gets to the participant that the gate has not let through."""
 
@@ -68,7 +52,9 @@ class Api:
         gate: Gate,
         counts: ApiCounts,
         settings: ApiSettings,
+        *,
         about: NotaryDocument,
+        reads: Mapping[str, Route],
     ) -> None:
         self._participant = participant
         self._gate = gate
@@ -84,6 +70,7 @@ class Api:
             SUBMISSIONS: Route("POST", SUBMISSIONS, self._submit_one),
             BATCH: Route("POST", BATCH, self._submit_batch),
             NOTARY: Route("GET", NOTARY, self._describe),
+            **reads,
         }
         self._transactions = Route("GET", TRANSACTIONS + "{tx_id}", self._look_up)
 
@@ -91,7 +78,7 @@ class Api:
         """The answer to one HTTP request, whatever happens on the way."""
         started_s = self._loop.time()
         request_id = self._request_id(request)
-        route, argument = self._find_route(request.raw_path)
+        route, argument, query = self._find_route(request.raw_path)
         label = "other" if route is None else route.label
         try:
             if route is None:
@@ -101,7 +88,7 @@ class Api:
             if route.method == "POST":
                 reply = await self._answer_body(request, route, request_id)
             else:
-                reply = await route.answer(Call(request_id, argument, b""))
+                reply = await route.answer(Call(request_id, argument, query, b"", request))
         except BadRequest as error:
             more = b"Allow: %b\r\n" % route.method.encode() if route and request.method != route.method else b""
             reply = self._reply(self._refuse(error, request_id), request_id, more)
@@ -126,7 +113,7 @@ class Api:
             raise BadRequest("the body is not plain application/json in UTF-8", Code.MEDIA_TYPE_UNSUPPORTED)
         self._bodies_bytes += size
         try:
-            return await route.answer(Call(request_id, "", await read_body(request, self._settings)))
+            return await route.answer(Call(request_id, "", "", await read_body(request, self._settings), request))
         finally:
             self._bodies_bytes -= size
 
@@ -192,15 +179,15 @@ class Api:
 
     # ---- parts of them ----
 
-    def _find_route(self, raw_path: str) -> tuple[Route | None, str]:
-        """The route, and the rest of the path behind it. A query is ignored."""
+    def _find_route(self, raw_path: str) -> tuple[Route | None, str, str]:
+        """The route, the rest of the path behind it, and the query, which most calls ignore."""
         route = self._routes.get(raw_path)
         if route is not None:
-            return route, ""
-        path = raw_path.partition("?")[0]
+            return route, "", ""
+        path, _, query = raw_path.partition("?")
         if path.startswith(TRANSACTIONS):
-            return self._transactions, path[len(TRANSACTIONS) :]
-        return self._routes.get(path), path
+            return self._transactions, path[len(TRANSACTIONS) :], query
+        return self._routes.get(path), path, query
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id")

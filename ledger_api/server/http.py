@@ -82,6 +82,18 @@ class Reply(web.StreamResponse):
         """Nothing is left to write."""
 
 
+def http_head(status: int, kind: bytes, request_id: str, more: bytes) -> bytes:
+    """Status line and headers of an answer whose length is not known; `more`: further lines, each with its end."""
+    return b"%bContent-Type: %b\r\nDate: %b%b%b\r\n%b\r\n" % (
+        _STATUS_LINES[status],
+        kind,
+        _http_date(),
+        _ALWAYS,
+        request_id.encode(),
+        more,
+    )
+
+
 async def _wait_for_reader(request: web.BaseRequest, transport: asyncio.Transport) -> None:
     try:
         async with asyncio.timeout(ANSWER_READ_MAX_S):
@@ -150,13 +162,20 @@ class HttpServer(web.Server):
         self.at_limit_count = 0
 
     def __call__(self) -> web.RequestHandler:
-        return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
+        return Connection(self, loop=asyncio.get_running_loop(), **self._options)
 
 
-class _Connection(web.RequestHandler):
-    """One client connection. What is no HTTP gets a problem document as well."""
+class Connection(web.RequestHandler):
+    """One client connection. What is no HTTP gets a problem document as well.
 
-    __slots__ = ()
+    `when_lost` is called when the client is gone: for an answer that may have nothing to write for long.
+    """
+
+    __slots__ = ("when_lost",)
+
+    def __init__(self, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self.when_lost: Callable[[], object] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -164,6 +183,11 @@ class _Connection(web.RequestHandler):
         if isinstance(server, HttpServer) and len(server.connections) > server.connections_max:
             server.at_limit_count += 1
             self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self.when_lost is not None:
+            self.when_lost()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

@@ -18,9 +18,12 @@ import structlog
 import uvloop
 
 from ledger_api.server.api import Api
+from ledger_api.server.entitlement import everybody
+from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import HttpServer
 from ledger_api.server.logs import set_up_logging
+from ledger_api.server.reads import Reads
 from ledger_api.server.registry import Registry
 from ledger_api.server.settings import FrontEndDocument
 from replica.link.counts import ApiCounts
@@ -28,6 +31,7 @@ from replica.link.frames import LinkBroken
 from replica.link.unix import LinkClient
 from replica.notary.documents import NotaryDocument
 from replica.notary.errors import ConfigError
+from replica.store.reader import open_reader
 
 STOPPED, LINK_ENDED, MISCONFIGURED = 0, 1, 2
 DOCUMENT_MAX_BYTES = 1_000_000
@@ -78,7 +82,9 @@ class FrontEnd:
         document = self._document
         registry = Registry(document.api.registry_path)
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
-        server = HttpServer(self._api(link, registry).handle, document.api)
+        reader = open_reader(document.database)
+        feed = Feed(link, reader, document.api.checkpoint_s, asyncio.get_running_loop().time)
+        server = HttpServer(self._api(link, registry, feed).handle, document.api)
         listener = await self._listen(server)  # before the link: a front end that the core sees is one that serves
         try:
             await link.connect()
@@ -93,6 +99,7 @@ class FrontEnd:
             await asyncio.wait((ended, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
         finally:
             listener.close()
+            await feed.close()
             await server.shutdown(document.api.drain_max_s)
             reporting.cancel()
             self._report(link, server)
@@ -102,7 +109,7 @@ class FrontEnd:
         _log.warning("link_ended", detail=ended.result())
         return LINK_ENDED
 
-    def _api(self, link: LinkClient, registry: Registry) -> Api:
+    def _api(self, link: LinkClient, registry: Registry, feed: Feed) -> Api:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,
@@ -112,7 +119,8 @@ class FrontEnd:
             body_max_bytes=document.api.body_max_bytes,
         )
         gate = Gate(registry, self._counts, document.api.batch_max)
-        return Api(link, gate, self._counts, document.api, about)
+        reads = Reads(link, feed, self._counts, document.api, everybody)
+        return Api(link, gate, self._counts, document.api, about=about, reads=reads.routes())
 
     async def _listen(self, server: HttpServer) -> asyncio.Server:
         api = self._document.api

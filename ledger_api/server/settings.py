@@ -28,6 +28,15 @@ class ApiSettings(BaseModel):
     idle_max_s: float = Field(75.0, gt=0, description="A connection without a whole request head is closed then.")
     body_read_max_s: float = Field(10.0, gt=0, description="Longest wait for a request's body.")
     drain_max_s: float = Field(2.0, gt=0, description="Longest wait for answers under way when a front end stops.")
+    streams_max: int = Field(256, ge=1, le=100_000, description="Streams of completions and updates open.")
+    checkpoint_s: float = Field(
+        10.0, gt=0, le=3_600, description="Longest silence of a stream: then it has a checkpoint."
+    )
+    stream_read_max_s: float = Field(
+        10.0, gt=0, le=3_600, description="A stream whose reader takes nothing for so long is ended."
+    )
+    page_max: int = Field(1_000, ge=1, le=10_000, description="Completions or updates in one page.")
+    scan_max: int = Field(20_000, ge=1_000, le=1_000_000, description="Offsets that one page looks through.")
     report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the core is told what was counted.")
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
@@ -53,5 +62,6 @@ class FrontEndDocument(BaseModel):
     generation: str = Field(min_length=16, description="Random token of this core's life.")
     link: LinkSettings = Field(description="The link's settings, the core's own.")
     api: ApiSettings = Field(description="The API's settings.")
+    database: str = Field(min_length=1, repr=False, description="Where completions are read; with the password.")
     notary_key: str = Field(pattern="^[0-9a-f]{64}$", description="The notary's Ed25519 public key.")
     version: str = Field(description="Release of the notary.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote, unquote
@@ -36,6 +37,10 @@ class Database(Protocol):
     def conninfo(self) -> str:
         """The connection string with its password left out."""
 
+    @property
+    def reader_address(self) -> str:
+        """Where front ends read completions, for `replica.store.reader`; with the password: never log it."""
+
     def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
         """A lock session that is not open yet; `name` is the replica's."""
 
@@ -61,11 +66,22 @@ class Database(Protocol):
         """SQL that gives replicas and readers their rights."""
 
 
-def participant_database(conninfo: str, scope: str) -> Database:
-    """The database that a connection string, password included, leads to. Raises ConfigError."""
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A role of the database and its password, which may be empty."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def participant_database(conninfo: str, scope: str, *, reader: Login | None = None) -> Database:
+    """The database that a connection string, password included, leads to. Raises ConfigError.
+
+    `reader`: what front ends log in as; None: as the connection string says.
+    """
     if conninfo.startswith(ORACLE):
-        return OracleDatabase(parse_oracle(conninfo), scope)
-    return PostgresDatabase(conninfo, scope)
+        return OracleDatabase(parse_oracle(conninfo), scope, reader)
+    return PostgresDatabase(conninfo, scope, reader)
 
 
 def with_password(conninfo: str, password: str) -> str:
@@ -80,9 +96,10 @@ def with_password(conninfo: str, password: str) -> str:
 class PostgresDatabase:
     """See Database. `scope` is the database's name as the server reports it."""
 
-    def __init__(self, conninfo: str, scope: str) -> None:
+    def __init__(self, conninfo: str, scope: str, reader: Login | None = None) -> None:
         self._conninfo = conninfo
         self._scope = scope
+        self._reader = reader
 
     @property
     def conninfo(self) -> str:
@@ -90,6 +107,15 @@ class PostgresDatabase:
 
         given: Mapping[str, object] = conninfo_to_dict(self._conninfo)
         return make_conninfo(self._conninfo, password=HIDDEN) if "password" in given else self._conninfo
+
+    @property
+    def reader_address(self) -> str:
+        from psycopg.conninfo import make_conninfo
+
+        if self._reader is None:
+            return self._conninfo
+        login = {"user": self._reader.user, "password": self._reader.password or None}
+        return make_conninfo(self._conninfo, **login)
 
     def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
         from ha.lock.postgres import PostgresLockSession
@@ -130,15 +156,22 @@ class PostgresDatabase:
 class OracleDatabase:
     """See Database. `login`: user, password and dsn; `scope` is the user as the server writes it."""
 
-    def __init__(self, login: Mapping[str, str], scope: str) -> None:
+    def __init__(self, login: Mapping[str, str], scope: str, reader: Login | None = None) -> None:
         self._login = dict(login)
         self._scope = scope
+        self._reader = reader
         if find_spec("oracledb") is None:
             raise ConfigError("Oracle needs python-oracledb: pip install 'replicated-notary[oracle]'")
 
     @property
     def conninfo(self) -> str:
         return render_oracle(self._login | ({"password": HIDDEN} if "password" in self._login else {}))
+
+    @property
+    def reader_address(self) -> str:
+        if self._reader is None:
+            return render_oracle(self._login)
+        return render_oracle(self._login | {"user": self._reader.user, "password": self._reader.password})
 
     def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
         from ha.lock.oracle import OracleLockSession

@@ -211,6 +211,7 @@ class _Replica:
             "generation": self._generation,
             "link": settings.link.model_dump(mode="json"),
             "api": settings.front_end_document,
+            "database": settings.database.reader_address,
             "notary_key": self._signer.public_key.hex(),
             "version": settings.version,
         }

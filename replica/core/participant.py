@@ -137,6 +137,7 @@ class Participant(Generic[SessionT]):
             random_bytes=self._random_bytes,
             settings=self._settings,
             estimate=self._estimate,
+            announce=self.announce,
             on_lost=self.give_up,
             on_broken=self._break,
         )
@@ -183,7 +184,11 @@ class Participant(Generic[SessionT]):
 
     def standing(self) -> Standing:
         """The core's word on its role, as of now."""
-        return Standing(self._serves(), self.epoch, self._settings.retry_after_s)
+        reign = self.reign
+        if reign is None or not self._serves():
+            return Standing(False, self.epoch, self._settings.retry_after_s)
+        publisher = reign.publisher
+        return Standing(True, self.epoch, self._settings.retry_after_s, publisher.ledger_end, publisher.pruned_to)
 
     def submit(self, replies: Replies, batch: list[tuple[int, Submission]]) -> None:
         """Take submissions from a front end."""

@@ -19,7 +19,7 @@ from replica.notary.errors import Code, LogRefused, LogUnavailable
 from replica.notary.position import Position, begin
 from replica.notary.reading import CountedRequest, CountedSettlement
 from replica.notary.rules import Outcome, Verdict
-from replica.store.interface import NOTARISED, Completion, ParticipantStore
+from replica.store.interface import NOTARISED, Completion, ParticipantStore, Published
 
 CODE_OF = {
     Outcome.NOTARISED: NOTARISED,
@@ -87,21 +87,21 @@ async def publish_backlog(
     store: ParticipantStore,
     applied_to: Position,
     settings: CoreSettings,
-) -> int:
-    """Publish what lies between the published position and `applied_to`, from the log; returns the ledger end.
+) -> Published:
+    """Publish what lies between the published position and `applied_to`, from the log; returns what is published then.
 
     Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
     position is ahead of the log, or was not read from it.
     """
     published = await store.published()
     position = published.position or begin(applied_to.topic_id)
-    ledger_end = published.ledger_end
     if position.offset > applied_to.offset:
         raise LogRefused(f"completions are published to offset {position.offset}, the log ends at {applied_to.offset}")
     if position.offset == applied_to.offset:
         if position.digest != applied_to.digest or position.topic_id != applied_to.topic_id:
             raise LogRefused(f"completions were published from another record at offset {position.offset}")
-        return ledger_end
+        return published
+    ledger_end = published.ledger_end
     reader = await open_behind(request_log, applied_to.topic_id, position)
     try:
         while position.offset < applied_to.offset:
@@ -115,7 +115,7 @@ async def publish_backlog(
                 position = applied.position
     finally:
         await reader.close()
-    return ledger_end
+    return Published(position, ledger_end, published.pruned_to)
 
 
 class _Unpublished(msgspec.Struct):
@@ -139,11 +139,13 @@ class Publisher:
         clock: Clock,
         settings: CoreSettings,
         on_published: Callable[[int, int], None],
+        on_moved: Callable[[], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._settings = settings
         self._on_published = on_published
+        self._on_moved = on_moved  # the ledger end is another one
         self._queue: deque[_Unpublished] = deque()
         self._arrived = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -153,7 +155,12 @@ class Publisher:
         self._done = 0
         self._waiting_completions = 0
         self.ledger_end = 0
+        self.pruned_to = 0
         self.position: Position | None = None
+
+    def begin(self, published: Published) -> None:
+        """Take note of what is published when the reign begins."""
+        self.position, self.ledger_end, self.pruned_to = published.position, published.ledger_end, published.pruned_to
 
     def add(self, applied: Applied, submissions: int, states: int) -> None:
         """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published."""
@@ -215,6 +222,7 @@ class Publisher:
             completions.extend(item.completions)
         self.ledger_end = await self._store.publish(completions, taken[-1].position)
         self.position = taken[-1].position
+        self._on_moved()
         for item in taken:
             self._queue.popleft()
             self._on_published(item.submissions, item.states)

@@ -70,6 +70,7 @@ class Reign:
         random_bytes: Callable[[int], bytes],
         settings: CoreSettings,
         estimate: CompletionEstimate,
+        announce: Callable[[], None],
         on_lost: Callable[[str], None],
         on_broken: Callable[[Exception], None],
     ) -> None:
@@ -98,7 +99,7 @@ class Reign:
         self._in_force: Position | None = None  # behind the run in which our barrier came into force
         self._busy_since_s = clock.boottime_s()
         self._booted_us = self._boot_moment_us()  # by the wall clock that agreed with the database's just now
-        self.publisher = Publisher(store, clock, settings, self.load.leave)
+        self.publisher = Publisher(store, clock, settings, self.load.leave, announce)
         self._admission = Admission(
             store=store,
             publisher=self.publisher,
@@ -135,8 +136,8 @@ class Reign:
         done("verify_lock")
         position = await self._put_barrier_in_force()
         done("barrier")
-        self.publisher.ledger_end = await publish_backlog(self._log, self._index, self._store, position, self._settings)
-        self.publisher.position = position
+        published = await publish_backlog(self._log, self._index, self._store, position, self._settings)
+        self.publisher.begin(published)
         done("publish_backlog")
         self._start(self.publisher.run(), "publish")
         await self._settle()

@@ -30,8 +30,9 @@ class Latency(msgspec.Struct):
 
 
 class ApiCounts(msgspec.Struct):
-    """Numbers of one front end since its start, or of several added up; `connections` and `in_flight` are of now.
+    """Numbers of one front end since its start, or of several added up.
 
+    `connections`, `in_flight` and `streams` are of now;
     `requests` counts by "route status", `answers` counts submissions and look-ups by code, `latency` is by route.
     """
 
@@ -42,6 +43,7 @@ class ApiCounts(msgspec.Struct):
     signatures_bad: int = 0
     connections: int = 0
     in_flight: int = 0
+    streams: int = 0
 
     def add(self, other: ApiCounts) -> None:
         """Count what the other has counted."""
@@ -54,6 +56,7 @@ class ApiCounts(msgspec.Struct):
         self.signatures_bad += other.signatures_bad
         self.connections += other.connections
         self.in_flight += other.in_flight
+        self.streams += other.streams
 
 
 def metric_families(counts: ApiCounts) -> Iterator[Metric]:
@@ -77,6 +80,7 @@ def metric_families(counts: ApiCounts) -> Iterator[Metric]:
     yield signatures
     yield GaugeMetricFamily("notary_api_connections", "Client connections open", value=counts.connections)
     yield GaugeMetricFamily("notary_api_in_flight", "Submissions and look-ups under way", value=counts.in_flight)
+    yield GaugeMetricFamily("notary_api_streams", "Streams of completions and updates open", value=counts.streams)
 
 
 def _cumulative(latency: Latency) -> list[tuple[str, float]]:

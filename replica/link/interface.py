@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from replica.link.bell import Bell
 from replica.notary.answers import Answer, NotNow
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
@@ -22,11 +23,17 @@ TicketedLookUp = tuple[int, bytes]
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """The core's word on its role. A front end serves only while `active`; `epoch` is the newest it knows of."""
+    """The core's word on its role. A front end serves only while `active`; `epoch` is the newest it knows of.
+
+    `ledger_end` is the newest offset whose completion is published, by what the active has committed itself; what is at
+    `pruned_to` or below may be gone. Both are 0 while the replica is passive: it does not know.
+    """
 
     active: bool
     epoch: int
     retry_after_s: float
+    ledger_end: int = 0
+    pruned_to: int = 0
 
     def as_passive(self) -> Standing:
         """The same, but not active: for a core that is not heard."""
@@ -45,6 +52,10 @@ class Participant(Protocol):
     @property
     def standing(self) -> Standing:
         """The newest word of the core; passive when the core is not heard."""
+
+    @property
+    def news(self) -> Bell:
+        """Rings whenever `standing` has changed."""
 
     async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
         """Notarise checked submissions; one answer each, in order. Never raises: what is not known is a NotNow."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from replica.link.bell import Bell
 from replica.link.interface import Handler, Standing, TicketedAnswer, refuse_as_passive
 from replica.link.tickets import Tickets
 from replica.notary.answers import Answer
@@ -20,6 +21,7 @@ class MemoryLink:
         self._answer_max_s = answer_max_s
         self._tickets = Tickets(answer_max_s)
         self._is_cut = False
+        self.news = Bell()  # to be rung by whoever announces the handler's standing
 
     @property
     def standing(self) -> Standing:
@@ -58,3 +60,4 @@ class MemoryLink:
         """The front end loses its core: what waits is unknown, and from now on the core counts as passive."""
         self._is_cut = True
         self._tickets.abandon()
+        self.news.ring()

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
 from replica.link.frames import (
     PROTOCOL,
@@ -114,8 +115,9 @@ class LinkServer:
     def closed(self, connection: _FrontEnd) -> None:
         """A connection ended; what it counted is kept, and its gauges are zero from now on."""
         self._connections.discard(connection)
-        connection.counts.connections = connection.counts.in_flight = 0
-        self._ended.add(connection.counts)
+        counts = connection.counts
+        counts.connections = counts.in_flight = counts.streams = 0
+        self._ended.add(counts)
 
     async def _announce_for_ever(self) -> None:
         while True:
@@ -217,6 +219,7 @@ class LinkClient(FrameProtocol[FromCore]):
         self._loop = asyncio.get_running_loop()
         self._tickets = Tickets(settings.answer_max_s)
         self._standing = Standing(False, 0, settings.standing_max_age_s)
+        self.news = Bell()
         self._heard_at_s = float("-inf")
         self._welcome = asyncio.Event()
         self._ended = asyncio.Event()
@@ -291,6 +294,7 @@ class LinkClient(FrameProtocol[FromCore]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._standing = self._standing.as_passive()
+        self.news.ring()
         self._ended.set()
         self._welcome.set()
         self._submissions, self._look_ups = [], []
@@ -314,8 +318,9 @@ class LinkClient(FrameProtocol[FromCore]):
             raise LinkBroken("no hello")
         elif isinstance(frame, Answers):
             self._tickets.settle(frame.batch)
-        else:
+        elif frame.standing != self._standing:
             self._standing = frame.standing
+            self.news.ring()
 
     def _refusal(self, count: int) -> Answer | None:
         standing = self.standing
@@ -354,3 +359,5 @@ class LinkClient(FrameProtocol[FromCore]):
         while True:
             await asyncio.sleep(self._settings.answer_max_s / EXPIRY_INTERVALS)
             self._tickets.expire()
+            if self._standing.active and not self.standing.active:
+                self.news.ring()  # silence is news as well

@@ -111,6 +111,8 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     record_offset: int | None = None
     conflicts: list[ConflictDocument] = []
     judged_at: str = ""
+    ledger_end: int | None = None
+    pruned_to: int | None = None
 
 
 class BatchAnswerDocument(msgspec.Struct, frozen=True):

@@ -117,6 +117,37 @@ class Code(Enum):
         "No transaction with this id was notarised",
         "Check the id; a request that is still in flight may be notarised later.",
     )
+    # Streams, pages and queries.
+    QUERY_INVALID = (400, "The query cannot be read", "Correct the parameter that the detail names; see docs/api.md.")
+    OFFSET_PRUNED = (
+        410,
+        "Completions behind this offset are pruned",
+        "Start at the bound that `pruned_to` names; what lies before is in the request log's archive only.",
+    )
+    OFFSET_AFTER_END = (
+        416,
+        "The ledger ends before this offset",
+        "Ask again through the balanced endpoint; if it persists, the offset is of another ledger.",
+        Retry.SAME,
+    )
+    READER_TOO_SLOW = (
+        408,
+        "The stream was not read fast enough",
+        "Open it again behind the last offset that was read.",
+        Retry.SAME,
+    )
+    TOO_MANY_STREAMS = (
+        503,
+        "The front end has as many streams open as it takes",
+        "Open it again after Retry-After, or read pages.",
+        Retry.SAME,
+    )
+    FEED_UNAVAILABLE = (
+        503,
+        "Completions cannot be read just now",
+        "Ask again behind the same offset after Retry-After.",
+        Retry.SAME,
+    )
     ROUTE_NOT_FOUND = (404, "No such resource", "See the README for the paths of the API.")
     METHOD_NOT_ALLOWED = (405, "The resource does not take this method", "See the README.")
     # Not now.

@@ -11,7 +11,7 @@ import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.store.interface import Completion
-from replica.store.postgres import named_statement
+from replica.store.postgres import completion_of, named_statement
 
 PAGE_ROWS = 5_000
 _CONNECT_MAX_S = 5
@@ -75,9 +75,9 @@ def _rows(connection: psycopg.Connection[Any], ledger_end: int, after: int = -1)
     while True:
         with _errors_named():
             page = connection.execute(statement, (after, ledger_end, PAGE_ROWS), binary=True).fetchall()
-        for ledger_offset, log_offset, change_id, user_id, command_id, act_as, *rest in page:
-            yield ledger_offset, Completion(log_offset, change_id, user_id, command_id, tuple(act_as), *rest)
-            after = ledger_offset
+        for row in page:
+            after = row[0]
+            yield after, completion_of(row)
         if len(page) < PAGE_ROWS:
             return
 

@@ -69,10 +69,14 @@ NOTARISED = "NOTARISED"
 
 
 class Published(msgspec.Struct, frozen=True):
-    """How far completions are published: the log position behind them (None at first) and the last ledger offset."""
+    """How far completions are published: the log position behind them (None at first) and the last ledger offset.
+
+    Completions up to `pruned_to` may be gone.
+    """
 
     position: Position | None
     ledger_end: int
+    pruned_to: int = 0
 
 
 class ParticipantStore(Protocol):

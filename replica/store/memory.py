@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
@@ -11,6 +11,7 @@ import msgspec
 from replica.notary.errors import InvariantBroken, StoreMismatch
 from replica.notary.position import Position
 from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Published
+from replica.store.reader import Row, Scan, check_dense
 
 _T = TypeVar("_T")
 
@@ -37,6 +38,7 @@ class MemoryDatabase:
         self.completions: list[tuple[int, Completion]] = []
         self.in_flight: dict[bytes, Command] = {}
         self.accepted: dict[bytes, Accepted] = {}
+        self.pruned_to = 0
 
     def bind(self, topic_id: str) -> None:
         """See ParticipantStore."""
@@ -61,7 +63,7 @@ class MemoryDatabase:
 
     def published(self) -> Published:
         """See ParticipantStore."""
-        return Published(self.position, len(self.completions))
+        return Published(self.position, len(self.completions), self.pruned_to)
 
     def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
         """See ParticipantStore."""
@@ -159,3 +161,48 @@ class MemoryStore:
     async def _run(self, name: str, action: Callable[[], _T]) -> _T:
         async with self._session.statement(name) as connection:
             return await connection.run(action)
+
+
+class MemoryReader:
+    """See CompletionReader: reads the tables that `find` gives, after `travel`, which may raise what a network does."""
+
+    def __init__(
+        self,
+        find: Callable[[], MemoryDatabase],
+        travel: Callable[[], Awaitable[None]] | None = None,
+        page_rows: int = 7,
+    ) -> None:
+        self._find = find
+        self._travel = travel
+        self._page_rows = page_rows
+        self._database: MemoryDatabase | None = None
+
+    async def read(self, after: int, until: int) -> Sequence[Row]:
+        """See CompletionReader."""
+        until = min(until, after + self._page_rows)
+        return check_dense(await self._kept(after, until), after, until)
+
+    async def first_at(self, log_offset: int, ledger_end: int) -> int:
+        """See CompletionReader."""
+        kept = await self._kept(0, ledger_end)
+        return next((at for at, completion in kept if completion.log_offset >= log_offset), ledger_end + 1)
+
+    async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
+        """See CompletionReader."""
+        until = min(until, after + self._page_rows)
+        kept = await self._kept(after, until)
+        return Scan([row for row in kept if row[1].tx_id == tx_id or state in row[1].detail], until)
+
+    async def reset(self) -> None:
+        """See CompletionReader."""
+        self._database = None
+
+    async def close(self) -> None:
+        """See CompletionReader."""
+        self._database = None
+
+    async def _kept(self, after: int, until: int) -> list[Row]:
+        if self._travel is not None:
+            await self._travel()
+        self._database = database = self._database or self._find()
+        return [row for row in database.completions[after:until] if row[0] > database.pruned_to]

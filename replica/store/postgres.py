@@ -83,8 +83,8 @@ class PostgresStore:
     async def published(self) -> Published:
         """See ParticipantStore."""
         async with self._statement("published") as connection:
-            position, ledger_end = (await _rows(connection, "published", {}))[0]
-        return Published(None if position is None else decode_position(position), ledger_end)
+            position, ledger_end, pruned_to = (await _rows(connection, "published", {}))[0]
+        return Published(None if position is None else decode_position(position), ledger_end, pruned_to)
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
@@ -159,6 +159,12 @@ class PostgresStore:
                 yield connection
         except psycopg.Error as error:
             raise _translate(name, error) from error
+
+
+def completion_of(row: Sequence[Any]) -> Completion:
+    """The completion in a row of the statements that read completions; the ledger offset comes first in it."""
+    _, log_offset, change_id, user_id, command_id, act_as, *rest = row
+    return Completion(log_offset, change_id, user_id, command_id, tuple(act_as), *rest)
 
 
 async def _rows(

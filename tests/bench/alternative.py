@@ -150,6 +150,7 @@ async def serve(settings: Mapping[str, Any]) -> None:
             "name": f"alternative/api-{number}",
             "replica": "alternative",
             "core_pid": os.getpid(),
+            "database": "dbname=unused",
             "link_path": str(folder / "link.sock"),
             "generation": generation,
             "link": link_settings.model_dump(mode="json"),

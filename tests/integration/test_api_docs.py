@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from ledger_api.client import Party
 from ledger_api.server.settings import ApiSettings
 from replica.notary.answers import Answer, Notarised, Refused
 from replica.notary.errors import Code
-from replica.notary.requests import Submission, parse_tx_id
+from replica.notary.requests import Submission, parse_state_ref, parse_tx_id
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
+from replica.store.interface import NOTARISED, Completion
 from tests.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, notarise
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
@@ -44,6 +47,41 @@ EXCHANGES = [
 ]
 
 
+PARTIES = ("O=Bank A,L=London,C=GB",)
+DIGEST = bytes.fromhex("c28dc217b53872c406f1386e4d1d6dce566c15020818097a5a2a61624648671d")
+STATE = parse_state_ref("7547ffaca5f21a3a9bbe8eac380a98fda5bbd58cdbe5774c1fbb4ad4255112d6:1")
+LOSER = parse_tx_id("beb5e45eadcd4acff887a0e3628ad91bd9470b41179a10c0b6d98d0e4c2a38ad")
+REFUSAL = msgspec.msgpack.encode((Conflict(STATE, hash_of_tx_id(WINNER), Usage.INPUT),))
+SERVING = msgspec.structs.replace(ACTIVE, ledger_end=3)
+
+
+def completion(log_offset: int, tx_id: bytes, command: str, user: str = "treasury", detail: bytes = b"") -> Completion:
+    """A row of the page's ledger."""
+    outcome, notarised_offset = (Code.STATE_CONFLICT.name, None) if detail else (NOTARISED, 41)
+    time_us = 1767323045_000006 + (log_offset - 41) // 2
+    return Completion(
+        log_offset,
+        DIGEST,
+        user,
+        command,
+        PARTIES,
+        f"{command}/1",
+        tx_id,
+        DIGEST,
+        outcome,
+        notarised_offset,
+        time_us,
+        detail,
+    )
+
+
+COMPLETIONS = [
+    completion(41, WINNER, "payment-17"),
+    completion(42, WINNER, "payment-17", user="audit"),
+    completion(43, LOSER, "payment-18", detail=REFUSAL),
+]
+
+
 def judge(submission: Submission) -> Answer:
     """The state of the page's examples: one transaction took the input, any other conflicts with it."""
     tx_id = submission.request[16:48]
@@ -56,7 +94,8 @@ def judge(submission: Submission) -> Answer:
 async def exchange(folder: Path, request: Message, *, passive: bool) -> tuple[Message, Any]:
     """Make a request of the page, and read the answer and its JSON."""
     participant = StubParticipant(judge)
-    participant.standing = PASSIVE if passive else ACTIVE
+    participant.database.completions = list(enumerate(COMPLETIONS, 1))
+    participant.standing = PASSIVE if passive else SERVING
     body = request.body.encode()
     headers = {"Host": "notary", "Connection": "close", "Content-Length": str(len(body)), **request.headers}
     raw = "\r\n".join([request.start, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode() + body
@@ -75,9 +114,28 @@ async def test_the_exchanges_on_the_page_are_real(tmp_path: Path, request_: Mess
     assert document == json.loads(answer.body)
 
 
+async def test_the_stream_on_the_page_is_real(tmp_path: Path) -> None:
+    """Goal: the same for a stream. Method: read on behind offset 2, be idle for a moment, step down."""
+    (expected,) = re.findall(r"```ndjson\n(.*?)```", PAGE, re.DOTALL)
+    participant = StubParticipant(judge)
+    participant.database.completions = list(enumerate(COMPLETIONS, 1))
+    participant.standing = SERVING
+    async with ApiWorld(tmp_path, participant, checkpoint_s=0.05).serve() as world:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+        path = "/v1/completions?after=2&follow=true"
+        writer.write(f"GET {path} HTTP/1.0\r\nX-Request-Id: example-9\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        lines = [await reader.readline() for _ in range(2)]
+        participant.standing = PASSIVE
+        participant.news.ring()
+        rest = await reader.read()
+        writer.close()
+    assert "".join(line.decode() for line in (*lines, rest.splitlines(keepends=True)[-1])) == expected
+
+
 def test_the_page_has_the_exchanges() -> None:
     """Goal: the test above cannot pass by finding nothing. Method: count."""
-    assert len(EXCHANGES) == 6
+    assert len(EXCHANGES) == 9
 
 
 async def test_the_python_on_the_page_runs(tmp_path: Path) -> None:

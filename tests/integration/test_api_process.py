@@ -60,6 +60,7 @@ class Core:
             "name": name,
             "replica": "r1",
             "core_pid": os.getpid(),
+            "database": "dbname=unused",
             "link_path": str(self.folder / "link.sock"),
             "generation": GENERATION,
             "link": LINK.model_dump(mode="json"),

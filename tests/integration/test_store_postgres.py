@@ -27,9 +27,11 @@ from replica.store.interface import NOTARISED, Command, Completion, ParticipantS
 from replica.store.memory import MemoryDatabase
 from replica.store.migrate import migrate
 from replica.store.postgres import PostgresStore
+from replica.store.reader import CompletionReader, open_reader
 from replica.store.schema import Migration
 from replica.store.status import read_status
 from tests.integration.conftest import MakeDatabase
+from tests.unit.reader_contract import ReaderContract, publish_some
 from tests.unit.store_contract import (
     FRESH,
     IN_FLIGHT,
@@ -118,6 +120,51 @@ def ends(dsn: str) -> Ends:
 
 class TestPostgresStore(StoreContract):
     """See StoreContract."""
+
+
+@pytest.fixture
+async def reader(dsn: str) -> AsyncIterator[CompletionReader]:
+    reader = open_reader(dsn)
+    yield reader
+    await reader.close()
+
+
+class TestPostgresReader(ReaderContract):
+    """See ReaderContract."""
+
+
+async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:
+    """Goal: no page fills the memory. Method: details of 1 MB and of nothing, read page by page."""
+    store = await serving(new_store)
+    details = [b"x" * 1_000_000] * 6 + [b""] * 600
+    for n, detail in enumerate(details):
+        await store.publish([completion(command(n), n, REJECTED, detail=detail)], at(n))
+    sizes, after = [], 0
+    while after < len(details):
+        page = await reader.read(after, len(details))
+        sizes.append(len(page))
+        after = page[-1][0]
+    assert sizes == [4, 500, 102]
+
+
+async def test_a_reader_cannot_write(reader: CompletionReader, dsn: str) -> None:
+    """Goal: what reads for the API never changes anything. Method: its own connection, an ordinary statement."""
+    assert await reader.first_at(0, 0) == 1
+    connection = reader._connection  # type: ignore[attr-defined]
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        await connection.execute("UPDATE participant SET epoch = 99")
+
+
+async def test_a_reader_comes_back_after_its_server_ended_it(
+    new_store: NewStore, reader: CompletionReader, dsn: str
+) -> None:
+    """Goal: an error is said once and does not last. Method: end the server's side, read twice."""
+    await publish_some(new_store)
+    await reader.read(0, 3)
+    await rows(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'notary-feed'")
+    with pytest.raises(StoreUnavailable):
+        await reader.read(0, 3)
+    assert len(await reader.read(0, 3)) == 3
 
 
 async def test_every_field_is_stored_as_it_was(new_store: NewStore, dsn: str) -> None:

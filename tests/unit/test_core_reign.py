@@ -102,6 +102,35 @@ def test_completions_are_dense_in_log_order_and_follow_the_log() -> None:
     run_virtually(story())
 
 
+def test_front_ends_are_told_how_far_completions_are_published() -> None:
+    """Goal: who follows is told at once, and only of what is committed. Method: listen while requests are notarised."""
+
+    async def scenario() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            told: list[tuple[int, int]] = []
+
+            async def listen() -> None:
+                while True:
+                    await replica.link.news.wait(60.0)
+                    told.append((replica.link.standing.ledger_end, len(world.shared.database.completions)))
+
+            listening = asyncio.create_task(listen())
+            for tx in range(1, 4):
+                await replica.submit(submission(tx, [state(tx)]))
+                await asyncio.sleep(0.1)
+            assert told == [(1, 1), (2, 2), (3, 3)]
+            listening.cancel()
+            await replica.stop()
+            assert replica.link.standing.ledger_end == 0
+            successor = await world.replica(2)
+            await successor.until_active()
+            assert successor.link.standing.ledger_end == 3
+
+    run_virtually(scenario())
+
+
 def test_what_never_reached_the_log_is_settled_by_the_next_activation() -> None:
     """Goal: every accepted submission ends in exactly one completion. Method: a pending command without a record."""
 

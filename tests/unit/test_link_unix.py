@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from replica.link.counts import ApiCounts
@@ -134,6 +135,28 @@ async def test_the_core_is_passive_once_it_is_not_heard(socket_path: Path) -> No
         assert client.standing == Standing(False, ACTIVE.epoch, ACTIVE.retry_after_s)
         server.announce()
         await eventually(lambda: _holds(client.standing.active))
+
+
+async def test_news_are_what_has_changed_and_silence_and_the_end(socket_path: Path) -> None:
+    """Goal: who waits wakes for every change, and not for a keep-alive. Method: nothing, a change, silence, the end."""
+    handler = StubHandler()
+    settings = QUICK.model_copy(update={"keep_alive_s": 0.02, "standing_max_age_s": 0.3, "answer_max_s": 2.0})
+    async with linked(socket_path, handler, settings) as (server, client):
+        await eventually(lambda: _holds(client.standing == ACTIVE))
+        heard = asyncio.create_task(client.news.wait(30.0))
+        await asyncio.sleep(0.1)
+        assert not heard.done()
+        handler.word = msgspec.structs.replace(ACTIVE, ledger_end=5)
+        await heard
+        assert client.standing.ledger_end == 5
+        assert server._keep_alive is not None
+        server._keep_alive.cancel()
+        await client.news.wait(30.0)
+        assert not client.standing.active
+        ending = asyncio.create_task(client.news.wait(30.0))
+        await asyncio.sleep(0)
+        await server.stop()
+        await ending
 
 
 async def test_a_change_of_standing_is_told_at_once(socket_path: Path) -> None:

@@ -9,7 +9,8 @@ from ha.election.settings import ElectionSettings
 from ha.errors import LockLost
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from replica.store.interface import Published
-from replica.store.memory import MemoryDatabase, MemoryStore
+from replica.store.memory import MemoryDatabase, MemoryReader, MemoryStore
+from tests.unit.reader_contract import ReaderContract
 from tests.unit.store_contract import FRESH, TOPIC, Ends, NewStore, StoreContract, activated, command, serving
 
 
@@ -43,6 +44,15 @@ def ends(database: MemoryDatabase) -> Ends:
 
 class TestMemoryStore(StoreContract):
     """See StoreContract."""
+
+
+@pytest.fixture
+def reader(database: MemoryDatabase) -> MemoryReader:
+    return MemoryReader(lambda: database)
+
+
+class TestMemoryReader(ReaderContract):
+    """See ReaderContract."""
 
 
 async def test_what_a_lost_session_did_is_unknown_but_whole(

@@ -22,6 +22,7 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.rules import TX_KEY
+from replica.store.interface import Published
 from replica.store.memory import MemoryStore
 from tests.simulation.mutants.registry import mutant
 
@@ -89,8 +90,8 @@ def reclaim_without_a_new_epoch(patch: MonkeyPatch) -> None:
 
 @mutant("what lies between the published position and the barrier is not published")
 def backlog_not_published(patch: MonkeyPatch) -> None:
-    async def skip(_: Any, __: Any, store: MemoryStore, ___: Any, ____: Any) -> int:
-        return (await store.published()).ledger_end
+    async def skip(_: Any, __: Any, store: MemoryStore, ___: Any, ____: Any) -> Published:
+        return await store.published()
 
     patch.setattr(replica.core.reign, "publish_backlog", skip)
 

@@ -1,0 +1,136 @@
+"""The calls that read what is published: streams and pages of completions and updates, and the ledger's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+
+from ledger_api.server.entitlement import Caller
+from ledger_api.server.feed import Feed, FeedRefused, Wanted
+from ledger_api.server.http import PROBLEM, Reply, retry_after_header
+from ledger_api.server.query import Query
+from ledger_api.server.routes import Call, Route
+from ledger_api.server.settings import ApiSettings
+from ledger_api.server.streams import EVENTS, StreamReply
+from replica.link.counts import ApiCounts
+from replica.link.interface import Participant, refuse_as_passive
+from replica.notary.documents import ProblemDocument, problem_document
+from replica.notary.errors import BadRequest, Code, Retry
+from replica.notary.feed_documents import CompletionsDocument, LedgerEndDocument, UpdatesDocument
+
+COMPLETIONS, UPDATES, LEDGER_END = "/v1/completions", "/v1/updates", "/v1/ledger-end"
+PAGE_DEFAULT = 100
+_encoder = msgspec.json.Encoder()
+
+Identify = Callable[[web.BaseRequest], Caller]
+
+
+class Reads:
+    """Answers them. What a caller may see is decided by `identify`, who he is, and `entitlement`, what he may."""
+
+    def __init__(
+        self, participant: Participant, feed: Feed, counts: ApiCounts, settings: ApiSettings, identify: Identify
+    ) -> None:
+        self._participant = participant
+        self._feed = feed
+        self._counts = counts
+        self._settings = settings
+        self._identify = identify
+
+    def routes(self) -> dict[str, Route]:
+        """The calls by path."""
+        return {
+            COMPLETIONS: Route("GET", COMPLETIONS, self._completions),
+            UPDATES: Route("GET", UPDATES, self._updates),
+            LEDGER_END: Route("GET", LEDGER_END, self._ledger_end),
+        }
+
+    async def _completions(self, call: Call) -> Reply:
+        query = Query(call.query, ("after", "follow", "limit", "party", "user_id"))
+        return await self._answer(call, query, self._wanted(call, query, updates=False))
+
+    async def _updates(self, call: Call) -> Reply:
+        query = Query(call.query, ("after", "follow", "limit", "party"))
+        return await self._answer(call, query, self._wanted(call, query, updates=True))
+
+    async def _ledger_end(self, call: Call) -> Reply:
+        Query(call.query, ())
+        standing = self._participant.standing
+        if not standing.active:
+            refusal = refuse_as_passive(standing)
+            return self._problem(
+                problem_document(Code.NOT_ACTIVE, refusal.detail, call.request_id, retry_after_s=refusal.retry_after_s)
+            )
+        document = LedgerEndDocument(ledger_end=standing.ledger_end, pruned_to=standing.pruned_to)
+        return Reply(200, _encoder.encode(document), call.request_id)
+
+    def _wanted(self, call: Call, query: Query, *, updates: bool) -> Wanted:
+        parties = query.texts("party")
+        return Wanted(
+            updates=updates,
+            user_id=None if updates else query.text("user_id"),
+            parties=frozenset(parties) if parties else None,
+            caller=self._identify(call.request),
+        )
+
+    async def _answer(self, call: Call, query: Query, wanted: Wanted) -> Reply:
+        after = self._start(call, query)
+        try:
+            if query.flag("follow"):
+                return self._stream(call, query, wanted, after)
+            return await self._page(call, query, wanted, after)
+        except FeedRefused as refused:
+            return self._problem(self._explain(refused, call.request_id))
+
+    def _start(self, call: Call, query: Query) -> int:
+        """A browser that lost a stream of events names the last one that it had."""
+        last = call.request.headers.get("Last-Event-ID")
+        if last is None or not query.flag("follow"):
+            return query.number("after", 0)
+        return Query(f"after={last}", ("after",)).number("after", 0)
+
+    def _stream(self, call: Call, query: Query, wanted: Wanted, after: int) -> Reply:
+        if query.text("limit") is not None:
+            raise BadRequest("limit is for pages, not with follow=true", Code.QUERY_INVALID)
+        standing = self._feed.check(after)
+        if self._counts.streams >= self._settings.streams_max:
+            raise FeedRefused(Code.TOO_MANY_STREAMS, f"{self._counts.streams} streams are open", standing)
+        return StreamReply(
+            self._feed.follow(wanted, after),
+            after,
+            call.request_id,
+            events=EVENTS.decode() in call.request.headers.get("Accept", ""),
+            read_max_s=self._settings.stream_read_max_s,
+            explain=lambda refused: self._explain(refused, call.request_id),
+            counts=self._counts,
+        )
+
+    async def _page(self, call: Call, query: Query, wanted: Wanted, after: int) -> Reply:
+        limit = query.number("limit", min(PAGE_DEFAULT, self._settings.page_max), 1, self._settings.page_max)
+        page = await self._feed.page(wanted, after, limit, self._settings.scan_max)
+        lines = [msgspec.Raw(line.json) for line in page.lines]
+        ends = {
+            "next_after": page.next_after,
+            "ledger_end": page.standing.ledger_end,
+            "pruned_to": page.standing.pruned_to,
+        }
+        document = (
+            UpdatesDocument(updates=lines, **ends) if wanted.updates else CompletionsDocument(completions=lines, **ends)
+        )
+        return Reply(200, _encoder.encode(document), call.request_id)
+
+    def _explain(self, refused: FeedRefused, request_id: str) -> ProblemDocument:
+        """The problem, with the bounds that a reader needs in order to go on."""
+        standing = refused.standing
+        retry_after_s = standing.retry_after_s if refused.code.retry is Retry.SAME else None
+        document = problem_document(refused.code, refused.detail, request_id, retry_after_s=retry_after_s)
+        if refused.code in (Code.OFFSET_PRUNED, Code.OFFSET_AFTER_END):
+            return msgspec.structs.replace(document, ledger_end=standing.ledger_end, pruned_to=standing.pruned_to)
+        return document
+
+    def _problem(self, document: ProblemDocument) -> Reply:
+        self._counts.answers[document.code] = self._counts.answers.get(document.code, 0) + 1
+        more = retry_after_header(document.retry_after_s)
+        return Reply(document.status, _encoder.encode(document), document.request_id, kind=PROBLEM, more=more)

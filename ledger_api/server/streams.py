@@ -1,0 +1,111 @@
+"""Answers without an end: lines as they come, newline-delimited JSON or server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+from aiohttp import HttpVersion10, web
+from aiohttp.abc import AbstractStreamWriter
+
+from ledger_api.server.feed import FeedRefused, Line
+from ledger_api.server.http import Connection, Reply, http_head
+from replica.link.counts import ApiCounts
+from replica.notary.documents import ProblemDocument, problem_document
+from replica.notary.errors import Code
+from replica.notary.feed_documents import EndDocument
+
+NDJSON, EVENTS = b"application/x-ndjson", b"text/event-stream"
+BUFFER_MAX_BYTES = 256 * 1024  # written to one reader and not taken by it; more is not made before it is
+_encoder = msgspec.json.Encoder()
+
+Lines = AsyncIterator[list[Line]]
+Explain = Callable[[FeedRefused], ProblemDocument]
+
+
+class StreamReply(Reply):
+    """Writes the batches of lines as they come. Every end that is the server's own doing is told in a last line."""
+
+    def __init__(
+        self,
+        lines: Lines,
+        after: int,
+        request_id: str,
+        *,
+        events: bool,
+        read_max_s: float,
+        explain: Explain,
+        counts: ApiCounts,
+    ) -> None:
+        super().__init__(200, b"", request_id, kind=EVENTS if events else NDJSON)
+        self._lines = lines
+        self._after = after
+        self._events = events
+        self._read_max_s = read_max_s
+        self._explain = explain
+        self._counts = counts
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write until the stream ends. Raises ConnectionError if the reader is gone."""
+        task, connection = asyncio.current_task(), request.protocol
+        assert task is not None
+        assert isinstance(connection, Connection)
+        connection.when_lost = task.cancel
+        self._counts.streams += 1
+        try:
+            await self._stream(request)
+        finally:
+            self._counts.streams -= 1
+            connection.when_lost = None
+        return None
+
+    async def _stream(self, request: web.BaseRequest) -> None:
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client closed the connection")
+        self._stays_open = False  # where it ends, the connection does: HTTP/1.0 knows no other end
+        chunked = request.version != HttpVersion10
+        transport.set_write_buffer_limits(high=BUFFER_MAX_BYTES)
+        more = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+        transport.write(http_head(200, self._kind, self._request_id, more + b"Connection: close\r\n"))
+        offset = self._after
+        try:
+            async for lines in self._lines:
+                offset = lines[-1].offset
+                await self._send(request, transport, _chunk(self._render(lines), chunked))
+        except FeedRefused as refused:
+            problem = self._explain(refused)
+        except TimeoutError:
+            detail = f"nothing was taken for {self._read_max_s:g} s"
+            problem = problem_document(Code.READER_TOO_SLOW, detail, self._request_id, retry_after_s=0.0)
+        last = Line(offset, "end", _encoder.encode(EndDocument(offset=offset, problem=problem)))
+        transport.write(_chunk(self._render([last]), chunked) + (b"0\r\n\r\n" if chunked else b""))
+        await self._part(request, transport)
+
+    async def _send(self, request: web.BaseRequest, transport: asyncio.Transport, chunk: bytes) -> None:
+        """Write, and wait while the reader is behind. Raises TimeoutError, or ConnectionError when it is gone."""
+        if transport.is_closing():
+            raise ConnectionResetError("the client closed the connection")
+        transport.write(chunk)
+        if request.protocol.writing_paused:
+            async with asyncio.timeout(self._read_max_s):
+                await request.writer.drain()
+
+    async def _part(self, request: web.BaseRequest, transport: asyncio.Transport) -> None:
+        """Give a slow reader a moment for its last lines; then the connection ends."""
+        transport.set_write_buffer_limits(high=0)
+        try:
+            async with asyncio.timeout(self._read_max_s):
+                await request.writer.drain()
+        except TimeoutError:
+            transport.abort()
+
+    def _render(self, lines: Sequence[Line]) -> bytes:
+        if self._events:
+            return b"".join([b"id: %d\nevent: %b\ndata: %b\n\n" % (x.offset, x.kind.encode(), x.json) for x in lines])
+        return b"".join([line.json + b"\n" for line in lines])
+
+
+def _chunk(data: bytes, chunked: bool) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data

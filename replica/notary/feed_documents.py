@@ -1,0 +1,84 @@
+"""The JSON documents of the ledger API's streams and pages. docs/api.md describes them.
+
+A completion's and an update's document are functions of what the log decided and of nothing else: every replica serves
+the same bytes for the same offset.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.notary.documents import ConflictDocument, ProblemDocument
+
+
+class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
+    """The one final word on a submission. `code` is NOTARISED or a code of the error catalogue.
+
+    `log_offset` is the record that it comes from; `notarised_offset` is where the transaction was first notarised.
+    """
+
+    offset: int
+    user_id: str
+    command_id: str
+    act_as: list[str]
+    submission_id: str
+    tx_id: str
+    content_digest: str
+    code: str
+    log_offset: int
+    notarised_offset: int | None
+    recorded_at: str
+    conflicts: list[ConflictDocument]
+
+
+class UpdateDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="update"):
+    """A transaction at the moment it was notarised: each is told once, however often it was submitted."""
+
+    offset: int
+    tx_id: str
+    content_digest: str
+    act_as: list[str]
+    log_offset: int
+    recorded_at: str
+
+
+class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
+    """All that matches up to `offset` was sent: a reader that comes back may go on behind it."""
+
+    offset: int
+
+
+class EndDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
+    """The last line of a stream that the server ends, with the reason; go on behind `offset`."""
+
+    offset: int
+    problem: ProblemDocument
+
+
+class CompletionsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A page. Go on with `next_after`; `ledger_end` and `pruned_to` are of the moment it was made."""
+
+    completions: list[msgspec.Raw]
+    next_after: int
+    ledger_end: int
+    pruned_to: int
+
+
+class UpdatesDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """See CompletionsDocument."""
+
+    updates: list[msgspec.Raw]
+    next_after: int
+    ledger_end: int
+    pruned_to: int
+
+
+class LedgerEndDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest offset that is published, and the offset up to which completions may be gone."""
+
+    ledger_end: int
+    pruned_to: int
+
+
+StreamDocument = CompletionDocument | UpdateDocument | CheckpointDocument | EndDocument
+"""What the lines of a stream are."""

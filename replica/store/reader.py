@@ -1,0 +1,93 @@
+"""Reads published completions over connections that cannot write: for the ledger API's streams and queries.
+
+Whoever reads has been told the ledger end by the active: all up to it is committed, and dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from replica.notary.errors import StoreUnavailable
+from replica.store.interface import Completion
+
+Row = tuple[int, Completion]
+"""A completion with its ledger offset."""
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """What a bounded search found, and the last ledger offset that it has looked at."""
+
+    rows: list[Row]
+    scanned_to: int
+
+
+class CompletionReader(Protocol):
+    """One reader: its calls take turns. Raises StoreUnavailable when the database does not answer, or has not the rows.
+
+    Every call is bounded by the reader's own limits, however much it is asked for.
+    """
+
+    async def read(self, after: int, until: int) -> Sequence[Row]:
+        """The completions behind ledger offset `after`, at most up to `until`: dense, and at least one if there is."""
+
+    async def first_at(self, log_offset: int, ledger_end: int) -> int:
+        """The first ledger offset, of those that are kept, whose record is at `log_offset` or behind it.
+
+        `ledger_end` + 1 when there is none.
+        """
+
+    async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
+        """Completions of `tx_id`, and those refused because `state` was consumed, in a bounded range behind `after`."""
+
+    async def reset(self) -> None:
+        """Close the connection, so that the next call finds the server that the participant's database is on now."""
+
+    async def close(self) -> None:
+        """End; may be repeated."""
+
+
+def open_reader(address: str) -> CompletionReader:
+    """The reader of the database that a connection string, password included, leads to. Connects when first used."""
+    if address.startswith("oracle://"):
+        return _NotServed()
+    from replica.store.postgres_reader import PostgresReader
+
+    return PostgresReader(address)
+
+
+def check_dense(rows: Sequence[Row], after: int, until: int) -> Sequence[Row]:
+    """The rows, if they follow `after` without a gap. Raises StoreUnavailable: the server is not the one to ask."""
+    if until > after and not rows:
+        raise StoreUnavailable(f"no completion behind ledger offset {after}, although {until} is published")
+    for expected, (offset, _) in enumerate(rows, after + 1):
+        if offset != expected:
+            raise StoreUnavailable(f"the completion at ledger offset {expected} is not there")
+    return rows
+
+
+class _NotServed:
+    """Of a database that completions are not read from by this release."""
+
+    async def read(self, after: int, until: int) -> Sequence[Row]:
+        """See CompletionReader."""
+        raise self._error()
+
+    async def first_at(self, log_offset: int, ledger_end: int) -> int:
+        """See CompletionReader."""
+        raise self._error()
+
+    async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
+        """See CompletionReader."""
+        raise self._error()
+
+    async def reset(self) -> None:
+        """See CompletionReader."""
+
+    async def close(self) -> None:
+        """See CompletionReader."""
+
+    def _error(self) -> StoreUnavailable:
+        return StoreUnavailable("this release serves completions from Postgres only")

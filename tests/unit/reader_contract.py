@@ -1,0 +1,82 @@
+"""The contract of a completion reader. A class that inherits it provides the fixtures `new_store` and `reader`."""
+
+from __future__ import annotations
+
+import pytest
+
+from replica.notary.errors import StoreUnavailable
+from replica.store.reader import CompletionReader
+from tests.unit.store_contract import REJECTED, NewStore, at, command, completion, serving
+
+COUNT = 30
+
+
+async def publish_some(new_store: NewStore) -> None:
+    """Thirty completions: three for each of the log offsets 100, 110, 120, …; those of even commands are conflicts."""
+    store = await serving(new_store)
+    for n in range(0, COUNT, 3):
+        done = [
+            completion(command(m), 100 + 10 * (n // 3), REJECTED, detail=b"<%d>" % m)
+            if m % 2 == 0
+            else completion(command(m), 100 + 10 * (n // 3))
+            for m in range(n, n + 3)
+        ]
+        await store.publish(done, at(100 + 10 * (n // 3)))
+
+
+class ReaderContract:
+    """Every test gets a database of its own."""
+
+    async def test_completions_are_read_as_they_were_published(
+        self, new_store: NewStore, reader: CompletionReader
+    ) -> None:
+        """Goal: every field, in order, dense, bounded by `until`. Method: read on to the end, then from the middle."""
+        await publish_some(new_store)
+        read = list(await reader.read(0, 25))
+        while read[-1][0] < COUNT:
+            read += await reader.read(read[-1][0], COUNT)
+        assert [offset for offset, _ in read] == list(range(1, COUNT + 1))
+        assert read[4][1] == completion(command(4), 110, REJECTED, detail=b"<4>")
+        assert read[5][1] == completion(command(5), 110)
+        assert [offset for offset, _ in await reader.read(27, 29)] == [28, 29]
+        assert list(await reader.read(COUNT, COUNT)) == []
+
+    async def test_rows_that_are_not_there_are_an_error(self, new_store: NewStore, reader: CompletionReader) -> None:
+        """Goal: a database that is behind is never taken for the end. Method: ask for more than is published."""
+        await publish_some(new_store)
+        with pytest.raises(StoreUnavailable):
+            await reader.read(COUNT, COUNT + 1)
+
+    async def test_a_log_offset_leads_to_its_first_completion(
+        self, new_store: NewStore, reader: CompletionReader
+    ) -> None:
+        """Goal: found without an index. Method: every record's offset, those between, before and behind."""
+        await publish_some(new_store)
+        for record in range(10):
+            assert await reader.first_at(100 + 10 * record, COUNT) == 1 + 3 * record
+            assert await reader.first_at(101 + 10 * record, COUNT) == 4 + 3 * record
+        assert await reader.first_at(0, COUNT) == 1
+        assert await reader.first_at(10_000, COUNT) == COUNT + 1
+        assert await reader.first_at(0, 0) == 1
+
+    async def test_attempts_are_those_of_the_winner_and_those_it_beat(
+        self, new_store: NewStore, reader: CompletionReader
+    ) -> None:
+        """Goal: a state's history in bounded steps. Method: read on until all is scanned."""
+        await publish_some(new_store)
+        found, scanned_to = [], 2
+        while scanned_to < COUNT:
+            scan = await reader.find_attempts(b"<14>", command(7).tx_id, scanned_to, COUNT)
+            assert scan.scanned_to > scanned_to
+            found, scanned_to = found + scan.rows, scan.scanned_to
+        assert [(offset, done.tx_id) for offset, done in found] == [(8, command(7).tx_id), (15, command(14).tx_id)]
+
+    async def test_a_reader_goes_on_after_a_reset(self, new_store: NewStore, reader: CompletionReader) -> None:
+        """Goal: a connection is made when it is needed. Method: reset before, between and after two reads."""
+        await reader.reset()
+        await publish_some(new_store)
+        first = await reader.read(0, 3)
+        await reader.reset()
+        assert await reader.read(0, 3) == first
+        await reader.close()
+        await reader.close()
