@@ -17,6 +17,7 @@ from replica.cli import (
     init,
     keys,
     replica,
+    restore,
     status,
     steer,
     store,
@@ -63,6 +64,7 @@ app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)
 app.command("check", rich_help_panel=_CHECK)(check.check_history)
 app.add_typer(archive.app, name="archive", rich_help_panel=_PIPELINE)
+app.add_typer(restore.app, name="restore", rich_help_panel=_PIPELINE)
 
 
 def main() -> None:

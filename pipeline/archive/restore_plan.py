@@ -1,0 +1,139 @@
+"""What a restore would do, and whether it may: decided from what the archive, the target and the database say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pipeline.archive.manifest import Manifest
+from pipeline.archive.segment import read_segment
+from pipeline.sources.topic import TopicView
+from replica.notary.errors import RestoreRefused
+from replica.store.archive_head import ArchiveHead
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Where a restore ends: with this offset, or before the first record that the broker stamped later than a time.
+
+    Both None: with the last archived record. `time_ms`: milliseconds UTC.
+    """
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a restore depends on."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(slots=True)
+class RestorePlan:
+    """What will be restored: records first..last of the archive; those below `first` are in the topic already."""
+
+    archive_id: str
+    topic: str
+    last: int
+    first: int = 0
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def refused(self) -> list[Check]:
+        """What stands against it."""
+        return [check for check in self.checks if not check.passed]
+
+    def refuse(self) -> None:
+        """Raise RestoreRefused if anything stands against it."""
+        if self.refused:
+            raise RestoreRefused("; ".join(f"{check.name}: {check.detail}" for check in self.refused))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a plan is decided from.
+
+    `findings`: what `verify_archive` found up to the last record to restore. `head`: what the database knows, None if
+    nothing or nobody was asked. `target`: the topic, None if there is none. `broken_contract`: how an existing target
+    breaks it, empty if not. `same_prefix`: whether the target's records are the archive's, None if that was not looked
+    at. `published`: the highest offset that completions were published for, None if nobody was asked.
+    """
+
+    findings: list[str]
+    head: ArchiveHead | None
+    target: TopicView | None
+    broken_contract: str = ""
+    same_prefix: bool | None = None
+    published: int | None = None
+
+
+def last_offset(manifest: Manifest, until: Until) -> int:
+    """The last offset to restore; -1 when there is none before that time. Raises SegmentDamaged."""
+    if until.offset is not None:
+        return until.offset
+    if until.time_ms is None:
+        return manifest.last
+    for segment in manifest.segments:
+        if segment.facts.last_ms > until.time_ms:
+            for record in read_segment(manifest.segments_folder, segment.facts):
+                if record.timestamp_ms > until.time_ms:
+                    return record.offset - 1
+    return manifest.last
+
+
+def decide(
+    manifest: Manifest, topic: str, last: int, facts: Facts, *, resume: bool = False, accept_loss: bool = False
+) -> RestorePlan:
+    """The plan, with every check, whether it passed or not."""
+    plan = RestorePlan(manifest.opened.archive_id, topic, last)
+    add = _adder(plan)
+    add("archive", not facts.findings, "; ".join(facts.findings) or "whole: every line, file and digest holds")
+    add("range", 0 <= last <= manifest.last, f"restores offsets 0 to {last} of 0 to {manifest.last}")
+    if facts.head is None:
+        add("head", True, "not compared: the database knows no head of this archive, or was not asked")
+    else:
+        complete = facts.head.lines <= manifest.head.lines and manifest.head_of(facts.head.lines) == facts.head
+        add("head", complete, f"the database knows {facts.head.lines} lines up to offset {facts.head.last}")
+    _check_target(plan, manifest, facts, resume, add)
+    if facts.published is not None:
+        enough = facts.published <= last
+        detail = f"completions are published up to offset {facts.published}"
+        if not enough:
+            detail += f"; records {last + 1} to {facts.published} that they rest on would be missing"
+        add("database", enough or accept_loss, detail)
+    return plan
+
+
+def _adder(plan: RestorePlan) -> Callable[[str, bool, str], None]:
+    def add(name: str, passed: bool, detail: str) -> None:
+        plan.checks.append(Check(name, passed, detail))
+
+    return add
+
+
+def _check_target(
+    plan: RestorePlan, manifest: Manifest, facts: Facts, resume: bool, add: Callable[[str, bool, str], None]
+) -> None:
+    view = facts.target
+    if view is None:
+        add("target", True, f"topic {plan.topic} does not exist; it will be created")
+        return
+    if view.topic_id == manifest.topic_id:
+        add("target", False, f"topic {plan.topic} is the archived log itself")
+    elif facts.broken_contract:
+        add("target", False, facts.broken_contract)
+    elif view.end == 0:
+        add("target", True, f"topic {plan.topic} exists and never had a record")
+    elif not resume:
+        add("target", False, f"topic {plan.topic} had {view.end} records; only --resume goes on behind its own")
+    elif view.first or view.end - 1 > plan.last:
+        add(
+            "target", False, f"topic {plan.topic} has offsets {view.first} to {view.end - 1}, not a part of the restore"
+        )
+    else:
+        plan.first = view.end
+        add("target", facts.same_prefix is True, f"its {view.end} records are compared with the archive's, one by one")

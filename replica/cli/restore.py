@@ -1,0 +1,247 @@
+"""`notary restore`: the request log's topic from its archive, at the same offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from replica.cli.common import EXIT_FAILED, ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
+from replica.cli.common import run as run_coroutine
+from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, progress, require_pipeline
+from replica.notary.errors import ConfigError, LogRefused, StoreMismatch
+
+if TYPE_CHECKING:
+    from pipeline.archive.manifest import Manifest
+    from pipeline.archive.restore_plan import RestorePlan, Until
+    from replica.config import Config
+    from replica.log.settings import KafkaSettings
+    from replica.notary.position import Position
+
+app = typer.Typer(help="Restore the request log's topic from its archive.", no_args_is_help=True)
+
+TopicOption = Annotated[
+    str | None, typer.Option("--to-topic", help="Topic to restore to; else the configured one, which must be gone.")
+]
+ServersOption = Annotated[
+    str | None,
+    typer.Option("--to-servers", help="Brokers of another cluster, HOST:PORT,...; else the configured ones."),
+]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the archive; else the configured one.")]
+OffsetOption = Annotated[int | None, typer.Option("--until-offset", min=0, help="Last offset to restore.")]
+TimeOption = Annotated[
+    str | None,
+    typer.Option("--until-time", help="Restore what the broker had by then: 2026-11-21T10:00:00Z. A zone is needed."),
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not ask the database what it knows.")]
+LossOption = Annotated[
+    bool, typer.Option("--accept-loss", help="Restore less than completions were published for in the database.")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on behind records that are in the topic and are the archive's.")
+]
+EvidenceOption = Annotated[
+    Path | None, typer.Option("--evidence", help="File for the signed report; else restore-<topic>.json here.")
+]
+NamesOption = Annotated[
+    list[str] | None, typer.Option("--name", help="Replica whose index is adopted too; may be given several times.")
+]
+
+
+@app.command()
+def plan(
+    *,
+    to_topic: TopicOption = None,
+    to_servers: ServersOption = None,
+    folder: FolderOption = None,
+    until_offset: OffsetOption = None,
+    until_time: TimeOption = None,
+    archive_key: ArchiveKeyOption = None,
+    offline: OfflineOption = False,
+    accept_loss: LossOption = False,
+    resume: ResumeOption = False,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a restore would do and what stands against it. Reads the whole archive; writes nothing.
+
+    Exit code 0: it can be done. 1: it would be refused.
+    """
+    settings = load(find_config(config))
+    target = _target(settings, to_topic, to_servers)
+    manifest = _manifest(settings, folder, archive_key)
+    until = _until(until_offset, until_time)
+    key = archive_public_key(settings, archive_key)
+    found = _plan(settings, manifest, key, target, until, offline=offline, resume=resume, accept_loss=accept_loss)
+    _tell_plan(found, as_json)
+    raise typer.Exit(EXIT_FAILED if found.refused else 0)
+
+
+@app.command()
+def run(
+    *,
+    to_topic: TopicOption = None,
+    to_servers: ServersOption = None,
+    folder: FolderOption = None,
+    until_offset: OffsetOption = None,
+    until_time: TimeOption = None,
+    evidence: EvidenceOption = None,
+    offline: OfflineOption = False,
+    accept_loss: LossOption = False,
+    resume: ResumeOption = False,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Restore, read every record back, compare it, and write a signed report. Nothing else may write to the topic.
+
+    A restore that was killed goes on with --resume. Then: notary restore adopt.
+    """
+    from pipeline.archive.restore import run_restore
+    from replica.core.signer import load_signer
+
+    settings = load(find_config(config))
+    signer = load_signer(settings.archive.key_file)
+    target = _target(settings, to_topic, to_servers)
+    manifest = _manifest(settings, folder, signer.public_key.hex())
+    until = _until(until_offset, until_time)
+    found = _plan(
+        settings, manifest, signer.public_key, target, until, offline=offline, resume=resume, accept_loss=accept_loss
+    )
+    with progress("restored", found.last + 1, found.first) as show:
+        report = run_restore(manifest, found, target, lambda: time.time_ns() // 1_000, show).signed_by(signer.sign)
+    path = evidence or Path(f"restore-{target.topic}.json")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    if as_json:
+        print_json({"topic_id": report.topic_id, "last": report.last, "evidence": str(path)})
+        return
+    took_s = (report.finished_us - report.started_us) / 1e6
+    out.print(
+        f"[bold green]restored[/] offsets {report.written_from:,} to {report.last:,} in {took_s:.1f} s; every record"
+        f" was read back and is the archive's. Topic {report.topic} has id {report.topic_id}"
+    )
+    out.print(f"evidence, signed by the archive's key: {path}", markup=False)
+
+
+def _plan(
+    config: Config, manifest: Manifest, public_key: bytes, target: KafkaSettings, until: Until, **options: Any
+) -> RestorePlan:
+    from pipeline.archive.restore import plan_restore
+    from replica.store.archive_head import ArchiveHeads
+    from replica.store.status import read_status
+
+    head = published = None
+    if not options.pop("offline"):
+        head = ArchiveHeads(config.conninfo()).newest(manifest.opened.archive_id)
+        with suppress(StoreMismatch):  # a new database has nothing to lose
+            published = run_coroutine(read_status(config.conninfo())).published_offset
+    return plan_restore(manifest, public_key, target, until, head=head, published=published, **options)
+
+
+def _tell_plan(found: RestorePlan, as_json: bool) -> None:
+    if as_json:
+        checks = [{"name": check.name, "passed": check.passed, "detail": check.detail} for check in found.checks]
+        print_json({"topic": found.topic, "first": found.first, "last": found.last, "checks": checks})
+        return
+    table = make_table("check", "", "detail", title=f"Restore offsets {found.first} to {found.last} to {found.topic}")
+    for check in found.checks:
+        table.add_row(check.name, "[green]passed[/]" if check.passed else "[bold red]refused[/]", check.detail)
+    out.print(table)
+
+
+def _target(config: Config, topic: str | None, servers: str | None) -> KafkaSettings:
+    from replica.log.settings import KafkaSettings
+
+    named = {"topic": topic, "bootstrap_servers": servers}
+    values = config.kafka.model_dump() | {name: value for name, value in named.items() if value is not None}
+    return KafkaSettings.model_validate(values)
+
+
+def _manifest(config: Config, folder: Path | None, archive_key: str | None) -> Manifest:
+    require_pipeline()
+    from pipeline.archive.manifest import load_manifest
+
+    return load_manifest(archive_folder(config, folder), archive_public_key(config, archive_key))
+
+
+def _until(offset: int | None, time_text: str | None) -> Until:
+    from pipeline.archive.restore_plan import Until
+
+    if offset is not None and time_text is not None:
+        raise ConfigError("--until-offset and --until-time exclude one another")
+    if time_text is None:
+        return Until(offset=offset)
+    try:
+        at = datetime.fromisoformat(time_text)
+    except ValueError:
+        raise ConfigError(f"--until-time is no moment: {time_text!r}; write 2026-11-21T10:00:00Z") from None
+    if at.tzinfo is None:
+        raise ConfigError("--until-time needs a zone: write 2026-11-21T10:00:00Z")
+    return Until(time_ms=int(at.timestamp() * 1_000))
+
+
+@app.command()
+def adopt(*, name: NamesOption = None, config: ConfigChoice = None) -> None:
+    """Make the configured topic the log of this database, of the archive, and of the indexes that are named.
+
+    All replicas must be stopped. Each of them is adopted only if the topic has, at its position, the very record that
+    it was read from. An index that is not adopted is rebuilt: notary index rebuild.
+    """
+    require_pipeline()
+    from ha.lock.ids import Counter, lock_id
+    from pipeline.archive.manifest import MANIFEST_NAME
+    from pipeline.sources.topic import look_at, refuse_other_log
+    from replica.store.adopt import adopt_topic
+
+    settings = load(find_config(config))
+    view = look_at(settings.kafka)
+
+    def check(position: Position) -> None:
+        if position.offset >= view.end:
+            raise LogRefused(f"the topic ends at {view.end}, but offset {position.offset} was read before")
+        refuse_other_log(settings.kafka, position)
+
+    lock = lock_id(settings.database.scope, Counter.PARTICIPANT_WRITE)
+    position = adopt_topic(settings.conninfo(), lock, view.topic_id, check)
+    where = "nothing was published" if position is None else f"published up to offset {position.offset}"
+    out.print(f"the database belongs to topic id {view.topic_id}; {where}")
+    for one in name or ():
+        settings.replica(one)
+        _adopt_index(settings.replica_dir(one) / "index", view.topic_id, check)
+        out.print(f"the index of {one} belongs to it as well")
+    if (settings.archive.folder / MANIFEST_NAME).exists():
+        _adopt_archive(settings, view.topic_id, check)
+        out.print("the archive goes on with it")
+
+
+def _adopt_index(folder: Path, topic_id: str, check: Callable[[Position], None]) -> None:
+    from msgspec.structs import replace
+
+    from replica.index.rocks import RocksIndex
+
+    index = RocksIndex(folder)
+    try:
+        position = index.position()
+        if position is not None:
+            check(position)
+            index.write({}, replace(position, topic_id=topic_id))
+    finally:
+        index.close()
+
+
+def _adopt_archive(config: Config, topic_id: str, check: Callable[[Position], None]) -> None:
+    from pipeline.archive.manifest import Adopted
+    from replica.core.signer import load_signer
+    from replica.store.archive_head import ArchiveHeads
+
+    signer = load_signer(config.archive.key_file)
+    manifest = _manifest(config, None, signer.public_key.hex())
+    check(manifest.position)
+    if manifest.topic_id != topic_id:
+        manifest.append(signer, [Adopted(topic_id=topic_id, at_us=time.time_ns() // 1_000)])
+    ArchiveHeads(config.conninfo()).record(manifest.opened.archive_id, manifest.head)

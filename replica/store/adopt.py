@@ -1,0 +1,51 @@
+"""Binds the participant database to a topic that its log was restored to: an operator's step, all replicas down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import psycopg
+
+from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.position import Position, decode_position, encode_position
+from replica.store.migrate import CONNECT_MAX_S
+from replica.store.postgres import named_statement
+
+
+def adopt_topic(conninfo: str, lock_id: int, topic_id: str, check: Callable[[Position], None]) -> Position | None:
+    """Let the database belong to this topic; returns its published position there, None if nothing was published.
+
+    `lock_id`: of the lock that makes a replica active; held meanwhile. `check` raises unless the topic has the records
+    that the position was read from. May be repeated. Raises StoreMismatch when a replica is active or the database
+    changes meanwhile, and StoreUnavailable.
+    """
+    try:
+        with psycopg.connect(conninfo, connect_timeout=CONNECT_MAX_S) as connection:
+            if not _one(connection, b"SELECT pg_try_advisory_xact_lock(%s)", (lock_id,)):
+                raise StoreMismatch("a replica is active: stop all replicas before their topic is changed")
+            row = connection.execute(
+                b"SELECT topic_id, published_offset, published_position FROM participant FOR UPDATE"
+            ).fetchone()
+            if row is None:
+                raise StoreMismatch("the database has lost its participant row; restore it from a backup")
+            known, offset, encoded = row
+            position = None
+            if encoded is not None:
+                position = msgspec.structs.replace(decode_position(bytes(encoded)), topic_id=topic_id)
+                check(position)
+            values = {
+                "topic_id": topic_id,
+                "position": None if position is None else encode_position(position),
+                "known": known,
+                "offset": offset,
+            }
+            connection.execute(named_statement("adopt_topic"), values)
+            return position
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"the database was not changed: {str(error).strip()}") from None
+
+
+def _one(connection: psycopg.Connection[tuple[object, ...]], query: bytes, values: tuple[object, ...]) -> object:
+    row = connection.execute(query, values).fetchone()
+    return None if row is None else row[0]

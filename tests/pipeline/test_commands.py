@@ -1,0 +1,178 @@
+"""`notary archive` and `notary restore` as an operator types them, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from psycopg.conninfo import conninfo_to_dict
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from replica.cli import pipeline as shared
+from replica.cli.main import app
+from replica.config import load_config
+from replica.config_file import render_config
+from replica.core.signer import create_key
+from replica.index.rocks import RocksIndex
+from replica.local.kafka import KafkaCluster
+from replica.log.topic import create_topic
+from replica.notary.errors import LogRefused, StoreMismatch
+from replica.notary.position import begin, decode_position, encode_position
+from replica.notary.reading import read_records
+from replica.store.adopt import adopt_topic
+from replica.store.migrate import migrate
+from tests.integration.conftest import MakeDatabase, PostgresServer
+from tests.unit.archive_world import some_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
+
+VALUES = some_log(40)
+
+
+@dataclass
+class Operator:
+    """A configuration, and somebody who types."""
+
+    config: Path
+    kafka: KafkaCluster
+    database: str
+
+    def types(self, *words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--config", str(self.config)])
+
+    def told(self, *words: str, code: int = 0) -> dict[str, object]:
+        result = self.types(*words, "--json")
+        assert result.exit_code == code, result.output + repr(result.exception)
+        found: dict[str, object] = json.loads(result.output[result.output.index("{") :])
+        return found
+
+    def produce(self, values: list[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        for value in values:
+            producer.produce(load_config(self.config).kafka.topic, value, partition=0)
+        assert producer.flush(20) == 0
+
+
+@pytest.fixture
+def operator(
+    spark: SparkSession,
+    kafka_broker: KafkaCluster,
+    postgres_server: PostgresServer,
+    make_database: MakeDatabase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Operator]:
+    """A participant with a log of forty records. The commands use the tests' Spark session and do not end it."""
+    dsn = asyncio.run(_migrated(make_database))
+    database = conninfo_to_dict(dsn)["dbname"]
+    create_key(tmp_path / "notary.key")
+    (tmp_path / "parties.toml").write_text("[parties]\n")
+    values = {
+        "data_dir": "replicas",
+        "notary_key_file": "notary.key",
+        "endpoint": {"host": "127.0.0.1", "port": 1},
+        "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
+        "database": {"conninfo": dsn, "scope": database},
+        "kafka": {
+            "bootstrap_servers": kafka_broker.bootstrap_servers,
+            "topic": f"commands-{database}",
+            "single_broker": True,
+        },
+        "api": {"registry_path": "parties.toml"},
+    }
+    (tmp_path / "notary.toml").write_text(render_config(values, "test"))
+    monkeypatch.setattr(type(spark), "stop", lambda session: None)
+    monkeypatch.setattr(shared, "quiet_libraries", lambda: None)
+    operator = Operator(tmp_path / "notary.toml", kafka_broker, str(database))
+    asyncio.run(create_topic(load_config(operator.config).kafka))
+    operator.produce(VALUES)
+    yield operator
+    monkeypatch.undo()
+
+
+async def _migrated(make_database: MakeDatabase) -> str:
+    dsn = await make_database()
+    await migrate(dsn, 1)
+    return dsn
+
+
+def test_archive_run_status_and_verify(operator: Operator) -> None:
+    """Goal: what an operator types does what it says. Method: archive, go on, verify, cut the tail, verify again."""
+    assert operator.told("archive", "run")["archived_now"] == 40
+    operator.produce(VALUES[:3])
+    assert operator.told("archive", "status")["behind_records"] == 3
+    assert operator.told("archive", "run", "--connector", "python")["archived_now"] == 3
+    assert operator.told("archive", "verify")["findings"] == []
+    manifest = operator.config.parent / "archive" / "manifest.jsonl"
+    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:-1]))
+    assert operator.told("archive", "verify", code=1)["first_bad_offset"] == 40
+    assert operator.told("archive", "verify", "--offline")["findings"] == []
+    refused = operator.types("archive", "run")
+    assert "its end was cut off" in str(refused.exception)
+
+
+def test_a_deleted_topic_is_restored_and_adopted(operator: Operator, tmp_path: Path) -> None:
+    """Goal: a lost topic comes back under database, index and archive. Method: publish, archive, delete, restore."""
+    settings = load_config(operator.config)
+    operator.told("archive", "run")
+    position = read_records(begin(asyncio.run(create_topic(settings.kafka))), list(enumerate(VALUES))).position
+    _publish(settings.conninfo(), encode_position(position), position.offset, position.topic_id)
+    index = RocksIndex(_made(settings.replica_dir("r1")) / "index")
+    index.write({}, position)
+    index.close()
+    asyncio.run(operator.kafka.delete_topic(settings.kafka.topic))
+    evidence = tmp_path / "evidence.json"
+    restored = operator.told("restore", "run", "--evidence", str(evidence))
+    assert json.loads(evidence.read_text())["restored_root"] == json.loads(evidence.read_text())["archived_root"]
+    adopted = operator.types("restore", "adopt", "--name", "r1")
+    assert adopted.exit_code == 0, adopted.output + repr(adopted.exception)
+    index = RocksIndex(settings.replica_dir("r1") / "index")
+    found = index.position()
+    index.close()
+    assert found is not None and (found.topic_id, found.offset) == (restored["topic_id"], 39)
+    assert operator.told("archive", "status")["topic_id"] == restored["topic_id"]
+    operator.produce(VALUES[:1])
+    assert operator.told("archive", "run")["archived_now"] == 1
+
+
+def test_the_database_is_not_bound_to_a_log_without_its_records(operator: Operator) -> None:
+    """Goal: no completion loses the record it rests on. Method: adopt with a foreign position, and under a lock."""
+    settings = load_config(operator.config)
+    position = read_records(begin("lost"), list(enumerate(VALUES))).position
+    _publish(settings.conninfo(), encode_position(position), 39, "lost")
+
+    def refuse(at: object) -> None:
+        raise LogRefused("not the record")
+
+    with pytest.raises(LogRefused):
+        adopt_topic(settings.conninfo(), 77, "other", refuse)
+    import psycopg
+
+    with psycopg.connect(settings.conninfo()) as active:
+        active.execute("SELECT pg_advisory_lock(77)")
+        with pytest.raises(StoreMismatch, match="a replica is active"):
+            adopt_topic(settings.conninfo(), 77, "other", lambda at: None)
+    assert adopt_topic(settings.conninfo(), 77, "other", lambda at: None) == decode_position(
+        encode_position(read_records(begin("other"), list(enumerate(VALUES))).position)
+    )
+
+
+def _publish(conninfo: str, position: bytes, offset: int, topic_id: str) -> None:
+    import psycopg
+
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(
+            "UPDATE participant SET topic_id = %s, published_offset = %s, published_position = %s",
+            (topic_id, offset, position),
+        )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
