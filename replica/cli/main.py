@@ -13,6 +13,7 @@ from replica.cli import (
     doctor,
     haproxy,
     history,
+    importing,
     index,
     init,
     keys,
@@ -53,6 +54,7 @@ app.add_typer(keys.app, name="keys", rich_help_panel=_SET_UP)
 app.add_typer(topic.app, name="topic", rich_help_panel=_SET_UP)
 app.add_typer(store.app, name="store", rich_help_panel=_SET_UP)
 app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
+app.command("import", rich_help_panel=_SET_UP)(importing.import_states)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
 app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)

@@ -108,12 +108,17 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
-def _signing_key(path: Path) -> SigningKey:
-    """The key in a PKCS#8 file, made when there is none."""
-    if not path.exists():
-        create_key(path)
-    load_signer(path)  # refuses a file that others can read
+def read_signing_key(path: Path) -> SigningKey:
+    """A party's key in a PKCS#8 file. Raises ConfigError, also for a file that others can read."""
+    load_signer(path)
     key = load_pem_private_key(path.read_bytes(), password=None)
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{path} holds no Ed25519 key")
     return SigningKey(key.private_bytes_raw())
+
+
+def _signing_key(path: Path) -> SigningKey:
+    """The key in a file, made when there is none."""
+    if not path.exists():
+        create_key(path)
+    return read_signing_key(path)
