@@ -60,6 +60,7 @@ lock: setup ## Pin the newest fitting packages again where pyproject.toml change
 jar-checksums: ## After a change of a pom.xml in scripts/jars: fetch the jars and write their checksums
 	@scripts/jars/fetch.sh kafka --update
 	@scripts/jars/fetch.sh spark --update
+	@scripts/jars/fetch.sh kafka-tools --update
 
 clean: ## Remove what was built or measured, not the environment and not the data
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 source scripts/common.sh
 
 PYTHON_OLDEST="3, 11"
+FOR_TESTS=
+[[ ${1:-} != --for-tests ]] || FOR_TESTS=yes
 
 # ---- System packages -----------------------------------------------------------------------------------------------
 
@@ -37,7 +39,10 @@ missing_packages() {
     has wrk || echo wrk
     has make || echo make
     has git || echo git
-    { scripts/jars/fetch.sh kafka --present && scripts/jars/fetch.sh spark --present; } || has mvn || echo maven
+    local jars
+    for jars in kafka spark ${FOR_TESTS:+kafka-tools}; do
+        scripts/jars/fetch.sh "$jars" --present || has mvn || { echo maven && break; }
+    done
 }
 
 may_install() {
@@ -112,8 +117,9 @@ exec 9>.tools/setup.lock
 flock 9 # one set-up at a time
 started=$SECONDS
 ensure_packages
-[[ ${1:-} != --for-tests ]] || ensure_test_packages
+[[ -z $FOR_TESTS ]] || ensure_test_packages
 ensure_environment
 scripts/jars/fetch.sh kafka
 scripts/jars/fetch.sh spark
+[[ -z $FOR_TESTS ]] || scripts/jars/fetch.sh kafka-tools
 say "Ready after $((SECONDS - started)) s"

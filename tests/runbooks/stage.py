@@ -27,10 +27,10 @@ from tests.runbooks.pages import Block, read_page
 
 BLOCK_MAX_S = 180.0
 _ROOT = Path(__file__).parents[2]
+_KAFKA_TOOLS_JARS = _ROOT / ".tools" / "kafka-tools" / "libs"
 _KAFKA_TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
-    "kafka-metadata-quorum.sh": "org.apache.kafka.tools.MetadataQuorumCommand",
 }
 _UNITS = ("notary@", "kafka@", "postgresql@", "haproxy")
 Said = tuple[int, str]
@@ -58,7 +58,7 @@ class Stage:
         self._script("notary", f'exec {python} -m replica.cli "$@"')
         for name, main in _KAFKA_TOOLS.items():
             java = f"{find_java()} -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-            self._script(name, f'exec {java} -cp "{find_libs()}/*" {main} "$@"')
+            self._script(name, f'exec {java} -cp "{_KAFKA_TOOLS_JARS}/*:{find_libs()}/*" {main} "$@"')
         self._server = await asyncio.start_unix_server(self._answer, self._folder / "stage.sock")
         return self
 
