@@ -28,7 +28,15 @@ from ha.errors import (
     ScopeMismatch,
 )
 from ha.lock.ids import Counter, lock_id
-from ha.lock.interface import DatabaseIdentity, LockAnswer, LockOwner, LockView, ReleaseNote, ServerLease
+from ha.lock.interface import (
+    RELEASE_LEAD_S,
+    DatabaseIdentity,
+    LockAnswer,
+    LockOwner,
+    LockView,
+    ReleaseNote,
+    ServerLease,
+)
 from ha.lock.oracle_connection import OracleConnection
 from ha.lock.session import DatabaseSession
 
@@ -68,24 +76,28 @@ BEGIN
     :wall := SYS_EXTRACT_UTC(SYSTIMESTAMP);
 END;"""
 LOOK = """/* ha.lock.look */
-SELECT h.sid, h.name, (SELECT MAX(r.releases) FROM lock_release r WHERE r.lock_id = :id),
+SELECT h.sid, h.name, r.releases, r.released_by, r.released_for,
+       CASE WHEN h.audsid = r.released_session THEN 1 ELSE 0 END,
        SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_EXTRACT_UTC(SYSTIMESTAMP)
   FROM dual
-  LEFT JOIN (SELECT l.sid, s.client_identifier AS name
+  LEFT JOIN lock_release r ON r.lock_id = :id
+  LEFT JOIN (SELECT l.sid, s.audsid, s.client_identifier AS name
                FROM gv$lock l
                LEFT JOIN gv$session s ON s.inst_id = l.inst_id AND s.sid = l.sid
               WHERE l.type = 'UL' AND l.id1 = :id AND l.id2 = 0 AND l.lmode = 6) h ON 1 = 1"""
-# First the note, then the lock, so that a peer that finds it free finds the note as well.
-RELEASE = """/* ha.lock.release */
+NOTE = """/* ha.lock.note */
 BEGIN
-    UPDATE lock_release SET releases = releases + 1 WHERE lock_id = :id;
+    UPDATE lock_release
+       SET releases = releases + 1, released_by = :name, released_for = :peer,
+           released_session = TO_NUMBER(SYS_CONTEXT('USERENV', 'SESSIONID'))
+     WHERE lock_id = :id;
     IF SQL%ROWCOUNT = 0 THEN
-        INSERT INTO lock_release (lock_id, releases) VALUES (:id, 1);
+        INSERT INTO lock_release (lock_id, releases, released_by, released_for, released_session)
+        VALUES (:id, 1, :name, :peer, TO_NUMBER(SYS_CONTEXT('USERENV', 'SESSIONID')));
     END IF;
     COMMIT;
-    :result := SYS.DBMS_LOCK.RELEASE(id => :id);
 END;"""
-RIGHTS = """/* ha.lock.rights */
+RELEASE = """/* ha.lock.release */
 BEGIN
     :result := SYS.DBMS_LOCK.RELEASE(id => :id);
 END;"""
@@ -154,7 +166,7 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
             await self._answered("lock.prepare", partial(OracleConnection.run, text=text, values={}))
         self._lease = server_lease(*await self._idle_limits(), self._settings.lease_s)
         await self._may_execute()
-        _, self._releases_over = await self._holder("lock.look")
+        await self._look("lock.look", at_first=True)
 
     def _refuse_pool(self, proxy: str | None, sid: int, server: str) -> None:
         if proxy is not None:
@@ -181,7 +193,7 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
 
     async def _may_execute(self) -> None:
         """That this session may use DBMS_LOCK: it gives back a lock that it does not own."""
-        result = (await self._call("lock.rights", RIGHTS, {"result": int}))["result"]
+        result = (await self._call("lock.rights", RELEASE, {"result": int}))["result"]
         if result != NOT_OWNED:
             raise InvariantBroken(f"DBMS_LOCK.RELEASE answered {result} in a new session")
 
@@ -196,16 +208,11 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
             return LockAnswer(True, asked_at_s)
         if result != BUSY:
             raise self._unexpected("lock.try", result)
-        owner, self._releases_over = await self._holder("lock.try")
-        return LockAnswer(False, asked_at_s, owner)
+        return LockAnswer(False, asked_at_s, (await self._look("lock.try")).owner)
 
     async def look(self) -> LockView:
         """See LockSession."""
-        owner, releases = await self._holder("lock.look")
-        if owner is not None:
-            self._releases_over = releases
-        released = owner is None and releases > self._releases_over
-        return LockView(owner, ReleaseNote("", None) if released else None)
+        return await self._look("lock.look")
 
     async def confirm(self) -> float:
         """See LockSession. Asks for the lock: who owns it is told so, and whoever is granted it did not own it."""
@@ -218,7 +225,11 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         return asked_at_s
 
     async def release(self, to: str | None = None) -> None:
-        """See LockSession. Nothing is announced, so that the first replica to poll takes the lock, not always `to`."""
+        """See LockSession. First the note, then the lock, so that a peer that finds it free finds the note as well."""
+        values = {"id": self._id, "name": self._name, "peer": to}
+        await self._answered("lock.note", lambda connection: connection.run(NOTE, values))
+        if to is not None:
+            await self._clock.sleep_s(RELEASE_LEAD_S)
         result = (await self._call("lock.release", RELEASE, {"result": int}))["result"]
         if result not in (GRANTED, NOT_OWNED):
             raise self._unexpected("lock.release", result)
@@ -239,11 +250,20 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         self._refuse_read_only(answer["role"] != "PRIMARY")
         return int(answer["result"])
 
-    async def _holder(self, name: str) -> tuple[LockOwner | None, int]:
-        """Who holds the lock, and how often it was released on purpose."""
-        sid, holder, releases, role, _ = await self._one(name, LOOK, {"id": self._id})
+    async def _look(self, name: str, *, at_first: bool = False) -> LockView:
+        """Who holds the lock; if nobody does, the note of its last release, unless that is older than what was seen.
+
+        A note is old news once somebody else is seen holding the lock. The holder itself may have written it just now,
+        and be about to let go.
+        """
+        sid, holder, count, by, peer, releasing, role, _ = await self._one(name, LOOK, {"id": self._id})
         self._refuse_read_only(role != "PRIMARY")
-        return (None if sid is None else LockOwner(int(sid), holder or "")), int(releases or 0)
+        releases = int(count or 0)
+        if at_first or sid is not None:
+            self._releases_over = releases - 1 if releasing else releases
+        if sid is not None:
+            return LockView(LockOwner(int(sid), holder or ""), None)
+        return LockView(None, ReleaseNote(by, peer) if releases > self._releases_over else None)
 
     async def _one(self, name: str, text: str, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The first row of a question about the lock, whose last column is the database's wall clock, UTC."""

@@ -64,7 +64,9 @@ class OracleServer:
         self.failures: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by statement: raised instead, once each
         self.results: dict[str, list[int]] = defaultdict(list)  # by statement: what DBMS_LOCK answers instead
         self.stalled: set[str] = set()  # statements that are carried out and never answered
-        self.releases: dict[int, int] = {}
+        self.notes: dict[
+            int, tuple[int, str, str | None, Session]
+        ] = {}  # releases; by, for, where
         self.locks: dict[int, Session] = {}
         self.calls: list[Call] = []
         self.breaks = 0  # how often the driver was made to cancel a statement
@@ -79,8 +81,8 @@ class OracleServer:
             "lock.parameters": lambda session, values: list(self.parameters.items()),
             "lock.request": self._request,
             "lock.look": self._look,
-            "lock.rights": self._give_back,
-            "lock.release": self._release,
+            "lock.note": self._note,
+            "lock.release": self._give_back,
             "lock.identity": lambda session, values: [("4711", 925702)],
             "migration_lock": self._request,
         }
@@ -158,14 +160,17 @@ class OracleServer:
             del self.locks[values["id"]]
         return {"result": self._scripted("release", 0 if owned else 4)}
 
-    def _release(self, session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
-        self.releases[values["id"]] = self.releases.get(values["id"], 0) + 1
-        return self._give_back(session, values)
+    def _note(self, session: Session, values: Mapping[str, Any]) -> dict[str, Any]:
+        releases = self.notes[values["id"]][0] if values["id"] in self.notes else 0
+        self.notes[values["id"]] = (releases + 1, values["name"], values["peer"], session)
+        return {}
 
     def _look(self, session: Session, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        holder = self.locks.get(values["id"])
+        holder, note = self.locks.get(values["id"]), self.notes.get(values["id"])
         who = (None, None) if holder is None else (holder.sid, holder.name)
-        return [(*who, self.releases.get(values["id"]), self.role, self.now())]
+        noted = (None, None, None) if note is None else note[:3]
+        releasing = int(holder is not None and note is not None and note[3] is holder)
+        return [(*who, *noted, releasing, self.role, self.now())]
 
     def _scripted(self, call: str, result: int) -> int:
         return self.results[call].pop(0) if self.results[call] else result

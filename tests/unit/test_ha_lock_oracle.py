@@ -23,7 +23,7 @@ from ha.errors import (
     ScopeMismatch,
 )
 from ha.lock.ids import Counter, lock_id
-from ha.lock.interface import DatabaseIdentity, ServerLease
+from ha.lock.interface import DatabaseIdentity, ReleaseNote, ServerLease
 from ha.lock.oracle import OracleLockSession, server_lease
 from ha.lock.oracle_connection import OracleConnection
 from tests.lock_contract import CLOCK, SETTINGS, LockContract, World
@@ -44,7 +44,7 @@ LOGIN = {"user": "notary", "password": "secret", "dsn": "db-1:1521/notary"}
 SCOPE = "NOTARY"
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy")
 NUMBER = lock_id(SCOPE, Counter.PARTICIPANT_WRITE)
-CHECKS = ["lock.check", *["lock.prepare"] * 3, "lock.profile", "lock.parameters", "lock.rights", "lock.look"]
+CHECKS = ["lock.check", *["lock.prepare"] * 3, "lock.profile", "lock.parameters", "lock.release", "lock.look"]
 
 
 @pytest.fixture(scope="module")
@@ -142,16 +142,49 @@ async def test_a_heartbeat_is_one_call(server: OracleServer) -> None:
 
 
 async def test_a_release_is_noted_before_the_lock_is_free(server: OracleServer) -> None:
-    """Goal: who finds the lock free finds the note. Method: the text, and what a peer sees."""
+    """Goal: who finds the lock free finds the note, who came later does not. Method: look before, between and after."""
     session, peer = await opened("R1"), await opened("R2")
     await session.try_lock()
-    await session.release()
-    text = server.named("lock.release")[0].text
-    assert text.index("lock_release") < text.index("COMMIT") < text.index("DBMS_LOCK.RELEASE")
-    assert (await peer.look()).released
-    late = await opened("R3")  # a release before its time is old news
-    assert not (await late.look()).released
-    for each in (session, peer, late):
+    before = len(server.calls)
+    server.failures["lock.release"] = [LOCK_TIMEOUT]  # the note is written, and the session ends
+    with pytest.raises(LockLost):
+        await session.release()
+    assert [call.name for call in server.calls[before:]] == ["lock.note", "lock.release"]
+    assert "COMMIT" in server.named("lock.note")[0].text
+    assert (await peer.look()).released == ReleaseNote("R1", None)
+    late = await opened("R3")
+    assert (await late.look()).released is None
+    for each in (peer, late):
+        await each.close()
+
+
+async def test_a_note_is_news_although_its_writer_still_holds_the_lock(server: OracleServer) -> None:
+    """Goal: a peer that looks between note and release finds both. Method: look there; then at a new session."""
+    holder, peer = await opened("R1"), await opened("R2")
+    await holder.try_lock()
+    server._note(server.session_of("R1"), {"id": NUMBER, "name": "R1", "peer": "R3"})
+    assert (await peer.look()).owner is not None
+    third = await opened("R3")
+    await holder.close()
+    for each in (peer, third):
+        assert (await each.look()).released == ReleaseNote("R1", "R3")
+    again = await opened("R1")  # the same replica in another session: its old note says nothing of this one
+    await again.try_lock()
+    assert not (await peer.look()).free
+    server.end(server.session_of("R1"), KILLED)
+    assert (await peer.look()).released is None
+    for each in (peer, third, again):
+        await each.close()
+
+
+async def test_a_release_for_one_replica_names_it(server: OracleServer) -> None:
+    """Goal: the others let it go first. Method: hand over to R3; what a peer is told."""
+    session, peer = await opened("R1"), await opened("R2")
+    await session.try_lock()
+    await session.release(to="R3")
+    assert server.named("lock.note")[0].rows == [{"id": NUMBER, "name": "R1", "peer": "R3"}]
+    assert (await peer.look()).released == ReleaseNote("R1", "R3")
+    for each in (session, peer):
         await each.close()
 
 
@@ -314,7 +347,7 @@ async def test_any_failure_while_opening_is_worth_retrying(
 
 @pytest.mark.parametrize(
     ("name", "failure"),
-    [("lock.check", NO_TABLE), ("lock.look", NO_TABLE), ("lock.rights", NO_PACKAGE), ("lock.rights", (1031, "no"))],
+    [("lock.check", NO_TABLE), ("lock.look", NO_TABLE), ("lock.release", NO_PACKAGE), ("lock.release", (1031, "no"))],
 )
 async def test_a_missing_right_or_table_is_named_at_start(
     server: OracleServer, name: str, failure: tuple[int, str]

@@ -25,10 +25,14 @@ CREATE TABLE epoch_grant (
     CONSTRAINT epoch_grant_pk PRIMARY KEY (epoch)
 )
 /
--- Written by the lock session: how often the holder of a lock gave it up on purpose. Peers need not wait then.
+-- Written by the lock session: how often the holder of a lock gave it up on purpose, and the last one's note of it: who,
+-- for which replica (NULL for whoever comes), and in which session (AUDSID).
 CREATE TABLE lock_release (
-    lock_id  NUMBER(10) NOT NULL,
-    releases NUMBER(19) NOT NULL,
+    lock_id          NUMBER(10) NOT NULL,
+    releases         NUMBER(19) NOT NULL,
+    released_by      VARCHAR2(255 BYTE) NOT NULL,
+    released_for     VARCHAR2(255 BYTE),
+    released_session NUMBER NOT NULL,
     CONSTRAINT lock_release_pk PRIMARY KEY (lock_id)
 )
 /
