@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from random import Random
 from typing import Generic, Protocol, TypeVar
@@ -55,7 +55,7 @@ from ha.election.states import (
     TryLock,
 )
 from ha.errors import HaError, InvariantBroken, TransitionFailed
-from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote
+from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote, ServerLease
 
 SessionT = TypeVar("SessionT", bound=LockSession)
 SessionT_contra = TypeVar("SessionT_contra", bound=LockSession, contravariant=True)
@@ -176,6 +176,11 @@ class Election(Generic[SessionT]):
             return self._session.name
         return None if self.owner is None else self.owner.name
 
+    @property
+    def server_lease(self) -> ServerLease | None:
+        """What the server does about a silent session of this replica's; None while it has none."""
+        return None if self._session is None or self._session.closed else self._session.server_lease
+
     def status(self) -> dict[str, object]:
         """For the health page: role, session and ages in seconds. Does no I/O."""
         now_s, session = self._clock.boottime_s(), self._session
@@ -188,6 +193,7 @@ class Election(Generic[SessionT]):
             "lock_session_open": session is not None and not session.closed,
             "lock_answer_age_s": None if answered_at_s == NEVER_S else round(now_s - answered_at_s, 3),
             "lock_owner": self._owner_name(),
+            "lock_lease": None if self.server_lease is None else asdict(self.server_lease),
             "clock_skew_s": 0.0 if session is None else session.clock_skew_s,
             "hold_down_s": round(max(0.0, hold_s), 3),
         }

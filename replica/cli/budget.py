@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ha.election.settings import ElectionSettings, Fault, detection_budget
+from ha.lock.interface import ServerLease
 from haproxy.render import HaproxySettings
 from ledger_api.client.retry import RetryPolicy
 
@@ -54,14 +55,19 @@ def failover_budget(
     retry: RetryPolicy,
     fault: Fault,
     activation_steps_s: Mapping[str, float] | None,
+    *,
+    lease: ServerLease | None = None,
 ) -> Budget:
     """The budget for one kind of fault; `activation_steps_s` as an active replica has measured them, None if none is.
 
-    What is measured is an observation and no bound: it grows with the work that the old active left behind.
+    What is measured is an observation and no bound: it grows with the work that the old active left behind. `lease`:
+    what the server does about a silent session, where that is not `lease_s`.
     """
     detection = [
         Step(step.name, f"election: {step.setting}", step.worst_s) for step in detection_budget(election, fault)
     ]
+    if fault is Fault.FROZEN and lease is not None:
+        detection[0] = Step(detection[0].name, f"server: {lease.detail}", lease.frees_after_s)
     if activation_steps_s is None:
         activation = [Step("activation: epoch, log writer, barrier, publishing", "not measured here", None)]
     else:

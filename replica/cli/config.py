@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from replica.cli.budget import Budget
     from replica.config import Config
     from replica.config_file import Setting
+    from replica.local.health import ReplicaHealth
 
 app = typer.Typer(help="Check and show a participant's configuration.", no_args_is_help=True)
 
@@ -35,15 +36,21 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     path = find_config(config)
     settings = load(path)
     _check_files(settings)
-    measured = run(_measured(settings))
+    active = run(_active(settings))
+    measured = None if active is None else active.activation_steps_s
+    lease = (active and active.lock_lease) or settings.shared_database().lease(settings.election)
     haproxy = settings.haproxy_settings()
-    budgets = [failover_budget(settings.election, haproxy, RetryPolicy(), fault, measured) for fault in FAULTS]
+    budgets = [
+        failover_budget(settings.election, haproxy, RetryPolicy(), fault, measured, lease=lease) for fault in FAULTS
+    ]
     if as_json:
         print_json({"config": str(path), "valid": True, "budgets": [_document(budget) for budget in budgets]})
         return
     out.print(f"[bold green]{path} is valid[/]: {len(settings.replicas)} replicas, standby = {settings.core.standby}\n")
     for budget in budgets:
         _print(budget)
+    if not lease.verified:
+        out.print(f"The server's lease is not verified: {lease.detail}.")
     if measured is None:
         out.print("No replica of this configuration is active, so the steps of an activation are not in the sums.")
     if settings.core.standby == "disconnected":
@@ -136,8 +143,8 @@ def _check_files(config: Config) -> None:
     config.kafka.security.client_config()
 
 
-async def _measured(config: Config) -> dict[str, float] | None:
-    """The steps of the newest activation, from the replica that is active; None if none is."""
+async def _active(config: Config) -> ReplicaHealth | None:
+    """The health of the replica that is active; None if none is."""
     import aiohttp
 
     from replica.local.health import fetch_health
@@ -146,7 +153,7 @@ async def _measured(config: Config) -> dict[str, float] | None:
         for address in config.replicas:
             health = await fetch_health(session, address)
             if health is not None and health.active:
-                return health.activation_steps_s
+                return health
     return None
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from ha.lock.interface import ServerLease
     from replica.config import Config
     from replica.local.health import ReplicaHealth
     from replica.store.bulletin import Pause
@@ -43,6 +44,7 @@ class Status:
 
     replicas: dict[str, ReplicaHealth | None]
     lock_owner: str | None  # "nobody" if it is free
+    lock_lease: ServerLease | None  # as a session found it that was opened just now
     database: dict[str, Any] | None
     log_end: int | None
     pause: dict[str, Any] | None  # set while fail-over is paused
@@ -92,9 +94,9 @@ async def _find_out(config: Config) -> Status:
     log = KafkaLog(config.kafka)
     try:
         async with aiohttp.ClientSession() as session:
-            healths, owner, store, end, pause = await asyncio.gather(
+            healths, lock, store, end, pause = await asyncio.gather(
                 asyncio.gather(*(fetch_health(session, address) for address in config.replicas)),
-                _lock_owner(config),
+                _lock(config),
                 config.shared_database().status(),
                 log.end_offset(),
                 _pause(config),
@@ -102,11 +104,12 @@ async def _find_out(config: Config) -> Status:
             )
     finally:
         await log.close()
-    problems = [str(part) for part in (healths, owner, store, end, pause) if isinstance(part, BaseException)]
+    problems = [str(part) for part in (healths, lock, store, end, pause) if isinstance(part, BaseException)]
     found = [None] * len(config.replicas) if isinstance(healths, BaseException) else healths
     return Status(
         dict(zip((address.name for address in config.replicas), found, strict=True)),
-        None if isinstance(owner, BaseException) else owner,
+        None if isinstance(lock, BaseException) else lock[0],
+        None if isinstance(lock, BaseException) else lock[1],
         None if isinstance(store, BaseException) else msgspec.to_builtins(store),
         None if isinstance(end, BaseException) else end,
         None if isinstance(pause, BaseException) else msgspec.to_builtins(pause),
@@ -119,8 +122,8 @@ async def _pause(config: Config) -> Pause | None:
         return await board.paused()
 
 
-async def _lock_owner(config: Config) -> str:
-    """Who holds the lock at this moment, as the database says."""
+async def _lock(config: Config) -> tuple[str, ServerLease]:
+    """Who holds the lock at this moment, as the database says, and what it does about a silent holder."""
     from ha.clock import SystemClock
 
     database = config.shared_database()
@@ -128,9 +131,9 @@ async def _lock_owner(config: Config) -> str:
     try:
         await session.open()
         owner = (await session.look()).owner
+        return NOBODY if owner is None else owner.name, session.server_lease
     finally:
         await session.close()
-    return NOBODY if owner is None else owner.name
 
 
 def _document(path: Path, config: Config, status: Status) -> dict[str, Any]:
@@ -174,6 +177,9 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
     facts.show_header = False
     facts.add_row("endpoint", f"http://{config.endpoint.host}:{config.endpoint.port}")
     facts.add_row("lock held by", status.lock_owner or "?")
+    if status.lock_lease is not None:
+        frees_after = "?" if status.lock_lease.frees_after_s is None else f"{status.lock_lease.frees_after_s:g} s"
+        facts.add_row("freed if silent for", f"{frees_after} ({status.lock_lease.detail})")
     if status.database is not None:
         store = status.database
         facts.add_row("epoch", f"{store['epoch']}, granted to {store['replica'] or 'nobody'}")

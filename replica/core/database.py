@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import quote, unquote
 
 from ha.lock.ids import Counter, lock_id
-from ha.lock.interface import WriteSession
+from ha.lock.interface import ServerLease, WriteSession
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class Database(Protocol):
     @property
     def reader_address(self) -> str:
         """Where front ends read completions, for `replica.store.reader`; with the password: never log it."""
+
+    def lease(self, settings: ElectionSettings) -> ServerLease:
+        """What can be said of the server's lease before a session is open."""
 
     def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
         """A lock session that is not open yet; `name` is the replica's."""
@@ -117,6 +120,9 @@ class PostgresDatabase:
         login = {"user": self._reader.user, "password": self._reader.password or None}
         return make_conninfo(self._conninfo, **login)
 
+    def lease(self, settings: ElectionSettings) -> ServerLease:
+        return ServerLease(settings.lease_s, True, "idle_session_timeout, set by each session to lease_s")
+
     def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
         from ha.lock.postgres import PostgresLockSession
 
@@ -172,6 +178,9 @@ class OracleDatabase:
         if self._reader is None:
             return render_oracle(self._login)
         return render_oracle(self._login | {"user": self._reader.user, "password": self._reader.password})
+
+    def lease(self, settings: ElectionSettings) -> ServerLease:
+        return ServerLease(None, False, "IDLE_TIME or MAX_IDLE_TIME; not asked, no replica is active")
 
     def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
         from ha.lock.oracle import OracleLockSession

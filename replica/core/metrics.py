@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ha.election.driver import Election, Role
+from ha.lock.interface import ServerLease
 from replica.core.participant import Participant, SessionT
 
 
@@ -33,6 +34,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         age_s = election.status()["lock_answer_age_s"]
         if isinstance(age_s, float):
             yield _gauge("notary_lock_heartbeat_age_seconds", "Since the last answered statement was sent", age_s)
+        yield from _lease_metrics(election.server_lease)
         yield _gauge(
             "notary_applied_offset", "Log offset of the newest applied record", participant.follower.applied_offset
         )
@@ -59,6 +61,16 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         for step, took_s in reign.steps_s.items():
             steps.add_metric([step], took_s)
         yield steps
+
+
+def _lease_metrics(lease: ServerLease | None) -> Iterator[Metric]:
+    """What frees the lock of a frozen holder: on Postgres our own setting, on Oracle the server's."""
+    if lease is None:
+        return
+    yield _gauge("notary_lock_lease_verified", "1 if all of the server's lease could be read", float(lease.verified))
+    if lease.frees_after_s is not None:
+        text = "Silence after which the server frees the lock; absent while nothing is known to"
+        yield _gauge("notary_lock_lease_seconds", text, lease.frees_after_s)
 
 
 class _Api(Collector):

@@ -195,10 +195,12 @@ def _clock_synchronised(facts: Facts) -> Verdict:
 
 _SESSION_FIXES = {
     "HA_SCOPE_MISMATCH": "set database.scope to the name that the server reports, in every replica",
-    "HA_POOLER_DETECTED": "connect to Postgres itself: a pooler shares the lock's session",
+    "HA_POOLER_DETECTED": "connect to the database itself: a pooler shares the lock's session",
     "HA_SYNCHRONOUS_COMMIT_OFF": "ALTER ROLE ... SET synchronous_commit = on",
     "HA_SESSION_SETTING_IGNORED": "connect directly to Postgres 14 or newer",
-    "HA_READ_ONLY_SERVER": "name every host in conninfo, with target_session_attrs=read-write",
+    "HA_READ_ONLY_SERVER": "name every host in conninfo, on Postgres with target_session_attrs=read-write",
+    "HA_DATABASE_NOT_PREPARED": "notary store migrate, and run what notary store roles prints: runbooks/oracle.md",
+    "HA_NO_SERVER_LEASE": "set IDLE_TIME in the user's profile: runbooks/oracle.md",
 }
 
 
@@ -210,6 +212,17 @@ def _database_session(facts: Facts) -> Verdict:
         return _ok("scope, pooler, durability and timeouts are as the lock needs them")
     code, text = problem
     return _problem(text, _SESSION_FIXES.get(code, "check address, credentials and pg_hba.conf; is the server up?"))
+
+
+@_check("database-lease")
+def _database_lease(facts: Facts) -> Verdict:
+    """The server frees the lock of a frozen replica, and it is known when."""
+    lease = facts.database.lease
+    if facts.database.session_problem is not None or lease is None:
+        return _unknown("no lock session")
+    if not lease.verified or lease.frees_after_s is None:
+        return _warning(lease.detail, "give the right to read V$PARAMETER: notary store roles, runbooks/oracle.md")
+    return _ok(f"after {lease.frees_after_s:g} s of silence: {lease.detail}")
 
 
 @_check("clock-database")

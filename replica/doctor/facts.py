@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ha.lock.interface import ServerLease
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
@@ -57,6 +59,7 @@ class DatabaseFacts:
 
     session_problem: tuple[str, str] | None = None
     clock_skew_s: float = 0.0
+    lease: ServerLease | None = None  # as the lock session found it
     schema_problem: str | None = None
     bound_topic_id: str | None = None
     published_offset: int = -1

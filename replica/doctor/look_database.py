@@ -8,8 +8,9 @@ import psycopg
 
 from ha.clock import SystemClock
 from ha.errors import HaError
+from ha.lock.interface import ServerLease
 from replica.config import Config
-from replica.core.database import Database
+from replica.core.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
 from replica.notary.errors import NotaryError, StoreMismatch
 from replica.store.migrate import CONNECT_MAX_S
@@ -50,7 +51,7 @@ _TOO_MUCH = {
 async def look_at_database(config: Config) -> DatabaseFacts:
     """The lock session first, then what only an ordinary connection shows."""
     database = config.shared_database()
-    session_problem, skew_s = await _try_session(database, config)
+    session_problem, skew_s, lease = await _try_session(database, config)
     status, schema_problem, reach_problem = await _status(database)
     paused_because = None
     if status is not None:
@@ -62,27 +63,29 @@ async def look_at_database(config: Config) -> DatabaseFacts:
             schema_problem = error.detail
         except NotaryError as error:
             reach_problem = error.detail
+    on_postgres = isinstance(database, PostgresDatabase)
     return DatabaseFacts(
         session_problem=session_problem,
         clock_skew_s=skew_s,
+        lease=lease,
         schema_problem=schema_problem,
         reach_problem=reach_problem,
         bound_topic_id=None if status is None else status.topic_id,
         published_offset=-1 if status is None else status.published_offset,
         paused_because=paused_because,
-        postgres=None if reach_problem else await _look_at_postgres(config.conninfo()),
+        postgres=await _look_at_postgres(config.conninfo()) if on_postgres and not reach_problem else None,
     )
 
 
-async def _try_session(database: Database, config: Config) -> tuple[tuple[str, str] | None, float]:
-    """What a replica would meet: code and text, or nothing; and how far the clocks are apart."""
+async def _try_session(database: Database, config: Config) -> tuple[tuple[str, str] | None, float, ServerLease | None]:
+    """What a replica would meet: code and text, or nothing; how far the clocks are apart; and the server's lease."""
     session = database.lock_session(name="notary-doctor", settings=config.election, clock=SystemClock())
     try:
         await session.open()
         await session.look()
-        return None, session.clock_skew_s
+        return None, session.clock_skew_s, session.server_lease
     except HaError as error:
-        return (error.code, str(error.args[0]) if error.args else error.code), 0.0
+        return (error.code, str(error.args[0]) if error.args else error.code), 0.0, None
     finally:
         await session.close()
 
@@ -98,7 +101,7 @@ async def _status(database: Database) -> tuple[StoreStatus | None, str | None, s
 
 
 async def _look_at_postgres(conninfo: str) -> PostgresFacts | None:
-    """None when it is not reached, or is no Postgres: other findings say so."""
+    """None when it is not reached: other findings say so."""
     try:
         async with await psycopg.AsyncConnection.connect(
             conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S

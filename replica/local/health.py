@@ -5,6 +5,7 @@ from __future__ import annotations
 import aiohttp
 import msgspec
 
+from ha.lock.interface import ServerLease
 from haproxy.render import ReplicaAddress
 
 ANSWER_MAX_S = 1.0
@@ -29,6 +30,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     activation_steps_s: dict[str, float]
     lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
     failover_paused: bool = False
+    lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
 
 
 _decoder = msgspec.json.Decoder(ReplicaHealth)

@@ -64,9 +64,7 @@ class OracleServer:
         self.failures: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by statement: raised instead, once each
         self.results: dict[str, list[int]] = defaultdict(list)  # by statement: what DBMS_LOCK answers instead
         self.stalled: set[str] = set()  # statements that are carried out and never answered
-        self.notes: dict[
-            int, tuple[int, str, str | None, Session]
-        ] = {}  # releases; by, for, where
+        self.notes: dict[int, tuple[int, str, str | None, Session]] = {}  # releases; by, for, where
         self.locks: dict[int, Session] = {}
         self.calls: list[Call] = []
         self.breaks = 0  # how often the driver was made to cancel a statement

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ha.election.settings import ElectionSettings, Fault, detection_budget
+from ha.lock.interface import ServerLease
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.client.retry import RetryPolicy
 from replica.cli.budget import FAULTS, failover_budget, retry_max_s
@@ -40,6 +41,21 @@ def test_an_activation_that_nobody_measured_leaves_the_sum_open() -> None:
     assert [step.name for step in budget.steps if step.worst_s is None] == [
         "activation: epoch, log writer, barrier, publishing"
     ]
+
+
+@pytest.mark.parametrize("frees_after_s", [120.0, None])
+def test_the_server_s_own_lease_counts_where_a_session_cannot_set_one(frees_after_s: float | None) -> None:
+    """Goal: a frozen active on Oracle costs what the server's idle limit says, or nobody knows. Method: both."""
+    lease = ServerLease(frees_after_s, frees_after_s is not None, "IDLE_TIME")
+    frozen, killed = (
+        failover_budget(ElectionSettings(), HAPROXY, NO_RETRY, fault, STEPS, lease=lease)
+        for fault in (Fault.FROZEN, Fault.KILLED)
+    )
+    usual = failover_budget(ElectionSettings(), HAPROXY, NO_RETRY, Fault.FROZEN, STEPS)
+    assert (frozen.steps[0].setting, frozen.steps[0].worst_s) == ("server: IDLE_TIME", frees_after_s)
+    assert frozen.complete is (frees_after_s is not None)
+    assert frozen.known_s == pytest.approx(usual.known_s - ElectionSettings().lease_s + (frees_after_s or 0.0))
+    assert killed == failover_budget(ElectionSettings(), HAPROXY, NO_RETRY, Fault.KILLED, STEPS)
 
 
 def test_every_kind_of_fault_has_words() -> None:

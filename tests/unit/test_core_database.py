@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ import pytest
 from ha.clock import SystemClock
 from ha.election.settings import ElectionSettings
 from ha.lock.ids import Counter, lock_id
-from ha.lock.oracle import OracleLockSession
+from ha.lock.oracle import OracleLockSession, server_lease
 from ha.lock.postgres import PostgresLockSession
 from replica.cli.init import EXAMPLE
 from replica.config import make_config
@@ -25,6 +26,7 @@ from replica.core.database import (
     render_oracle,
     with_password,
 )
+from replica.core.metrics import make_metrics
 from replica.notary.answers import Notarised
 from replica.notary.errors import ConfigError
 from replica.notary.records import BarrierRecord, decode_record
@@ -145,6 +147,10 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         first, second = OracleReplica(shared, "R1"), OracleReplica(shared, "R2")
         first.start()
         await first.until_active()
+        page = make_metrics(first.participant, first.election, "1", tuple)().decode()
+        assert "notary_lock_lease_seconds 60.0" in page
+        assert "notary_lock_lease_verified 1.0" in page
+        assert first.election.status()["lock_lease"] == asdict(server_lease("1", server.parameters, 3.0))
         second.start()
         (answer,) = await first.submit(submission(1, [state(9)]))
         assert isinstance(answer, Notarised)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ha.lock.interface import ServerLease
 from replica.doctor.checks import Finding, Severity, check_names, descriptions, examine
 from replica.doctor.facts import (
     BalancerFacts,
@@ -32,7 +33,9 @@ POSTGRES = PostgresFacts(
     connections=20, standbys_connected=1, encrypted=True, local=False, user="notary", superuser=False,
     missing_rights=(), excess_rights=(),
 )  # fmt: skip
-DATABASE = DatabaseFacts(bound_topic_id="t", published_offset=9, postgres=POSTGRES)
+LEASE = ServerLease(3.0, True, "idle_session_timeout")
+UNREAD = ServerLease(60.0, False, "IDLE_TIME 60 s; MAX_IDLE_TIME not verified")
+DATABASE = DatabaseFacts(bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE)
 LOG = LogFacts(topic_id="t", end_offset=10, brokers=3)
 REPLICAS = tuple(
     ReplicaFacts(name=name, answers=True, active=name == "r1", ready=True, version="1.0", front_ends=2)
@@ -114,6 +117,9 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("database-session", Severity.PROBLEM, database(session_problem=("HA_SCOPE_MISMATCH", "x")), "database.scope"),
     ("database-session", Severity.PROBLEM, database(session_problem=("HA_POOLER_DETECTED", "x")), "pooler"),
     ("database-session", Severity.PROBLEM, database(session_problem=("HA_LOCK_UNAVAILABLE", "x")), "is the server up"),
+    ("database-session", Severity.PROBLEM, database(session_problem=("HA_NO_SERVER_LEASE", "x")), "IDLE_TIME"),
+    ("database-session", Severity.PROBLEM, database(session_problem=("HA_DATABASE_NOT_PREPARED", "x")), "store roles"),
+    ("database-lease", Severity.WARNING, database(lease=UNREAD), "V$PARAMETER"),
     ("clock-database", Severity.PROBLEM, database(clock_skew_s=-1.1), "set the clock right"),
     ("clock-database", Severity.WARNING, database(clock_skew_s=0.6), "set the clock right"),
     ("schema", Severity.PROBLEM, database(schema_problem="no tables"), "notary store migrate"),
