@@ -12,17 +12,18 @@ from nacl.signing import SigningKey
 
 from ledger_api.client import Party
 from ledger_api.server.api import Api
-from ledger_api.server.entitlement import everybody
+from ledger_api.server.entitlement import Caller, everybody
 from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import HttpServer
-from ledger_api.server.reads import Reads
+from ledger_api.server.queries import Queries
+from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings
 from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
 from replica.link.interface import Replies, Standing, TicketedLookUp, TicketedSubmission
-from replica.notary.answers import Answer, Notarised, Refused
+from replica.notary.answers import Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import summarise
 from replica.notary.documents import NotaryDocument
 from replica.notary.errors import Code
@@ -56,6 +57,7 @@ class StubParticipant:
         self.standing = ACTIVE
         self.answer = answer
         self.found: dict[bytes, Answer] = {}
+        self.consumed: dict[bytes, StateStatus] = {}
         self.submitted: list[Submission] = []
         self.looked_up: list[bytes] = []
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
@@ -76,6 +78,10 @@ class StubParticipant:
     async def look_up(self, tx_id: bytes) -> Answer:
         self.looked_up.append(tx_id)
         return self.found.get(tx_id, Refused(Code.TX_NOT_FOUND.name, tx_id))
+
+    async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
+        self.looked_up.append(state)
+        return self.consumed.get(state, StateStatus(state))
 
 
 class StubHandler:
@@ -111,7 +117,9 @@ class StubHandler:
 class ApiWorld:
     """A real HTTP server over a stub participant."""
 
-    def __init__(self, folder: Path, participant: StubParticipant, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, participant: StubParticipant, caller: Caller | None = None, **settings: object
+    ) -> None:
         registry_path = folder / "parties.toml"
         write_registry(registry_path, {BANK.name: [BANK.public_key.hex()]})
         self.settings = ApiSettings.model_validate({"port": 0, "registry_path": registry_path, **settings})
@@ -127,8 +135,11 @@ class ApiWorld:
         gate = Gate(Registry(registry_path), self.counts, self.settings.batch_max)
         reader = MemoryReader(lambda: participant.database)
         self.feed = Feed(participant, reader, self.settings.checkpoint_s, asyncio.get_running_loop().time)
-        reads = Reads(participant, self.feed, self.counts, self.settings, everybody)
-        api = Api(participant, gate, self.counts, self.settings, about=about, reads=reads.routes())
+        explain = Explainer(self.counts)
+        identify = everybody if caller is None else lambda _: caller
+        reads = Reads(self.feed, self.counts, self.settings, explain, identify).routes()
+        queries = Queries(participant, self.feed, explain, identify).routes()
+        api = Api(participant, gate, self.counts, self.settings, about=about, reads=reads, queries=queries)
         self.server = HttpServer(api.handle, self.settings)
         self.port = 0
 

@@ -55,6 +55,7 @@ class Api:
         *,
         about: NotaryDocument,
         reads: Mapping[str, Route],
+        queries: Mapping[tuple[str, str], Route],
     ) -> None:
         self._participant = participant
         self._gate = gate
@@ -72,7 +73,11 @@ class Api:
             NOTARY: Route("GET", NOTARY, self._describe),
             **reads,
         }
-        self._transactions = Route("GET", TRANSACTIONS + "{tx_id}", self._look_up)
+        self._named_routes = {
+            (TRANSACTIONS, ""): Route("GET", TRANSACTIONS + "{tx_id}", self._look_up),
+            **queries,
+        }
+        self._named_prefixes = {prefix for prefix, _ in self._named_routes}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to one HTTP request, whatever happens on the way."""
@@ -185,8 +190,10 @@ class Api:
         if route is not None:
             return route, "", ""
         path, _, query = raw_path.partition("?")
-        if path.startswith(TRANSACTIONS):
-            return self._transactions, path[len(TRANSACTIONS) :], query
+        for prefix in self._named_prefixes:
+            if path.startswith(prefix):
+                name, _, tail = path[len(prefix) :].partition("/")
+                return self._named_routes.get((prefix, tail)), name, query
         return self._routes.get(path), path, query
 
     def _request_id(self, request: web.BaseRequest) -> str:

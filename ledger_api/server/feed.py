@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -20,7 +21,7 @@ from replica.notary.feed_documents import CheckpointDocument, CompletionDocument
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict
 from replica.store.interface import Completion
-from replica.store.reader import CompletionReader
+from replica.store.reader import CompletionReader, Row, Scan
 
 BATCH_ROWS = 500
 TAIL_ROWS = 8_000
@@ -163,13 +164,18 @@ class Feed:
 
     def check(self, after: int) -> Standing:
         """The core's word, if a reader may go on behind `after`. Raises FeedRefused."""
-        standing = self._participant.standing
-        if not standing.active or self._closed:
-            raise FeedRefused(Code.NOT_ACTIVE, refuse_as_passive(standing).detail, standing)
+        standing = self.check_active()
         if after < standing.pruned_to:
             raise FeedRefused(Code.OFFSET_PRUNED, f"completions up to offset {standing.pruned_to} are pruned", standing)
         if after > standing.ledger_end:
             raise FeedRefused(Code.OFFSET_AFTER_END, f"the ledger ends at offset {standing.ledger_end}", standing)
+        return standing
+
+    def check_active(self) -> Standing:
+        """The core's word, if it serves. Raises FeedRefused."""
+        standing = self._participant.standing
+        if not standing.active or self._closed:
+            raise FeedRefused(Code.NOT_ACTIVE, refuse_as_passive(standing).detail, standing)
         return standing
 
     async def page(self, wanted: Wanted, after: int, limit: int, scan_max: int) -> Page:
@@ -213,20 +219,47 @@ class Feed:
             elif after == standing.ledger_end and self._participant.standing == standing and not self._closed:
                 await self._participant.news.wait(self._checkpoint_s - silent_s)
 
+    async def find(self, log_offset: int) -> Row | None:
+        """The first completion of a log record; None while it is not published, and once it is pruned."""
+        standing = self.check_active()
+        async with self._asking(standing) as reader:
+            at = await reader.first_at(log_offset, standing.ledger_end)
+            if at > standing.ledger_end:
+                return None
+            row = (await reader.read(at - 1, at))[0]
+        return row if row[1].log_offset == log_offset else None
+
+    async def find_attempts(self, state: bytes, tx_id: bytes, log_offset: int, after: int) -> Scan:
+        """Behind `after`: completions of the transaction that consumed a state at `log_offset`, and those it beat.
+
+        Nobody was refused because of the state before it was consumed, so the search begins there; it is bounded.
+        """
+        standing = self.check_active()
+        async with self._asking(standing) as reader:
+            first = await reader.first_at(log_offset, standing.ledger_end)
+            start = min(max(after, first - 1), standing.ledger_end)
+            return await reader.find_attempts(state, tx_id, start, standing.ledger_end)
+
     async def _read(self, after: int, standing: Standing) -> Sequence[Entry]:
         """Some entries behind `after`: at least one, as there is one."""
-        try:
-            async with self._turn:
+        async with self._asking(standing) as reader:
+            tail = self._tail
+            if tail and tail[0].offset <= after + 1 <= tail[-1].offset:
+                start = after + 1 - tail[0].offset
+                return tail[start : start + BATCH_ROWS]
+            entries = [Entry(*row) for row in await reader.read(after, standing.ledger_end)]
+            self._keep(entries)
+            return entries
+
+    @asynccontextmanager
+    async def _asking(self, standing: Standing) -> AsyncIterator[CompletionReader]:
+        """The reader, one question at a time: whoever waited finds kept what the one before has read."""
+        async with self._turn:
+            try:
                 await self._keep_up(standing)
-                tail = self._tail
-                if tail and tail[0].offset <= after + 1 <= tail[-1].offset:
-                    start = after + 1 - tail[0].offset
-                    return tail[start : start + BATCH_ROWS]
-                entries = [Entry(*row) for row in await self._reader.read(after, standing.ledger_end)]
-                self._keep(entries)
-                return entries
-        except StoreUnavailable as error:
-            raise FeedRefused(Code.FEED_UNAVAILABLE, error.detail, standing) from error
+                yield self._reader
+            except StoreUnavailable as error:
+                raise FeedRefused(Code.FEED_UNAVAILABLE, error.detail, standing) from error
 
     async def _keep_up(self, standing: Standing) -> None:
         """In another epoch the database may be on another server; there, what is kept here is to be read again."""

@@ -23,7 +23,8 @@ from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import HttpServer
 from ledger_api.server.logs import set_up_logging
-from ledger_api.server.reads import Reads
+from ledger_api.server.queries import Queries
+from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry
 from ledger_api.server.settings import FrontEndDocument
 from replica.link.counts import ApiCounts
@@ -119,8 +120,10 @@ class FrontEnd:
             body_max_bytes=document.api.body_max_bytes,
         )
         gate = Gate(registry, self._counts, document.api.batch_max)
-        reads = Reads(link, feed, self._counts, document.api, everybody)
-        return Api(link, gate, self._counts, document.api, about=about, reads=reads.routes())
+        explain = Explainer(self._counts)
+        reads = Reads(feed, self._counts, document.api, explain, everybody)
+        queries = Queries(link, feed, explain, everybody)
+        return Api(link, gate, self._counts, document.api, about=about, reads=reads.routes(), queries=queries.routes())
 
     async def _listen(self, server: HttpServer) -> asyncio.Server:
         api = self._document.api

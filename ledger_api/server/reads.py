@@ -15,8 +15,8 @@ from ledger_api.server.routes import Call, Route
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.streams import EVENTS, StreamReply
 from replica.link.counts import ApiCounts
-from replica.link.interface import Participant, refuse_as_passive
-from replica.notary.documents import ProblemDocument, problem_document
+from replica.notary.answers import Answer
+from replica.notary.documents import ProblemDocument, answer_to_document, problem_document
 from replica.notary.errors import BadRequest, Code, Retry
 from replica.notary.feed_documents import CompletionsDocument, LedgerEndDocument, UpdatesDocument
 
@@ -27,16 +27,47 @@ _encoder = msgspec.json.Encoder()
 Identify = Callable[[web.BaseRequest], Caller]
 
 
+class Explainer:
+    """Problem documents of calls that read, counted by their code."""
+
+    def __init__(self, counts: ApiCounts) -> None:
+        self._counts = counts
+
+    def feed(self, refused: FeedRefused, request_id: str) -> Reply:
+        """The answer to a call that the feed refuses."""
+        return self._reply(self.document(refused, request_id))
+
+    def answer(self, answer: Answer, request_id: str) -> Reply:
+        """The core's answer, when it is no success."""
+        document = answer_to_document(answer, request_id)
+        assert isinstance(document, ProblemDocument)
+        return self._reply(document)
+
+    def document(self, refused: FeedRefused, request_id: str) -> ProblemDocument:
+        """The problem, with the bounds that a reader needs in order to go on."""
+        standing = refused.standing
+        retry_after_s = standing.retry_after_s if refused.code.retry is Retry.SAME else None
+        document = problem_document(refused.code, refused.detail, request_id, retry_after_s=retry_after_s)
+        if refused.code in (Code.OFFSET_PRUNED, Code.OFFSET_AFTER_END):
+            return msgspec.structs.replace(document, ledger_end=standing.ledger_end, pruned_to=standing.pruned_to)
+        return document
+
+    def _reply(self, document: ProblemDocument) -> Reply:
+        self._counts.answers[document.code] = self._counts.answers.get(document.code, 0) + 1
+        more = retry_after_header(document.retry_after_s)
+        return Reply(document.status, _encoder.encode(document), document.request_id, kind=PROBLEM, more=more)
+
+
 class Reads:
     """Answers them. What a caller may see is decided by `identify`, who he is, and `entitlement`, what he may."""
 
     def __init__(
-        self, participant: Participant, feed: Feed, counts: ApiCounts, settings: ApiSettings, identify: Identify
+        self, feed: Feed, counts: ApiCounts, settings: ApiSettings, explain: Explainer, identify: Identify
     ) -> None:
-        self._participant = participant
         self._feed = feed
         self._counts = counts
         self._settings = settings
+        self._explain = explain
         self._identify = identify
 
     def routes(self) -> dict[str, Route]:
@@ -57,12 +88,10 @@ class Reads:
 
     async def _ledger_end(self, call: Call) -> Reply:
         Query(call.query, ())
-        standing = self._participant.standing
-        if not standing.active:
-            refusal = refuse_as_passive(standing)
-            return self._problem(
-                problem_document(Code.NOT_ACTIVE, refusal.detail, call.request_id, retry_after_s=refusal.retry_after_s)
-            )
+        try:
+            standing = self._feed.check_active()
+        except FeedRefused as refused:
+            return self._explain.feed(refused, call.request_id)
         document = LedgerEndDocument(ledger_end=standing.ledger_end, pruned_to=standing.pruned_to)
         return Reply(200, _encoder.encode(document), call.request_id)
 
@@ -82,7 +111,7 @@ class Reads:
                 return self._stream(call, query, wanted, after)
             return await self._page(call, query, wanted, after)
         except FeedRefused as refused:
-            return self._problem(self._explain(refused, call.request_id))
+            return self._explain.feed(refused, call.request_id)
 
     def _start(self, call: Call, query: Query) -> int:
         """A browser that lost a stream of events names the last one that it had."""
@@ -103,7 +132,7 @@ class Reads:
             call.request_id,
             events=EVENTS.decode() in call.request.headers.get("Accept", ""),
             read_max_s=self._settings.stream_read_max_s,
-            explain=lambda refused: self._explain(refused, call.request_id),
+            explain=lambda refused: self._explain.document(refused, call.request_id),
             counts=self._counts,
         )
 
@@ -120,17 +149,3 @@ class Reads:
             UpdatesDocument(updates=lines, **ends) if wanted.updates else CompletionsDocument(completions=lines, **ends)
         )
         return Reply(200, _encoder.encode(document), call.request_id)
-
-    def _explain(self, refused: FeedRefused, request_id: str) -> ProblemDocument:
-        """The problem, with the bounds that a reader needs in order to go on."""
-        standing = refused.standing
-        retry_after_s = standing.retry_after_s if refused.code.retry is Retry.SAME else None
-        document = problem_document(refused.code, refused.detail, request_id, retry_after_s=retry_after_s)
-        if refused.code in (Code.OFFSET_PRUNED, Code.OFFSET_AFTER_END):
-            return msgspec.structs.replace(document, ledger_end=standing.ledger_end, pruned_to=standing.pruned_to)
-        return document
-
-    def _problem(self, document: ProblemDocument) -> Reply:
-        self._counts.answers[document.code] = self._counts.answers.get(document.code, 0) + 1
-        more = retry_after_header(document.retry_after_s)
-        return Reply(document.status, _encoder.encode(document), document.request_id, kind=PROBLEM, more=more)

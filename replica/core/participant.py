@@ -23,13 +23,13 @@ from replica.core.settings import CoreSettings
 from replica.core.signer import Signer
 from replica.core.tally import Tally
 from replica.index.interface import Index
-from replica.link.interface import Replies, Standing, refuse_as_passive
+from replica.link.interface import Replies, Standing, Told, refuse_as_passive
 from replica.log.interface import RequestLog
-from replica.notary.answers import Answer, Notarised, Refused
+from replica.notary.answers import Notarised, Refused, StateStatus
 from replica.notary.errors import Code, LogUnavailable, NotaryError
 from replica.notary.receipts import make_receipts
-from replica.notary.requests import Submission
-from replica.notary.rules import TX_KEY
+from replica.notary.requests import TX_ID_BYTES, Submission
+from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.store.interface import ParticipantStore
 
 log = structlog.get_logger()
@@ -199,7 +199,7 @@ class Participant(Generic[SessionT]):
             reign.submit(replies, batch)
 
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
-        """Answer whether transactions were notarised."""
+        """Answer whether transactions were notarised, and what consumed states."""
         self._look_ups.append((replies, batch))
         if self._looking_up is None or self._looking_up.done():
             self._looking_up = asyncio.create_task(self._answer_look_ups(), name="look_up")
@@ -208,33 +208,46 @@ class Participant(Generic[SessionT]):
         """Those that arrived meanwhile share the next question to the lock: a flood of them must not crowd it."""
         while self._look_ups:
             asked: list[tuple[Replies, list[tuple[int, bytes]]]] = []
-            tx_ids: dict[bytes, None] = {}
-            while self._look_ups and len(tx_ids) < _LOOK_UPS_TOGETHER:
+            names: dict[bytes, None] = {}
+            while self._look_ups and len(names) < _LOOK_UPS_TOGETHER:
                 asked.append(self._look_ups.popleft())
-                tx_ids.update((tx_id, None) for _, tx_id in asked[-1][1])
-            found = await self._look_up(list(tx_ids))
+                names.update((name, None) for _, name in asked[-1][1])
+            found = await self._look_up(list(names))
             for replies, batch in asked:
-                replies.send([(ticket, found[tx_id]) for ticket, tx_id in batch])
+                replies.send([(ticket, found[name]) for ticket, name in batch])
 
-    async def _look_up(self, tx_ids: list[bytes]) -> dict[bytes, Answer]:
+    async def _look_up(self, names: list[bytes]) -> dict[bytes, Told]:
         """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
         deposed replica cannot deny what its successor did."""
         reign = self.reign
         try:
             if reign is not None and self._serves():
                 await reign.confirm_lock()
-                return self._find(tx_ids)
+                return self._find(names)
         except HaError as error:
             log.info("look_up_unconfirmed", detail=str(error))
         except Exception as error:
             self._break(error)
-        return dict.fromkeys(tx_ids, refuse_as_passive(self.standing()))
+        return dict.fromkeys(names, refuse_as_passive(self.standing()))
 
-    def _find(self, tx_ids: list[bytes]) -> dict[bytes, Answer]:
+    def _find(self, names: list[bytes]) -> dict[bytes, Told]:
+        """What the index has of transactions and of states; they differ in length."""
+        tx_ids = [name for name in names if len(name) == TX_ID_BYTES]
+        states = [name for name in names if len(name) != TX_ID_BYTES]
+        return {**self._find_transactions(tx_ids), **self._find_states(states)}
+
+    def _find_states(self, states: list[bytes]) -> dict[bytes, Told]:
+        values = self._index.lookup([STATE_KEY + state for state in states])
+        return {
+            state: StateStatus(state, value[:32], int.from_bytes(value[32:], "big")) if value else StateStatus(state)
+            for state, value in zip(states, values, strict=True)
+        }
+
+    def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, Told]:
         values = self._index.lookup([TX_KEY + tx_id for tx_id in tx_ids])
         found = [(tx_id, value) for tx_id, value in zip(tx_ids, values, strict=True) if value]
         receipts = make_receipts([(tx_id, v[:32]) for tx_id, v in found], self._signer.public_key, self._signer.sign)
-        answers: dict[bytes, Answer] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
+        answers: dict[bytes, Told] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
         for (tx_id, value), receipt in zip(found, receipts, strict=True):
             offset = int.from_bytes(value[32:], "big")
             answers[tx_id] = Notarised(tx_id, value[:32], offset, None, False, receipt)

@@ -12,14 +12,15 @@ from typing import Protocol
 import msgspec
 
 from replica.link.bell import Bell
-from replica.notary.answers import Answer, NotNow
+from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
 
-TicketedAnswer = tuple[int, Answer]
+Told = Answer | StateStatus
+TicketedAnswer = tuple[int, Told]
 TicketedSubmission = tuple[int, Submission]
 TicketedLookUp = tuple[int, bytes]
-"""What travels with its ticket, a number that the front end chose; a look-up names a transaction id."""
+"""What travels with its ticket, a number that the front end chose; a look-up names a transaction id or a state."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -63,6 +64,9 @@ class Participant(Protocol):
     async def look_up(self, tx_id: bytes) -> Answer:
         """Whether a transaction was notarised: Notarised, Refused with TX_NOT_FOUND, or NotNow."""
 
+    async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
+        """Which transaction consumed a state, if any did."""
+
 
 class Replies(Protocol):
     """Where the answers for one front end go. Hashable, so that the core can group a batch of answers by it."""
@@ -91,4 +95,4 @@ class Handler(Protocol):
         """
 
     def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:
-        """Take look-ups that came together."""
+        """Take look-ups that came together: of transactions (32 bytes) and of states (36 bytes)."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from replica.link.bell import Bell
-from replica.link.interface import Handler, Standing, TicketedAnswer, refuse_as_passive
+from replica.link.interface import Handler, Standing, TicketedAnswer, Told, refuse_as_passive
 from replica.link.tickets import Tickets
-from replica.notary.answers import Answer
+from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.requests import Submission
 
 
@@ -39,16 +40,23 @@ class MemoryLink:
         call = self._tickets.open(len(submissions))
         self._loop.call_later(self._answer_max_s, self._tickets.expire)
         self._handler.submit(self, list(enumerate(submissions, call.first)))
-        return await call.future
+        return cast("list[Answer]", await call.future)
 
     async def look_up(self, tx_id: bytes) -> Answer:
         """See Participant."""
+        return cast(Answer, await self._ask(tx_id))
+
+    async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
+        """See Participant."""
+        return cast("StateStatus | NotNow", await self._ask(state))
+
+    async def _ask(self, name: bytes) -> Told:
         standing = self.standing
         if not standing.active:
             return refuse_as_passive(standing)
         call = self._tickets.open(1)
         self._loop.call_later(self._answer_max_s, self._tickets.expire)
-        self._handler.look_up(self, [(call.first, tx_id)])
+        self._handler.look_up(self, [(call.first, name)])
         return (await call.future)[0]
 
     def send(self, answers: Sequence[TicketedAnswer]) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from itertools import takewhile
 
-from replica.link.interface import TicketedAnswer
-from replica.notary.answers import Answer, NotNow
+from replica.link.interface import TicketedAnswer, Told
+from replica.notary.answers import NotNow
 from replica.notary.errors import Code
 
 UNKNOWN = NotNow(Code.OUTCOME_UNKNOWN.name, "the core took the request and did not answer", 0.5)
@@ -19,9 +19,9 @@ class Call:
 
     __slots__ = ("answers", "deadline_s", "first", "future", "missing_count")
 
-    def __init__(self, first: int, count: int, deadline_s: float, future: asyncio.Future[list[Answer]]) -> None:
+    def __init__(self, first: int, count: int, deadline_s: float, future: asyncio.Future[list[Told]]) -> None:
         self.first = first
-        self.answers: list[Answer] = [UNKNOWN] * count
+        self.answers: list[Told] = [UNKNOWN] * count
         self.missing_count = count
         self.deadline_s = deadline_s
         self.future = future

@@ -11,6 +11,7 @@ import hmac
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import structlog
@@ -38,11 +39,12 @@ from replica.link.interface import (
     TicketedAnswer,
     TicketedLookUp,
     TicketedSubmission,
+    Told,
     refuse_as_passive,
 )
 from replica.link.settings import LinkSettings
 from replica.link.tickets import Call, Tickets
-from replica.notary.answers import Answer, NotNow
+from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.errors import Code, ConfigError
 from replica.notary.requests import Submission
 
@@ -275,15 +277,22 @@ class LinkClient(FrameProtocol[FromCore]):
         for ticket, submission in enumerate(submissions, call.first):
             self._submissions.append((ticket, submission))
             self._queued_bytes += len(submission.request) + _SUBMISSION_OVERHEAD_BYTES
-        return await call.future
+        return cast("list[Answer]", await call.future)
 
     async def look_up(self, tx_id: bytes) -> Answer:
         """See Participant."""
+        return cast(Answer, await self._ask(tx_id))
+
+    async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
+        """See Participant."""
+        return cast("StateStatus | NotNow", await self._ask(state))
+
+    async def _ask(self, name: bytes) -> Told:
         refusal = self._refusal(1)
         if refusal is not None:
             return refusal
         call = self._open(1)
-        self._look_ups.append((call.first, tx_id))
+        self._look_ups.append((call.first, name))
         return (await call.future)[0]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -42,3 +42,11 @@ class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
 
 
 Answer = Notarised | Refused | NotNow
+
+
+class StateStatus(msgspec.Struct, frozen=True, tag="state"):
+    """Which transaction consumed a state, and where in the log; both None while nothing did, as far as is decided."""
+
+    state: bytes
+    consumed_by: bytes | None = None
+    log_offset: int | None = None

@@ -82,3 +82,47 @@ class LedgerEndDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 StreamDocument = CompletionDocument | UpdateDocument | CheckpointDocument | EndDocument
 """What the lines of a stream are."""
+
+
+class RequesterDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The submission by which a transaction was notarised first."""
+
+    user_id: str
+    command_id: str
+    act_as: list[str]
+    submission_id: str
+
+
+class TransactionStatusDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that was notarised: where in the log, at which ledger offset, when, and for whom.
+
+    `offset`, `recorded_at` and `requested_by` are null while the completion is not published yet, or is pruned;
+    `requested_by` also for a caller who may not see it.
+    """
+
+    tx_id: str
+    content_digest: str
+    log_offset: int
+    offset: int | None
+    recorded_at: str | None
+    requested_by: RequesterDocument | None
+
+
+class StateStatusDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a state was consumed; by which transaction, for a caller who may see it, and its hash for everybody."""
+
+    state: str
+    consumed: bool
+    consumed_by_hash: str | None = None
+    consumed_by: str | None = None
+    log_offset: int | None = None
+
+
+class AttemptsDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a state's history: the completions of the transaction that consumed it, and those it beat."""
+
+    state: str
+    attempts: list[msgspec.Raw]
+    next_after: int
+    ledger_end: int
+    pruned_to: int

@@ -13,8 +13,8 @@ from ha.election.driver import Election, Role
 from replica.core.participant import Participant
 from replica.core.settings import CoreSettings
 from replica.link.interface import Replies, Standing, TicketedAnswer, TicketedLookUp, TicketedSubmission
+from replica.link.interface import Told as AnyAnswer
 from replica.link.memory import MemoryLink
-from replica.notary.answers import Answer
 from replica.store.memory import MemoryStore
 from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, SimulatedClock, SimulatedLog
 from tests.simulation.plan import ReplicaPlan
@@ -96,7 +96,7 @@ class Door:
         return note
 
 
-Told = dict[int, tuple[Answer, str, int]]
+Told = dict[int, tuple[AnyAnswer, str, int]]
 """By address: an answer that is on its way, who gave it, and in which epoch it was asked for."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery
-from replica.notary.answers import Notarised, NotNow, Refused
+from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import change_id
 from replica.notary.errors import Code
 from replica.notary.receipts import verify_receipt
@@ -290,6 +290,24 @@ def test_not_found_is_said_only_after_the_lock_has_answered() -> None:
             assert denied.code == Code.NOT_ACTIVE.name
 
     run_virtually(story())
+
+
+def test_a_state_is_told_from_the_index_once_the_lock_has_answered() -> None:
+    """Goal: what consumed a state, and never a denial by a deposed replica. Method: around the end of its session."""
+
+    async def scenario() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(1)]))
+            assert await replica.link.look_up_state(state(1)) == StateStatus(state(1), name_of(1), 1)
+            assert await replica.link.look_up_state(state(2)) == StateStatus(state(2))
+            world.shared.lock_server.end_all()
+            denied = await replica.link.look_up_state(state(2))
+            assert isinstance(denied, NotNow)
+            assert denied.code == "NOT_ACTIVE"
+
+    run_virtually(scenario())
 
 
 def test_a_passive_refuses_and_names_the_epoch() -> None:

@@ -1,0 +1,156 @@
+"""The calls that ask about one transaction or one state.
+
+That something was *not* notarised or consumed is the core's word alone, which it gives once the lock has answered. Who
+asked, and who tried, comes from the completions: docs/decisions/0008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import unquote
+
+import msgspec
+
+from ledger_api.server.entitlement import Caller, may_see, may_see_parties
+from ledger_api.server.feed import Entry, Feed, FeedRefused, Wanted
+from ledger_api.server.http import Reply
+from ledger_api.server.query import Query
+from ledger_api.server.reads import Explainer, Identify
+from ledger_api.server.routes import Call, Route
+from replica.link.interface import Participant
+from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
+from replica.notary.documents import format_time
+from replica.notary.feed_documents import (
+    AttemptsDocument,
+    RequesterDocument,
+    StateStatusDocument,
+    TransactionStatusDocument,
+)
+from replica.notary.receipts import receipt_to_document
+from replica.notary.requests import format_state_ref, parse_state_ref, parse_tx_id
+from replica.notary.rules import hash_of_tx_id
+from replica.store.reader import Row
+
+TRANSACTIONS, STATES = "/v1/transactions/", "/v1/states/"
+_encoder = msgspec.json.Encoder()
+
+
+class Queries:
+    """Answers them; `explain` makes the problem documents."""
+
+    def __init__(self, participant: Participant, feed: Feed, explain: Explainer, identify: Identify) -> None:
+        self._participant = participant
+        self._feed = feed
+        self._explain = explain
+        self._identify = identify
+
+    def routes(self) -> dict[tuple[str, str], Route]:
+        """The calls by what comes before and behind the name in the path."""
+        return {
+            (TRANSACTIONS, "status"): self._route("GET", TRANSACTIONS + "{tx_id}/status", self._transaction),
+            (TRANSACTIONS, "receipt"): self._route("GET", TRANSACTIONS + "{tx_id}/receipt", self._receipt),
+            (STATES, ""): self._route("GET", STATES + "{state}", self._state),
+            (STATES, "attempts"): self._route("GET", STATES + "{state}/attempts", self._attempts),
+        }
+
+    def _route(self, method: str, label: str, answer: Callable[[Call], Awaitable[Reply]]) -> Route:
+        async def guarded(call: Call) -> Reply:
+            try:
+                return await answer(call)
+            except FeedRefused as refused:
+                return self._explain.feed(refused, call.request_id)
+
+        return Route(method, label, guarded)
+
+    async def _receipt(self, call: Call) -> Reply:
+        Query(call.query, ())
+        answer = await self._participant.look_up(parse_tx_id(call.argument))
+        if not isinstance(answer, Notarised):
+            return self._explain.answer(answer, call.request_id)
+        return self._reply(receipt_to_document(answer.receipt), call)
+
+    async def _transaction(self, call: Call) -> Reply:
+        Query(call.query, ())
+        answer: Answer = await self._participant.look_up(parse_tx_id(call.argument))
+        if not isinstance(answer, Notarised):
+            return self._explain.answer(answer, call.request_id)
+        row = await self._feed.find(answer.log_offset)
+        caller = self._identify(call.request)
+        document = TransactionStatusDocument(
+            tx_id=answer.tx_id.hex(),
+            content_digest=answer.content_digest.hex(),
+            log_offset=answer.log_offset,
+            offset=None if row is None else row[0],
+            recorded_at=None if row is None else format_time(row[1].recorded_us),
+            requested_by=None if row is None else _requester(caller, row),
+        )
+        return self._reply(document, call)
+
+    async def _state(self, call: Call) -> Reply:
+        Query(call.query, ())
+        status = await self._participant.look_up_state(_state_of(call))
+        if isinstance(status, NotNow):
+            return self._explain.answer(status, call.request_id)
+        if status.consumed_by is None or status.log_offset is None:
+            return self._reply(StateStatusDocument(state=format_state_ref(status.state), consumed=False), call)
+        shown = await self._may_know_winner(self._identify(call.request), status.log_offset)
+        document = StateStatusDocument(
+            state=format_state_ref(status.state),
+            consumed=True,
+            consumed_by_hash=hash_of_tx_id(status.consumed_by).hex(),
+            consumed_by=status.consumed_by.hex() if shown else None,
+            log_offset=status.log_offset,
+        )
+        return self._reply(document, call)
+
+    async def _attempts(self, call: Call) -> Reply:
+        query = Query(call.query, ("after",))
+        after = query.number("after", 0)
+        status = await self._participant.look_up_state(_state_of(call))
+        if isinstance(status, NotNow):
+            return self._explain.answer(status, call.request_id)
+        return self._reply(await self._history(status, after, Wanted(caller=self._identify(call.request))), call)
+
+    async def _history(self, status: StateStatus, after: int, wanted: Wanted) -> AttemptsDocument:
+        standing = self._feed.check(after) if after else self._feed.check_active()
+        lines: list[msgspec.Raw] = []
+        if status.consumed_by is None or status.log_offset is None:
+            after = max(after, standing.ledger_end)  # nobody was refused because of it
+        else:
+            scan = await self._feed.find_attempts(status.state, status.consumed_by, status.log_offset, after)
+            after = scan.scanned_to
+            found = [Entry(*row).line(wanted) for row in scan.rows]
+            lines = [msgspec.Raw(line.json) for line in found if line]
+        return AttemptsDocument(
+            state=format_state_ref(status.state),
+            attempts=lines,
+            next_after=after,
+            ledger_end=standing.ledger_end,
+            pruned_to=standing.pruned_to,
+        )
+
+    async def _may_know_winner(self, caller: Caller, log_offset: int) -> bool:
+        """Whether the caller may learn which transaction consumed a state: it is one of his parties'."""
+        if caller.read_as is None:
+            return True
+        row = await self._feed.find(log_offset)
+        return row is not None and may_see_parties(caller, row[1].act_as)
+
+    def _reply(self, document: msgspec.Struct, call: Call) -> Reply:
+        return Reply(200, _encoder.encode(document), call.request_id)
+
+
+def _state_of(call: Call) -> bytes:
+    return parse_state_ref(unquote(call.argument))
+
+
+def _requester(caller: Caller, row: Row) -> RequesterDocument | None:
+    _, completion = row
+    if not may_see(caller, completion.user_id, completion.act_as):
+        return None
+    return RequesterDocument(
+        user_id=completion.user_id,
+        command_id=completion.command_id,
+        act_as=list(completion.act_as),
+        submission_id=completion.submission_id,
+    )
