@@ -1,0 +1,69 @@
+"""A second site's copy of an archive: carried over segment by segment, and verified there.
+
+The copy's manifest is written last, so that it never names what is not there; a copy that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.archive.manifest import MANIFEST_NAME, SEGMENTS_NAME, Manifest
+from pipeline.archive.segment import (
+    PARTIAL,
+    SegmentDamaged,
+    SegmentFacts,
+    digests_path,
+    find_damage,
+    parquet_path,
+    sync_file,
+    write_whole,
+)
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch
+
+
+def copy_archive(manifest: Manifest, folder: Path, on_segment: Callable[[int], None] = lambda offset: None) -> int:
+    """Bring the copy in `folder` up to this manifest; returns how many segments were carried over.
+
+    `on_segment` is told the last offset of each segment that is there. Raises ArchiveMismatch when the folder holds
+    anything but an earlier state of the very archive, and ArchiveDamaged when a segment does not arrive whole.
+    """
+    (folder / SEGMENTS_NAME).mkdir(parents=True, exist_ok=True)
+    raw = (manifest.folder / MANIFEST_NAME).read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    path = folder / MANIFEST_NAME
+    if path.exists() and not whole.startswith(path.read_bytes()):
+        raise ArchiveMismatch(f"{folder} does not hold an earlier state of this archive")
+    carried = 0
+    for segment in manifest.segments:
+        carried += _copy_segment(manifest.segments_folder, folder / SEGMENTS_NAME, segment.facts)
+        on_segment(segment.facts.last)
+    write_whole(path, whole)
+    return carried
+
+
+def _copy_segment(source: Path, target: Path, facts: SegmentFacts) -> bool:
+    """Whether it had to be carried over."""
+    if _is_whole(target, facts):
+        return False
+    for path in (parquet_path, digests_path):
+        end = path(target, facts.first, facts.last)
+        partial = end.with_name(f"{end.name}{PARTIAL}")
+        shutil.copyfile(path(source, facts.first, facts.last), partial)
+        sync_file(partial)
+        partial.replace(end)
+    sync_file(target)
+    try:
+        find_damage(target, facts)
+    except SegmentDamaged as damage:
+        raise ArchiveDamaged(f"the segment did not arrive whole: {damage}") from None
+    return True
+
+
+def _is_whole(folder: Path, facts: SegmentFacts) -> bool:
+    try:
+        find_damage(folder, facts)
+    except (SegmentDamaged, OSError):
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""Index checkpoints at a second site: shipped, signed, and tied to the archive that they were built from.
+
+A checkpoint spares a new replica the replay of the log up to its position. It is worth that only if it is the index of
+this very log: so its position is compared with the archived record, and its content with what was signed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from msgspec.structs import replace
+
+from pipeline.archive.manifest import Manifest, Signer
+from pipeline.archive.restore import archived_records
+from pipeline.archive.segment import PARTIAL, sha256_of, sync_file, write_whole
+from replica.index.rocks import RocksIndex, verify_index
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError
+from replica.notary.position import BEGIN, Position, decode_position, encode_position
+from replica.notary.records import record_digest
+
+LABEL_NAME = "checkpoint.json"
+INDEX_NAME = "index"
+SIGNED_TAG = b"notary/checkpoint/1"
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a shipped checkpoint is. `signature`: the archive's, over SIGNED_TAG and this with an empty one.
+
+    `digest`: of all entries, as `notary index verify` prints it. `position`: docs/formats.md, in hexadecimal.
+    """
+
+    archive_id: str
+    position: str
+    entries: int
+    digest: str
+    files: dict[str, str]
+    signature: str = ""
+
+
+def ship_checkpoint(checkpoint: Path, folder: Path, manifest: Manifest, signer: Signer) -> Path:
+    """Copy a checkpoint into a new folder below `folder`, verified before and after; returns where it is.
+
+    Raises IndexUnreadable when it is not whole, ArchiveMismatch when it is not of the archived log, and ConfigError
+    when one of that position was shipped already.
+    """
+    summary = verify_index(checkpoint)
+    if summary.position is None or summary.position.offset == BEGIN:
+        raise ConfigError(f"the index in {checkpoint} has nothing applied")
+    refuse_foreign(summary.position, manifest)
+    target = folder / f"{summary.position.offset:019d}"
+    if target.exists():
+        raise ConfigError(f"{target} exists already")
+    partial = target.with_name(f"{target.name}{PARTIAL}")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(checkpoint, partial / INDEX_NAME, ignore=shutil.ignore_patterns("LOCK", "LOG", "LOG.old*"))
+    label = Label(
+        archive_id=manifest.opened.archive_id,
+        position=encode_position(summary.position).hex(),
+        entries=summary.entry_count,
+        digest=summary.digest.hex(),
+        files=_files(partial / INDEX_NAME),
+    )
+    signature = signer.sign(SIGNED_TAG + msgspec.json.encode(label)).hex()
+    write_whole(partial / LABEL_NAME, msgspec.json.encode(replace(label, signature=signature)))
+    partial.rename(target)
+    sync_file(folder)
+    verify_checkpoint(target, manifest, signer.public_key)
+    return target
+
+
+def verify_checkpoint(folder: Path, manifest: Manifest, public_key: bytes) -> Position:
+    """The position of a shipped checkpoint. Raises ArchiveDamaged unless it is whole, and ArchiveMismatch."""
+    try:
+        label = msgspec.json.decode((folder / LABEL_NAME).read_bytes(), type=Label)
+        signed = SIGNED_TAG + msgspec.json.encode(replace(label, signature=""))
+        Ed25519PublicKey.from_public_bytes(public_key).verify(bytes.fromhex(label.signature), signed)
+    except (OSError, msgspec.DecodeError, ValueError, InvalidSignature) as error:
+        raise ArchiveDamaged(f"{folder / LABEL_NAME} is not one that the archive's key signed: {error!r}") from None
+    if label.archive_id != manifest.opened.archive_id:
+        raise ArchiveMismatch(f"the checkpoint is of archive {label.archive_id}, not of {manifest.opened.archive_id}")
+    if (found := _files(folder / INDEX_NAME)) != label.files:
+        changed = sorted(set(found.items()) ^ set(label.files.items()))
+        raise ArchiveDamaged(f"{folder / INDEX_NAME}: {changed[0][0]} is not the file that was shipped")
+    position = decode_position(bytes.fromhex(label.position))
+    refuse_foreign(position, manifest)
+    return position
+
+
+def seed_index(
+    checkpoint: Path,
+    index: Path,
+    topic_id: str,
+    manifest: Manifest,
+    public_key: bytes,
+    *,
+    check: Callable[[Position], None],
+) -> Position:
+    """Make a shipped checkpoint a replica's index, in the topic that the log is in by now; returns its position.
+
+    `check` raises unless the topic has the record that the position was read from. Raises ConfigError when the replica
+    has an index, and whatever `verify_checkpoint` raises.
+    """
+    if index.exists():
+        raise ConfigError(f"{index} exists: move it away, or leave it, a checkpoint only spares replay")
+    position = replace(verify_checkpoint(checkpoint, manifest, public_key), topic_id=topic_id)
+    check(position)
+    index.parent.mkdir(parents=True, exist_ok=True)
+    partial = index.with_name(f"{index.name}{PARTIAL}")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(checkpoint / INDEX_NAME, partial)
+    opened = RocksIndex(partial)
+    opened.write({}, position)
+    opened.close()
+    partial.rename(index)
+    return position
+
+
+def refuse_foreign(position: Position, manifest: Manifest) -> None:
+    """Raise ArchiveMismatch unless the archive has, at the position, the record that it was read from."""
+    if position.offset > manifest.last:
+        raise ArchiveMismatch(f"offset {position.offset} is not archived yet: archive the log first, then ship")
+    for record in archived_records(manifest, position.offset, position.offset):
+        if record_digest(record.value or b"") != position.digest:
+            raise ArchiveMismatch(f"the archive has another record at offset {position.offset}")
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(folder.rglob("*")) if path.is_file()
+    }
