@@ -17,6 +17,7 @@ from replica.cli import (
     index,
     init,
     keys,
+    recovery,
     replica,
     restore,
     status,
@@ -67,6 +68,7 @@ app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)
 app.command("check", rich_help_panel=_CHECK)(check.check_history)
 app.add_typer(archive.app, name="archive", rich_help_panel=_PIPELINE)
 app.add_typer(restore.app, name="restore", rich_help_panel=_PIPELINE)
+app.add_typer(recovery.app, name="recovery", rich_help_panel=_PIPELINE)
 
 
 def main() -> None:

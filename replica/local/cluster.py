@@ -134,12 +134,16 @@ class LocalCluster:
         self.notary_key, self.parties = self._files.notary_key(), self._files.parties(self.settings.parties)
         self._files.write_config(self._values(before), ROLE)
         self.config = load_config(self.config_path)
-        self.topic_id = await self._timed("request log", f"topic {self.topic}", create_topic(self.config.kafka))
+        self.topic_id = await self._timed("request log", f"topic {self.topic}", self.prepare_log())
         await self._start_replicas()
         self._write_run_file()
         self._stack.callback(RunFile.remove, self.folder)
         await self.wait_for_active()
         await self.wait_until_ready(list(self.replicas))
+
+    async def prepare_log(self) -> str:
+        """Have the log there before the replicas start; returns the topic's id. A recovery restores it here."""
+        return await create_topic(self.config.kafka)
 
     async def stop(self) -> None:
         """Stop everything in reverse order. May be repeated."""
