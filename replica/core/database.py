@@ -11,11 +11,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
-from urllib.parse import quote, unquote
 
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import ServerLease, WriteSession
 from replica.notary.errors import ConfigError
+from replica.store.oracle_login import is_oracle, parse_oracle, render_oracle
 
 if TYPE_CHECKING:
     from ha.clock import Clock
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Session: TypeAlias = WriteSession[Any]
 HIDDEN = "***"
-ORACLE = "oracle://"
 
 
 class Database(Protocol):
@@ -82,14 +81,14 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
 
     `reader`: what front ends log in as; None: as the connection string says.
     """
-    if conninfo.startswith(ORACLE):
+    if is_oracle(conninfo):
         return OracleDatabase(parse_oracle(conninfo), scope, reader)
     return PostgresDatabase(conninfo, scope, reader)
 
 
 def with_password(conninfo: str, password: str) -> str:
     """The connection string with a password put in. Raises ConfigError."""
-    if conninfo.startswith(ORACLE):
+    if is_oracle(conninfo):
         return render_oracle({**parse_oracle(conninfo), "password": password})
     from psycopg.conninfo import make_conninfo
 
@@ -177,7 +176,8 @@ class OracleDatabase:
     def reader_address(self) -> str:
         if self._reader is None:
             return render_oracle(self._login)
-        return render_oracle(self._login | {"user": self._reader.user, "password": self._reader.password})
+        reader = {"user": self._reader.user, "password": self._reader.password, "schema": self._scope}
+        return render_oracle(self._login | reader)
 
     def lease(self, settings: ElectionSettings) -> ServerLease:
         return ServerLease(None, False, "IDLE_TIME or MAX_IDLE_TIME; not asked, no replica is active")
@@ -216,24 +216,3 @@ class OracleDatabase:
         from replica.store.schema import read_statement
 
         return read_statement("oracle", "roles").replace(" TO notary;", f' TO "{self._scope}";')
-
-
-def parse_oracle(conninfo: str) -> dict[str, str]:
-    """user, dsn and perhaps password of `oracle://USER[:PASSWORD]@CONNECT_STRING`. Raises ConfigError.
-
-    User and password are percent-encoded where they have a colon, an at sign or a percent sign; what follows the last
-    at sign is an Easy Connect string or a connect descriptor and stays as it is.
-    """
-    login, at, dsn = conninfo.removeprefix(ORACLE).rpartition("@")
-    user, colon, password = login.partition(":")
-    if not (at and user and dsn):
-        raise ConfigError(
-            "an Oracle connection string is oracle://USER@HOST:PORT/SERVICE, the password in its own file"
-        )
-    return {"user": unquote(user), "dsn": dsn} | ({"password": unquote(password)} if colon else {})
-
-
-def render_oracle(login: Mapping[str, str]) -> str:
-    """The connection string of a login."""
-    password = f":{quote(login['password'], safe='*')}" if "password" in login else ""
-    return f"{ORACLE}{quote(login['user'], safe='')}{password}@{login['dsn']}"

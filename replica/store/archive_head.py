@@ -12,6 +12,7 @@ import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.store.migrate import CONNECT_MAX_S
+from replica.store.oracle_login import is_oracle, parse_oracle
 from replica.store.postgres import named_statement
 
 
@@ -40,6 +41,10 @@ class ArchiveHeads:
         self._run("record_archive_head", values)
 
     def _run(self, name: str, values: dict[str, object]) -> list[tuple[Any, ...]]:
+        if is_oracle(self._conninfo):
+            from replica.store.oracle_tools import run_once
+
+            return run_once(parse_oracle(self._conninfo), name, values)
         try:
             with psycopg.connect(self._conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S) as connection:
                 found = connection.execute(named_statement(name), values)

@@ -11,6 +11,7 @@ import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.store.interface import Completion
+from replica.store.oracle_login import is_oracle, parse_oracle
 from replica.store.postgres import completion_of, named_statement
 
 PAGE_ROWS = 5_000
@@ -35,6 +36,12 @@ class Export(msgspec.Struct, frozen=True):
 @contextmanager
 def export_completions(conninfo: str) -> Iterator[Export]:
     """All that is published, while the context lasts. Raises StoreUnavailable and StoreMismatch, the rows as well."""
+    if is_oracle(conninfo):
+        from replica.store import oracle_tools
+
+        with oracle_tools.export_completions(parse_oracle(conninfo)) as export:
+            yield export
+        return
     with _connected(conninfo) as connection:
         row = connection.execute(named_statement("export_status")).fetchone()
         if row is None:
@@ -53,11 +60,16 @@ class PublishedState(msgspec.Struct, frozen=True):
 
 def published_state(conninfo: str) -> PublishedState:
     """The present state. Raises StoreUnavailable and StoreMismatch."""
+    if is_oracle(conninfo):
+        from replica.store import oracle_tools
+
+        return oracle_tools.published_state(parse_oracle(conninfo))
     with export_completions(conninfo) as export, _connected(conninfo) as connection:
         row = connection.execute(named_statement("published")).fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
-        return PublishedState(export.topic_id, *row)
+        position, ledger_end, _ = row
+        return PublishedState(export.topic_id, position, ledger_end)
 
 
 def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, Completion]]:
@@ -65,6 +77,11 @@ def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, C
 
     Raises StoreUnavailable and StoreMismatch.
     """
+    if is_oracle(conninfo):
+        from replica.store import oracle_tools
+
+        yield from oracle_tools.export_range(parse_oracle(conninfo), after, until)
+        return
     with _connected(conninfo) as connection:
         yield from _rows(connection, until, after)
 

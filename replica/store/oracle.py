@@ -117,8 +117,8 @@ class OracleStore:
     async def published(self) -> Published:
         """See ParticipantStore."""
         async with self._transaction("published") as connection:
-            ((position, ledger_end),) = await connection.rows(named_statement("published"))
-        return Published(None if position is None else decode_position(position), int(ledger_end))
+            ((position, ledger_end, pruned_to),) = await connection.rows(named_statement("published"))
+        return Published(None if position is None else decode_position(position), int(ledger_end), int(pruned_to))
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
@@ -254,6 +254,26 @@ def _only(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[dict[
 def parties(act_as: str) -> tuple[str, ...]:
     """The parties of a command as they are stored."""
     return tuple(act_as.split(PARTIES_JOINT))
+
+
+def completion_of(row: Sequence[Any]) -> Completion:
+    """The completion in a row of its table, which begins with the ledger offset."""
+    _, log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id, content_digest, outcome, *rest = row
+    notarised_offset, recorded_us, detail = rest
+    return Completion(
+        log_offset,
+        change_id,
+        user_id,
+        command_id,
+        parties(act_as),
+        submission_id,
+        tx_id,
+        content_digest,
+        outcome,
+        notarised_offset,
+        recorded_us,
+        detail or b"",
+    )
 
 
 def error_number(error: oracledb.Error) -> int:

@@ -6,18 +6,20 @@ Each on a connection of its own; nothing here touches the lock session.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, timedelta
 from typing import Any
 
+import msgspec
 import oracledb
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.store.export import PAGE_ROWS, Export
+from replica.notary.position import Position, decode_position, encode_position
+from replica.store.export import PAGE_ROWS, Export, PublishedState
 from replica.store.interface import Completion
 from replica.store.migrate import LOCK_WAIT_S
-from replica.store.oracle import error_number, named_statement, newest_version, parties, translate
+from replica.store.oracle import completion_of, error_number, named_statement, newest_version, translate
 from replica.store.schema import Migration, check_not_newer, read_migrations
 from replica.store.status import StoreStatus
 
@@ -90,42 +92,74 @@ async def read_status(login: Mapping[str, str]) -> StoreStatus:
 @contextmanager
 def export_completions(login: Mapping[str, str]) -> Iterator[Export]:
     """All that is published, while the context lasts. Raises StoreUnavailable and StoreMismatch, the rows as well."""
-    with _connecting("export"):
-        connection = oracledb.connect(**login, tcp_connect_timeout=CONNECT_MAX_S)
-    with connection:
-        connection.call_timeout = CALL_MAX_MS
-        with _errors_named("export"), connection.cursor() as cursor:
-            cursor.execute(named_statement("export_status"))
-            row = cursor.fetchone()
+    with _plain_cursor("export", login) as cursor:
+        cursor.execute(named_statement("export_status"))
+        row = cursor.fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
         topic_id, published_offset, ledger_end, first, now = row
         age_us = None if first is None else (now - first) // timedelta(microseconds=1)
-        yield Export(topic_id, int(published_offset), int(ledger_end), age_us, _rows(connection, int(ledger_end)))
+        yield Export(topic_id, int(published_offset), int(ledger_end), age_us, _rows(cursor, int(ledger_end)))
 
 
-def _rows(connection: oracledb.Connection, ledger_end: int) -> Iterator[tuple[int, Completion]]:
+def export_range(login: Mapping[str, str], after: int, until: int) -> Iterator[tuple[int, Completion]]:
+    """See replica.store.export."""
+    with _plain_cursor("export", login) as cursor:
+        yield from _rows(cursor, until, after)
+
+
+def published_state(login: Mapping[str, str]) -> PublishedState:
+    """See replica.store.export."""
+    with export_completions(login) as export:
+        ((position, ledger_end, _),) = run_once(login, "published", {})
+        return PublishedState(export.topic_id, position, int(ledger_end))
+
+
+def _rows(cursor: oracledb.Cursor, ledger_end: int, after: int = -1) -> Iterator[tuple[int, Completion]]:
     """Rows never change once they are published, so pages fit together."""
-    after = -1
+    cursor.prefetchrows = cursor.arraysize = PAGE_ROWS
     while True:
         bounds = {"after_offset": after, "until_offset": ledger_end, "row_count": PAGE_ROWS}
-        with _errors_named("export"), connection.cursor() as cursor:
-            cursor.prefetchrows = cursor.arraysize = PAGE_ROWS
+        with _errors_named("export"):
             cursor.execute(named_statement("export_completions"), bounds, fetch_lobs=False)
             page = cursor.fetchall()
-        for ledger_offset, *values in page:
-            log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id, digest, outcome, *rest = values
-            notarised_offset, recorded_us, detail = rest
-            yield (
-                ledger_offset,
-                Completion(
-                    log_offset, change_id, user_id, command_id, parties(act_as), submission_id, tx_id, digest,
-                    outcome, notarised_offset, recorded_us, detail or b"",
-                ),
-            )  # fmt: skip
-            after = ledger_offset
+        for row in page:
+            after = row[0]
+            yield after, completion_of(row)
         if len(page) < PAGE_ROWS:
             return
+
+
+def run_once(login: Mapping[str, str], name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """One statement on a connection of its own, committed; the rows of a query. Raises as `translate` does."""
+    with _plain_cursor(name, login) as cursor:
+        cursor.execute(named_statement(name), dict(values), fetch_lobs=False)
+        rows = cursor.fetchall() if cursor.description else []
+        cursor.connection.commit()
+        return rows
+
+
+def adopt_topic(
+    login: Mapping[str, str], lock_id: int, topic_id: str, check: Callable[[Position], None]
+) -> Position | None:
+    """See replica.store.adopt. The lock goes with the connection."""
+    with _plain_cursor("adopt_topic", login) as cursor:
+        result = cursor.var(int)
+        cursor.execute(_LOCK, {"id": lock_id, "seconds": 0, "result": result})
+        if result.getvalue() != GRANTED:
+            raise StoreMismatch("a replica is active: stop all replicas before their topic is changed")
+        cursor.execute(named_statement("adopted"), fetch_lobs=False)
+        row = cursor.fetchone()
+        if row is None:
+            raise StoreMismatch("the database has lost its participant row; restore it from a backup")
+        position = None
+        if row[1] is not None:
+            position = msgspec.structs.replace(decode_position(row[1]), topic_id=topic_id)
+            check(position)
+        encoded = None if position is None else encode_position(position)
+        cursor.execute(named_statement("adopt_topic"), {"topic_id": topic_id, "published_position": encoded})
+        cursor.connection.commit()
+        return position
 
 
 async def _known_versions(cursor: oracledb.AsyncCursor) -> dict[int, tuple[Any, ...]]:
@@ -175,6 +209,17 @@ async def open_cursor(name: str, login: Mapping[str, str]) -> AsyncIterator[orac
     finally:
         with suppress(oracledb.Error):
             await connection.close()
+
+
+@contextmanager
+def _plain_cursor(name: str, login: Mapping[str, str]) -> Iterator[oracledb.Cursor]:
+    """A cursor on a connection of its own, without asyncio; what is not committed is undone."""
+    with _connecting(name):
+        connection = oracledb.connect(**login, tcp_connect_timeout=CONNECT_MAX_S)
+    with connection:
+        connection.call_timeout = CALL_MAX_MS
+        with _errors_named(name), connection.cursor() as cursor:
+            yield cursor
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import msgspec
 
 from replica.notary.errors import StoreUnavailable
 from replica.store.interface import Completion
+from replica.store.oracle_login import is_oracle
 
 Row = tuple[int, Completion]
 """A completion with its ledger offset."""
@@ -51,8 +52,10 @@ class CompletionReader(Protocol):
 
 def open_reader(address: str) -> CompletionReader:
     """The reader of the database that a connection string, password included, leads to. Connects when first used."""
-    if address.startswith("oracle://"):
-        return _NotServed()
+    if is_oracle(address):
+        from replica.store.oracle_reader import OracleReader
+
+        return OracleReader(address)
     from replica.store.postgres_reader import PostgresReader
 
     return PostgresReader(address)
@@ -66,28 +69,3 @@ def check_dense(rows: Sequence[Row], after: int, until: int) -> Sequence[Row]:
         if offset != expected:
             raise StoreUnavailable(f"the completion at ledger offset {expected} is not there")
     return rows
-
-
-class _NotServed:
-    """Of a database that completions are not read from by this release."""
-
-    async def read(self, after: int, until: int) -> Sequence[Row]:
-        """See CompletionReader."""
-        raise self._error()
-
-    async def first_at(self, log_offset: int, ledger_end: int) -> int:
-        """See CompletionReader."""
-        raise self._error()
-
-    async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
-        """See CompletionReader."""
-        raise self._error()
-
-    async def reset(self) -> None:
-        """See CompletionReader."""
-
-    async def close(self) -> None:
-        """See CompletionReader."""
-
-    def _error(self) -> StoreUnavailable:
-        return StoreUnavailable("this release serves completions from Postgres only")

@@ -22,8 +22,8 @@ from ha.election.settings import ElectionSettings
 from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
 from ha.lock.oracle_connection import OracleConnection
-from replica.core.database import parse_oracle
 from replica.store.oracle import OracleStore, newest_version
+from replica.store.oracle_login import parse_oracle
 from replica.store.oracle_tools import export_completions, migrate, read_status
 from replica.store.schema import read_migrations
 from tests.lock_contract import CLOCK, SETTINGS, LockContract, World

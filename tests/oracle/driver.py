@@ -175,6 +175,9 @@ class PlainConnection(_Base):
     def cursor(self) -> PlainCursor:
         return PlainCursor(self)
 
+    def commit(self) -> None:
+        self.end_transaction("COMMIT")
+
     def __enter__(self) -> PlainConnection:
         return self
 
@@ -194,6 +197,7 @@ class _CursorBase:
     def __init__(self) -> None:
         self.prefetchrows, self.arraysize = 2, 100
         self._rows: list[tuple[Any, ...]] = []
+        self.description: list[str] | None = None
 
     def var(self, kind: Any) -> Variable:
         return Variable(kind)
@@ -205,6 +209,7 @@ class _CursorBase:
                     values[name].value = value
             return
         assert answer is None or fetch_lobs is False or not returns_lobs(text), "this query gives LOB locators"
+        self.description = None if answer is None else ["columns"]
         self._rows = answer or []
 
     def _all(self) -> list[tuple[Any, ...]]:

@@ -33,6 +33,7 @@ def open_tables(path: Path) -> sqlite3.Connection:
     connection.create_function("RAWTOHEX", 1, lambda value: value.hex().upper())
     connection.create_function("SYSTIMESTAMP", 0, lambda: datetime.now(UTC).replace(tzinfo=None).isoformat())
     connection.create_function("SYS_EXTRACT_UTC", 1, lambda value: value)
+    connection.create_function("GETLENGTH", 1, lambda value: None if value is None else len(value))
     connection.execute("CREATE TABLE IF NOT EXISTS dual (dummy TEXT PRIMARY KEY)")
     connection.execute("INSERT OR IGNORE INTO dual VALUES ('X')")
     connection.execute("CREATE TABLE IF NOT EXISTS nls_database_parameters (parameter TEXT PRIMARY KEY, value TEXT)")
@@ -74,6 +75,8 @@ def translate(text: str) -> tuple[type[exp.Expression], list[str]]:
     before: list[str] = []
     if isinstance(tree, exp.Merge):
         return exp.Merge, [_upsert(tree)]
+    for call in list(tree.find_all(exp.Dot)):  # of a package: DBMS_LOB.GETLENGTH
+        call.replace(call.expression)
     for kind in tree.find_all(exp.DataType):
         if kind.this in _NUMBER:
             kind.replace(exp.DataType.build("INTEGER"))
@@ -97,7 +100,23 @@ def _upsert(merge: exp.Merge) -> str:
     assert set(changed) | {key} == set(names), "MERGE changes other columns than it inserts"
     assignments = ", ".join(f"{name} = {source[value]}" for name, value in changed.items())
     values = ", ".join(source[name] for name in names)
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values}) ON CONFLICT ({key}) DO UPDATE SET {assignments}"
+    where = update.args.get("where")
+    only = "" if where is None else f" WHERE {_with_values(where.this, merge, source)}"
+    upsert = f"ON CONFLICT ({key}) DO UPDATE SET {assignments}{only}"
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values}) {upsert}"
+
+
+def _with_values(condition: exp.Expression, merge: exp.Merge, source: Mapping[str, str]) -> str:
+    """A condition of MERGE with the table's own name, and the source's values in place of its columns."""
+
+    def replaced(node: exp.Expression) -> exp.Expression:
+        if not isinstance(node, exp.Column):
+            return node
+        if node.table == merge.this.alias:
+            return exp.column(node.name, table=merge.this.name)
+        return sqlglot.parse_one(source[node.name], read="sqlite")
+
+    return condition.transform(replaced).sql(dialect="sqlite")
 
 
 def _commit(connection: sqlite3.Connection) -> None:

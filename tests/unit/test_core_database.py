@@ -21,9 +21,7 @@ from replica.core import database as databases
 from replica.core.database import (
     OracleDatabase,
     PostgresDatabase,
-    parse_oracle,
     participant_database,
-    render_oracle,
     with_password,
 )
 from replica.core.metrics import make_metrics
@@ -31,6 +29,7 @@ from replica.notary.answers import Notarised
 from replica.notary.errors import ConfigError
 from replica.notary.records import BarrierRecord, decode_record
 from replica.store.oracle import OracleStore
+from replica.store.oracle_login import parse_oracle, render_oracle
 from replica.store.oracle_tools import export_completions, migrate
 from replica.store.postgres import PostgresStore
 from tests.oracle import driver

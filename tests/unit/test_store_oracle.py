@@ -13,18 +13,27 @@ import pytest
 from ha.clock import SystemClock
 from ha.election.settings import ElectionSettings
 from ha.errors import LockLost
+from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
-from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
+from replica.core.database import Login, participant_database
+from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
+from replica.notary.position import Position, decode_position
 from replica.store import oracle_tools
+from replica.store.adopt import adopt_topic
+from replica.store.archive_head import ArchiveHead, ArchiveHeads
+from replica.store.export import export_range, published_state
 from replica.store.interface import NOTARISED
 from replica.store.memory import MemoryDatabase
 from replica.store.oracle import LIST_MAX, OracleStore, newest_version
 from replica.store.oracle_board import oracle_board
+from replica.store.oracle_login import render_oracle
 from replica.store.oracle_tools import export_completions, migrate, read_status, statements_of
+from replica.store.reader import CompletionReader, open_reader
 from replica.store.schema import Migration, read_migrations
 from tests.oracle import driver
 from tests.oracle.server import CONTACT_LOST, ENDED, KILLED, NO_TABLE, OracleServer
 from tests.oracle.tables import open_tables
+from tests.unit.reader_contract import ReaderContract
 from tests.unit.store_contract import (
     FRESH,
     IN_FLIGHT,
@@ -106,6 +115,100 @@ def ends(server: OracleServer) -> Ends:
 
 class TestOracleStore(StoreContract):
     """See StoreContract."""
+
+
+@pytest.fixture
+async def reader(server: OracleServer) -> AsyncIterator[CompletionReader]:
+    made = open_reader(render_oracle(LOGIN))
+    yield made
+    await made.close()
+
+
+class TestOracleReader(ReaderContract):
+    """See ReaderContract."""
+
+
+async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:
+    """Goal: no page fills the memory. Method: details of 1 MB and of nothing, read page by page."""
+    store = await serving(new_store)
+    details = [b"x" * 1_000_000] * 6 + [b""] * 600
+    done = [completion(command(n), n, REJECTED, detail=detail) for n, detail in enumerate(details)]
+    await store.publish(done, at(len(done)))
+    sizes, after = [], 0
+    while after < len(details):
+        page = await reader.read(after, len(details))
+        sizes.append(len(page))
+        after = page[-1][0]
+    assert sizes == [4, 500, 102]
+
+
+async def test_a_reader_comes_back_after_its_server_ended_it(
+    new_store: NewStore, reader: CompletionReader, server: OracleServer
+) -> None:
+    """Goal: a lost connection costs one answer. Method: kill it, read twice."""
+    store = await serving(new_store)
+    await store.publish([completion(command(1), 7)], at(7))
+    assert len(await reader.read(0, 1)) == 1
+    server.end(server.sessions[-1], KILLED)
+    with pytest.raises(StoreUnavailable, match="ORA-00028"):
+        await reader.read(0, 1)
+    assert len(await reader.read(0, 1)) == 1
+
+
+async def test_a_reader_of_its_own_reads_the_participant_s_tables(
+    server: OracleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: who reads needs no right to write. Method: another user, led to the schema; what it logs in as."""
+    asked = driver.install(monkeypatch, server)
+    database = participant_database(render_oracle(LOGIN), "NOTARY", reader=Login("feed", "p@ss"))
+    reader = open_reader(database.reader_address)
+    assert await reader.first_at(0, 0) == 1
+    assert asked[-1] == {"user": "feed", "password": "p@ss", "dsn": LOGIN["dsn"], "tcp_connect_timeout": 3.0}
+    connection = reader._connection  # type: ignore[attr-defined]
+    assert connection.current_schema == "NOTARY"
+    await reader.close()
+
+
+# ---- what tools ask ----
+
+
+async def test_an_archive_s_head_only_moves_forward(server: OracleServer) -> None:
+    """Goal: a late or repeated head changes nothing. Method: record newer, older and the same."""
+    heads = ArchiveHeads(render_oracle(LOGIN))
+    assert heads.newest("a") is None
+    first, second = ArchiveHead(1, "aa", 9), ArchiveHead(2, "bb", 19)
+    for head, newest in [(first, first), (second, second), (first, second), (second, second)]:
+        heads.record("a", head)
+        assert heads.newest("a") == newest
+    assert heads.newest("b") is None
+
+
+async def test_a_restored_topic_is_adopted_while_nobody_is_active(
+    new_store: NewStore, server: OracleServer, opened: list[OracleLockSession]
+) -> None:
+    """Goal: the position goes with the topic, and not under an active replica. Method: held lock, refused, adopted."""
+    store = await serving(new_store)
+    await store.publish([completion(command(1), 7)], at(7))
+    number, seen = lock_id("NOTARY", Counter.PARTICIPANT_WRITE), []
+    await opened[-1].try_lock()
+    with pytest.raises(StoreMismatch, match="a replica is active"):
+        adopt_topic(render_oracle(LOGIN), number, "other", seen.append)
+    await opened[-1].close()
+
+    def refuse(position: Position) -> None:
+        raise LogRefused("not there")
+
+    with pytest.raises(LogRefused):
+        adopt_topic(render_oracle(LOGIN), number, "other", refuse)
+    assert (await read_status(LOGIN)).topic_id == TOPIC
+    adopted = adopt_topic(render_oracle(LOGIN), number, "other", seen.append)
+    assert adopted == msgspec.structs.replace(at(7), topic_id="other")
+    assert seen == [adopted]
+    state = published_state(render_oracle(LOGIN))
+    assert (state.topic_id, state.ledger_end) == ("other", 1)
+    assert state.position is not None
+    assert decode_position(state.position) == adopted
+    assert [offset for offset, _ in export_range(render_oracle(LOGIN), 0, 1)] == [1]
 
 
 # ---- what is sent ----

@@ -1,1 +1,1 @@
-SELECT published_position, ledger_end FROM participant
+SELECT published_position, ledger_end, pruned_to FROM participant

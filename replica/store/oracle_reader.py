@@ -1,0 +1,110 @@
+"""The completion reader on Oracle: one connection, made when it is needed.
+
+Give it a user that may do no more than read (database.reader_user): Oracle has no session that cannot write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import oracledb
+
+from replica.notary.errors import StoreUnavailable
+from replica.store.oracle import completion_of, named_statement
+from replica.store.oracle_login import parse_oracle
+from replica.store.reader import Row, Scan, check_dense
+
+PAGE_ROWS = 500
+PAGE_DETAIL_BYTES = 4_000_000
+SCAN_ROWS = 20_000
+ATTEMPTS_MAX = 100
+_CONNECT_MAX_S = 3.0
+_ANSWER_MAX_S = 5.0
+_CLOSE_MAX_S = 1.0
+
+
+class OracleReader:
+    """See CompletionReader."""
+
+    def __init__(self, address: str) -> None:
+        self._login = parse_oracle(address)
+        self._schema = self._login.pop("schema", None)
+        self._connection: oracledb.AsyncConnection | None = None
+        self._turn = asyncio.Lock()
+
+    async def read(self, after: int, until: int) -> Sequence[Row]:
+        """See CompletionReader."""
+        until = min(until, after + PAGE_ROWS)
+        values = {"after_offset": after, "until_offset": until, "bytes_max": PAGE_DETAIL_BYTES}
+        rows = await self._ask("read_completions", values)
+        return check_dense([(row[0], completion_of(row)) for row in rows], after, until)
+
+    async def first_at(self, log_offset: int, ledger_end: int) -> int:
+        """See CompletionReader. Ledger offsets are dense and log offsets rise with them: a search by halves."""
+        ((pruned_to,),) = await self._ask("pruned_to", {})
+        low, high = int(pruned_to) + 1, max(int(pruned_to), ledger_end) + 1
+        while low < high:
+            middle = (low + high) // 2
+            rows = await self._ask("log_offset_at", {"ledger_offset": middle})
+            if not rows:
+                raise StoreUnavailable("completions are missing, or are being pruned")
+            low, high = (middle + 1, high) if rows[0][0] < log_offset else (low, middle)
+        return low
+
+    async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
+        """See CompletionReader."""
+        until = min(until, after + SCAN_ROWS)
+        values = {"state": state, "tx_id": tx_id, "after_offset": after, "until_offset": until}
+        rows = await self._ask("find_attempts", values | {"row_count": ATTEMPTS_MAX})
+        found = [(row[0], completion_of(row)) for row in rows]
+        return Scan(found, found[-1][0] if len(found) == ATTEMPTS_MAX else until)
+
+    async def reset(self) -> None:
+        """See CompletionReader."""
+        async with self._turn:
+            await self._hang_up()
+
+    async def close(self) -> None:
+        """See CompletionReader."""
+        await self.reset()
+
+    async def _ask(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        async with self._turn:
+            try:
+                async with asyncio.timeout(_ANSWER_MAX_S):
+                    connection = self._connection or await self._connect()
+                    return await _rows(connection, named_statement(name), values)
+            except (oracledb.Error, OSError) as error:  # a TimeoutError is an OSError
+                await self._hang_up()
+                raise StoreUnavailable(f"{name}: {str(error).strip() or 'no answer in time'}") from None
+            except BaseException:
+                await self._hang_up()
+                raise
+
+    async def _connect(self) -> oracledb.AsyncConnection:
+        connection: oracledb.AsyncConnection = await oracledb.connect_async(
+            **self._login, tcp_connect_timeout=_CONNECT_MAX_S
+        )
+        self._connection = connection
+        connection.module = "notary-feed"
+        if self._schema is not None:
+            connection.current_schema = self._schema
+        return connection
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(oracledb.Error, OSError):
+                async with asyncio.timeout(_CLOSE_MAX_S):
+                    await connection.close()
+
+
+async def _rows(connection: oracledb.AsyncConnection, text: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.prefetchrows = cursor.arraysize = PAGE_ROWS
+        await cursor.execute(text, dict(values), fetch_lobs=False)
+        rows: list[tuple[Any, ...]] = await cursor.fetchall()
+        return rows

@@ -1,0 +1,1 @@
+SELECT log_offset FROM completion WHERE ledger_offset = :ledger_offset
