@@ -23,6 +23,7 @@ from replica.core.settings import AdminSettings, CoreSettings
 from replica.link.settings import LinkSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings, check_secret
 from replica.notary.errors import ConfigError
+from replica.watch.settings import WatchSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
 
@@ -92,6 +93,7 @@ class Config(BaseSettings):
     election: ElectionSettings = ElectionSettings()
     core: CoreSettings = CoreSettings()
     admin: AdminSettings = AdminSettings()
+    watch: WatchSettings = WatchSettings()
     link: LinkSettings = LinkSettings()
     archive: ArchiveSettings = ArchiveSettings()
     haproxy: dict[str, Any] = Field(
@@ -123,10 +125,10 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
         """Bounds of one part that another relies on: else a step-down ends the process, or load deposes the active."""
-        step_down_s = 2 * self.core.drain_answers_s + CLOSE_MAX_S
+        step_down_s = 3 * self.core.drain_answers_s + CLOSE_MAX_S
         if step_down_s > self.election.drain_max_s:
             raise ValueError(
-                f"twice core.drain_answers_s and {CLOSE_MAX_S:g} s to close the log are {step_down_s:g} s,"
+                f"three times core.drain_answers_s and {CLOSE_MAX_S:g} s to close the log are {step_down_s:g} s,"
                 f" more than election.drain_max_s = {self.election.drain_max_s:g}"
             )
         if self.core.in_flight_max > self.kafka.append_queue_max:

@@ -17,6 +17,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from ha.election.settings import safety_argument
 from haproxy.render import HaproxySettings, ReplicaAddress
 from replica.config import ENVIRONMENT_PREFIX, Config
 from replica.notary.errors import ConfigError
@@ -25,6 +26,17 @@ WIDTH = 110
 REQUIRED = object()
 """Default of a setting that has none."""
 
+_REFERENCE_HEAD = (
+    "# Settings",
+    "",
+    "Written by `notary config reference` from the model that validates them; a test keeps this page current.",
+    "`notary init` writes a file with these texts. In the environment a setting is `NOTARY_`, tables and name joined",
+    "by two underscores, in capitals: `NOTARY_ELECTION__LEASE_S`; it goes before the file. `notary config show` tells",
+    "where each value comes from. Secrets are never values: a setting that ends in `_file` names a file, mode 0600.",
+    "",
+    "## Why the defaults are safe",
+    *safety_argument(),
+)
 _UNITS = {"_per_s": "per second", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB"}  # the first that fits
 _TOLD_ELSEWHERE = {("api", "host"), ("api", "port"), ("haproxy", "bind"), ("haproxy", "replicas")}
 
@@ -79,6 +91,27 @@ def render_config(values: Mapping[str, Any], title: str) -> str:
             lines += ["", *_lines_of_table(table, given, explained=number == 0)]
     if left:
         raise ConfigError(f"no such setting: {', '.join('.'.join(path) for path in left)}")
+    return "\n".join(lines) + "\n"
+
+
+def render_reference() -> str:
+    """Every setting as a page of Markdown; docs/settings.md is this."""
+    lines = list(_REFERENCE_HEAD)
+    for table in tables():
+        name = ".".join(table.path)
+        shown = "Of the participant" if not name else f"`[[{name}]]`" if table.repeated else f"`[{name}]`"
+        lines += [
+            "",
+            f"## {shown}",
+            table.description,
+            "",
+            "| setting | unit | default | what it is for |",
+            "|---|---|---|---|",
+        ]
+        for setting in table.settings:
+            default = "" if setting.default is REQUIRED else f"`{_toml(setting.default) or 'none'}`"
+            text = setting.description.replace("|", "\\|")
+            lines.append(f"| `{setting.path[-1]}` | {setting.unit or ''} | {default or 'required'} | {text} |")
     return "\n".join(lines) + "\n"
 
 

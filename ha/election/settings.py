@@ -89,28 +89,79 @@ class ElectionSettings:
             value = getattr(self, setting.name)
             if value < 0 or (value == 0 and setting.name not in may_be_zero):
                 raise SettingsError(f"{setting.name} is {value}")
-        self._check_lease()
-        self._at_most("retry_jitter", self.retry_jitter, "1", 1.0)
-        self._at_most("the longest pause between polls", self.poll_max_s, "lease_s / 2", self.lease_s / 2)
-        taken_s = self.poll_max_s + self.lag_wait_max_s
-        self._at_most("a peer's poll and lag wait", taken_s, "switchover_wait_s", self.switchover_wait_s)
-
-    def _check_lease(self) -> None:
-        """The numbered rules of the module's text."""
-        claim_s = self.confirmed_age_max_s
-        self._at_most("tick_s", self.tick_s, "margin_s / 2", self.margin_s / 2)
-        self._at_most("heartbeat_s", self.heartbeat_s, "lease_s / 5", self.lease_s / HEARTBEATS_PER_LEASE_MIN)
-        asked_s = self.heartbeat_s + self.answer_max_s
-        self._at_most("heartbeat_s + answer_max_s", asked_s, "lease_s - margin_s", claim_s)
-        drained_s = self.heartbeat_s + self.drain_max_s
-        self._at_most("heartbeat_s + drain_max_s", drained_s, "lease_s - margin_s", claim_s)
+        for rule in self.rules():
+            if not rule.holds:
+                raise SettingsError(f"{rule.name} is {rule.value:g}, more than {rule.limit_name} = {rule.limit:g}")
         if self.statement_max_s >= self.answer_max_s:
             raise SettingsError(f"statement_max_s {self.statement_max_s} is not below answer_max_s {self.answer_max_s}")
 
-    @staticmethod
-    def _at_most(name: str, value: float, limit_name: str, limit: float) -> None:
-        if value > limit + 1e-9:  # sums of decimal fractions
-            raise SettingsError(f"{name} is {value:g}, more than {limit_name} = {limit:g}")
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the module's text with these settings' figures, in its order, and what keeps polls in bounds."""
+        claim, claim_s = "lease_s - margin_s", self.confirmed_age_max_s
+        taken_s = self.poll_max_s + self.lag_wait_max_s
+        return (
+            Rule("tick_s", self.tick_s, "margin_s / 2", self.margin_s / 2, "stop before the lock can be given away"),
+            Rule(
+                "heartbeat_s",
+                self.heartbeat_s,
+                "lease_s / 5",
+                self.lease_s / HEARTBEATS_PER_LEASE_MIN,
+                "one lost heartbeat does not cost the lock",
+            ),
+            Rule(
+                "heartbeat_s + answer_max_s",
+                self.heartbeat_s + self.answer_max_s,
+                claim,
+                claim_s,
+                "give a question up before the claim ends by itself",
+            ),
+            Rule(
+                "statement_max_s", self.statement_max_s, "answer_max_s", self.answer_max_s, "the server gives up first"
+            ),
+            Rule(
+                "heartbeat_s + drain_max_s",
+                self.heartbeat_s + self.drain_max_s,
+                claim,
+                claim_s,
+                "an orderly step-down ends while the lock is still held",
+            ),
+            Rule("retry_jitter", self.retry_jitter, "1", 1.0, "polls come once in a while"),
+            Rule(
+                "the longest pause between polls",
+                self.poll_max_s,
+                "lease_s / 2",
+                self.lease_s / 2,
+                "a free lock is seen soon",
+            ),
+            Rule(
+                "a peer's poll and lag wait",
+                taken_s,
+                "switchover_wait_s",
+                self.switchover_wait_s,
+                "a switchover is not undone while a peer is on its way",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One inequality of the safety argument: `value` must not exceed `limit`, `because`."""
+
+    name: str
+    value: float
+    limit_name: str
+    limit: float
+    because: str
+
+    @property
+    def holds(self) -> bool:
+        """Sums of decimal fractions are forgiven their last digit."""
+        return self.value <= self.limit + 1e-9
+
+
+def safety_argument() -> tuple[str, ...]:
+    """The argument of this module's text, for people: what is printed wherever the settings are explained."""
+    return tuple((__doc__ or "").split("\n\n", 1)[1].strip().splitlines())
 
 
 class Fault(StrEnum):

@@ -43,10 +43,14 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     budgets = [
         failover_budget(settings.election, haproxy, RetryPolicy(), fault, measured, lease=lease) for fault in FAULTS
     ]
+    rules = [asdict(rule) for rule in settings.election.rules()]
     if as_json:
-        print_json({"config": str(path), "valid": True, "budgets": [_document(budget) for budget in budgets]})
+        print_json(
+            {"config": str(path), "valid": True, "rules": rules, "budgets": [_document(budget) for budget in budgets]}
+        )
         return
     out.print(f"[bold green]{path} is valid[/]: {len(settings.replicas)} replicas, standby = {settings.core.standby}\n")
+    _print_rules(settings)
     for budget in budgets:
         _print(budget)
     if not lease.verified:
@@ -73,6 +77,14 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
         table.add_row(name, _text(value), origin, style=styles[origin])
     out.print(table)
     out.print(f"\nfile: {path}; NOTARY_ELECTION__LEASE_S=4 in the environment, for example, goes before it")
+
+
+@app.command()
+def reference() -> None:
+    """Print every setting with its unit, default and reason, as Markdown: docs/settings.md is this."""
+    from replica.config_file import render_reference
+
+    typer.echo(render_reference(), nl=False)
 
 
 def effective(
@@ -164,6 +176,15 @@ def _document(budget: Budget) -> dict[str, Any]:
         "known_s": round(budget.known_s, 3),
         "complete": budget.complete,
     }
+
+
+def _print_rules(config: Config) -> None:
+    """The safety argument of the lease, with this configuration's figures."""
+    table = make_table("what keeps two replicas from claiming to lead", ">is", "at most", ">is", "so that")
+    for rule in config.election.rules():
+        table.add_row(rule.name, f"{rule.value:g}", rule.limit_name, f"{rule.limit:g}", rule.because)
+    out.print(table)
+    out.print()
 
 
 def _print(budget: Budget) -> None:

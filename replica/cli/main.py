@@ -17,6 +17,7 @@ from replica.cli import (
     index,
     init,
     keys,
+    log,
     recovery,
     replica,
     restore,
@@ -26,6 +27,7 @@ from replica.cli import (
     topic,
     up,
     verify,
+    watch,
 )
 from replica.cli.common import EXIT_FAILED, err, show_error
 from replica.cli.demo import command as demo
@@ -57,11 +59,13 @@ app.add_typer(store.app, name="store", rich_help_panel=_SET_UP)
 app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
 app.command("import", rich_help_panel=_SET_UP)(importing.import_states)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
+app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)
 app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)
 app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
 app.command("pause", rich_help_panel=_RUN)(steer.pause)
 app.command("resume", rich_help_panel=_RUN)(steer.resume)
+app.add_typer(log.app, name="log", rich_help_panel=_RUN)
 app.add_typer(index.app, name="index", rich_help_panel=_RUN)
 app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)

@@ -127,6 +127,11 @@ class Admission:
                 await self._admit(self.admitting)
                 self.admitting = []
 
+    @property
+    def queued(self) -> int:
+        """Submissions that wait for the database round trip of their admission."""
+        return len(self._queue)
+
     def stop(self) -> None:
         """Let `run` end once the batch in hand is done with."""
         self._stopping = True

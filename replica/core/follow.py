@@ -60,6 +60,11 @@ class Follower:
         return BEGIN if self._applier is None else self._applier.position.offset
 
     @property
+    def log_end_offset(self) -> int:
+        """The offset behind the newest record known to be in the log."""
+        return max(self._known_end, self.applied_offset + 1)
+
+    @property
     def lag_records(self) -> int:
         """Records known to be in the log and not applied here."""
         return max(0, self._known_end - 1 - self.applied_offset)

@@ -27,6 +27,7 @@ from replica.core.database import Database, Session
 from replica.core.front_ends import FrontEnds
 from replica.core.logs import set_up_logging
 from replica.core.metrics import make_metrics
+from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
 from replica.core.settings import AdminSettings, CoreSettings
 from replica.core.signer import FileSigner, load_signer
@@ -155,7 +156,15 @@ class _Replica:
             pulse.start()
             stack.callback(pulse.stop)
             probes = self._probes(participant, election, link, pulse, bulletin)
-            metrics = make_metrics(participant, election, settings.version, lambda: metric_families(link.api_counts()))
+            metrics = make_metrics(
+                participant,
+                election,
+                settings.version,
+                lambda: metric_families(link.api_counts()),
+                index_sizes=index.sizes,
+                folder=settings.folder,
+                is_paused=lambda: bulletin.pause is not None,
+            )
             health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
             await health.start()
             stack.push_async_callback(health.stop)
@@ -167,6 +176,11 @@ class _Replica:
             participant.start()
             stack.push_async_callback(participant.stop)
             front_ends = FrontEnds(settings.front_end_argv, settings.api_workers, self._front_end_document, self._clock)
+            manager = ServiceManager()
+            manager.start(
+                lambda: f"{election.role}, epoch {participant.epoch}, applied {participant.follower.applied_offset}"
+            )
+            stack.callback(manager.stop)
             log.info("replica_started", version=settings.version, epoch=participant.epoch, hold_down=after_failure)
             await self._until_stopped(participant, election, front_ends)
         mark.unlink(missing_ok=True)

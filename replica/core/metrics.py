@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Generic
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ha.election.driver import Election, Role
 from ha.lock.interface import ServerLease
 from replica.core.participant import Participant, SessionT
+from replica.core.publish import CODE_OF
+from replica.notary.reading import VoidReason
+
+_OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first of a kind is an increase
+_VOIDS = dict.fromkeys((reason.value for reason in VoidReason), 0)
+_INDEX_TEXTS = {"entries": "Entries of the index", "write_stopped": "1 while RocksDB refuses writes"}
 
 
 class _CoreMetrics(Collector, Generic[SessionT]):
@@ -38,14 +46,25 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         yield _gauge(
             "notary_applied_offset", "Log offset of the newest applied record", participant.follower.applied_offset
         )
+        yield _gauge(
+            "notary_log_end_offset", "Offset behind the newest known record", participant.follower.log_end_offset
+        )
         yield _gauge("notary_lag_records", "Records in the log and not applied here", participant.follower.lag_records)
+        yield _gauge("notary_log_reached", "1 while the log answers", float(participant.follower.reaches_log()))
+        skew_s = election.status()["clock_skew_s"]
+        if isinstance(skew_s, float):
+            yield _gauge("notary_clock_skew_seconds", "Own wall clock minus the database's", skew_s)
         yield from self._reign_metrics()
         tally = participant.tally
-        yield _counter("notary_judged", "Requests judged, by code", "code", tally.outcomes)
-        yield _counter("notary_void_records", "Records without effect, by reason", "reason", tally.voids)
+        yield _counter("notary_judged", "Requests judged, by code", "code", _OUTCOMES | tally.outcomes)
+        yield _counter("notary_void_records", "Records without effect, by reason", "reason", _VOIDS | tally.voids)
         settled = CounterMetricFamily("notary_settled_commands", "Commands that a settlement rejected")
         settled.add_metric([], tally.settled_commands)
         yield settled
+        yield _counter("notary_step_downs", "Ends of this replica's reigns, by cause", "cause", tally.step_downs)
+        failovers = CounterMetricFamily("notary_failovers", "Activations of any replica, read in the log")
+        failovers.add_metric([], tally.barriers)
+        yield failovers
         activations = CounterMetricFamily("notary_activations", "Activations of this process that have ended")
         activations.add_metric([], tally.activations)
         yield activations
@@ -56,6 +75,13 @@ class _CoreMetrics(Collector, Generic[SessionT]):
             return
         yield _gauge("notary_in_flight_submissions", "Admitted and not yet published", reign.load.submissions)
         yield _gauge("notary_in_flight_states", "States of those submissions", reign.load.states)
+        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", reign.queued)
+        yield _gauge(
+            "notary_eta_seconds", "Longest a request that comes now will take, as clients are told", reign.eta_s
+        )
+        published = -1 if reign.publisher.position is None else reign.publisher.position.offset
+        unpublished = max(0, self._participant.follower.applied_offset - published)
+        yield _gauge("notary_unpublished_records", "Applied records whose completions are not published", unpublished)
         yield _gauge("notary_ledger_end", "Newest ledger offset", reign.publisher.ledger_end)
         steps = GaugeMetricFamily("notary_activation_step_seconds", "Steps of this activation", labels=["step"])
         for step, took_s in reign.steps_s.items():
@@ -73,6 +99,39 @@ def _lease_metrics(lease: ServerLease | None) -> Iterator[Metric]:
         yield _gauge("notary_lock_lease_seconds", text, lease.frees_after_s)
 
 
+class _Index(Collector):
+    def __init__(self, sizes: Callable[[], Mapping[str, int]]) -> None:
+        self._sizes = sizes
+
+    def collect(self) -> Iterator[Metric]:
+        sizes = dict(self._sizes())
+        for name in ("entries", "write_stopped"):
+            if name in sizes:
+                yield _gauge(f"notary_index_{name}", _INDEX_TEXTS[name], sizes.pop(name))
+        kinds = GaugeMetricFamily("notary_index_size_bytes", "Size of the index, by kind", labels=["kind"])
+        for name, value in sizes.items():
+            kinds.add_metric([name.removesuffix("_bytes")], value)
+        yield kinds
+
+
+class _Pause(Collector):
+    def __init__(self, is_paused: Callable[[], bool]) -> None:
+        self._is_paused = is_paused
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("notary_failover_paused", "1 while operators have paused fail-over", float(self._is_paused()))
+
+
+class _Disk(Collector):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        usage = shutil.disk_usage(self._folder)
+        yield _gauge("notary_disk_free_bytes", "Free on the data folder's file system", usage.free)
+        yield _gauge("notary_disk_size_bytes", "Size of the data folder's file system", usage.total)
+
+
 class _Api(Collector):
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
@@ -86,9 +145,17 @@ def make_metrics(
     election: Election[SessionT],
     version: str,
     api_families: Callable[[], Iterable[Metric]],
+    *,
+    index_sizes: Callable[[], Mapping[str, int]] = dict,
+    folder: Path = Path(),
+    is_paused: Callable[[], bool] = bool,
 ) -> Callable[[], bytes]:
-    """A function that renders all metrics of the replica, its front ends' included."""
+    """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie."""
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Index(index_sizes))
+    registry.register(_Disk(folder))
+    registry.register(_Pause(is_paused))
     registry.register(_CoreMetrics(participant, election, version))
     registry.register(_Api(api_families))
     return lambda: generate_latest(registry)

@@ -150,6 +150,7 @@ class Participant(Generic[SessionT]):
 
     async def step_down(self, reason: str) -> None:
         """Close the reign: refuse, drain, purge, answer unknown, close the log's writer."""
+        self.tally.note_step_down(reason)
         self.announce()
         if self.reign is not None:
             await self.reign.close(reason)

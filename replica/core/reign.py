@@ -186,6 +186,16 @@ class Reign:
 
     # ---- while active ----
 
+    @property
+    def queued(self) -> int:
+        """Submissions that wait to be admitted."""
+        return self._admission.queued
+
+    @property
+    def eta_s(self) -> float:
+        """How long a request that comes now will take at most, as clients are told."""
+        return self._estimate.wait_s(self.load.states)
+
     def submit(self, replies: Replies, batch: list[tuple[int, Submission]]) -> None:
         """Take a front end's submissions; each ticket gets its answer later."""
         self._admission.offer(batch, replies)

@@ -56,6 +56,15 @@ BACKGROUND_JOBS = 2
 SYNC_BYTES = MIB  # hand table files to the disk bit by bit: a burst of dirty pages would delay the database's fsync
 
 
+_SIZES = {
+    "table_bytes": "rocksdb.total-sst-files-size",
+    "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
+    "cache_bytes": "rocksdb.block-cache-usage",
+    "compaction_pending_bytes": "rocksdb.estimate-pending-compaction-bytes",
+    "write_stopped": "rocksdb.is-write-stopped",
+}
+
+
 class RocksIndex:
     """See Index. One process at a time; all calls from one thread; no call waits for anything but the disk.
 
@@ -121,6 +130,13 @@ class RocksIndex:
             Checkpoint(self._db).create_checkpoint(str(folder))
         except Exception as error:  # the index itself is none the worse
             raise IndexUnreadable(_explain(f"no checkpoint in {folder}", error)) from None
+
+    def sizes(self) -> dict[str, int]:
+        """What it holds, for metrics: entries, and bytes by kind. Reads counters only; empty once it has failed."""
+        if self._failure is not None:
+            return {}
+        found = {kind: self._db.property_int_value(name) or 0 for kind, name in _SIZES.items()}
+        return {"entries": self._entry_count, **found}
 
     def close(self) -> None:
         """See Index."""

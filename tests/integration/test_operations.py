@@ -228,3 +228,17 @@ def _expired_certificate(folder: Path) -> Path:
     path = folder / "old.pem"
     path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     return path
+
+
+async def test_the_log_is_shown_and_searched(cluster: LocalCluster) -> None:
+    """Goal: an operator finds a transaction's record. Method: notarise one, look for it by its id, and at the end."""
+    await settled(cluster)
+    tx_id = os.urandom(32)
+    async with NotaryClient(cluster.endpoint) as client:
+        answer = await client.submit(cluster.parties[0].sign(tx_id, [state_ref(os.urandom(32), 0)]))
+    assert isinstance(answer, Notarised)
+    code, printed, errors = await notary(cluster, "log", "tail", "--tx", tx_id.hex(), "--json")
+    assert code == 0, errors
+    assert [json.loads(line)["offset"] for line in printed.splitlines()] == [answer.log_offset]
+    code, printed, _ = await notary(cluster, "log", "tail", "-n", "3")
+    assert (code, tx_id.hex() in printed) == (0, True)

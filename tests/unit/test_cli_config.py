@@ -11,7 +11,7 @@ import pytest
 from replica.cli.config import DEFAULT, ENVIRONMENT, FILE, effective
 from replica.cli.init import EXAMPLE, TITLE, write_config
 from replica.config import Config, load_config, make_config
-from replica.config_file import REQUIRED, render_config, tables
+from replica.config_file import REQUIRED, render_config, render_reference, tables
 from replica.notary.errors import Code, ConfigError
 
 BASE = Path("/base")
@@ -66,6 +66,7 @@ def test_what_is_set_survives_a_round_trip() -> None:
         "link": {},
         "archive": {},
         "admin": {},
+        "watch": {},
     }
     assert tomllib.loads(render_config(values, "title")) == values
 
@@ -176,3 +177,10 @@ def test_a_password_in_a_connection_string_is_not_shown() -> None:
     shown = {name: value for name, value, _ in effective(_config(values), values, {})}
     assert "hunter2" not in str(shown)
     assert shown["database.conninfo"] == "password=*** host=a"
+
+
+def test_the_page_of_settings_is_current() -> None:
+    """Goal: the documentation cannot drift from the model. Method: render it again: notary config reference."""
+    page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
+    assert page == render_reference(), "notary config reference > docs/settings.md"
+    assert [line for line in page.splitlines() if line.endswith("|  |")] == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,3 +198,10 @@ def test_a_development_set_up_is_warned_of_not_refused() -> None:
         ("synchronous-standby", Severity.WARNING),
         ("brokers", Severity.WARNING),
     ]
+
+
+def test_the_documentation_lists_every_check() -> None:
+    """Goal: what the doctor looks at is written down. Method: the table of docs/operations.md against the register."""
+    page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page[page.index("| check | what |") :], re.MULTILINE)
+    assert rows == list(descriptions())

@@ -1,0 +1,136 @@
+"""`notary log`: what is in the request log, record by record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, run
+
+if TYPE_CHECKING:
+    from replica.config import Config
+    from replica.log.kafka import KafkaLog
+
+app = typer.Typer(help="Read the request log.", no_args_is_help=True)
+
+READ_WAIT_S = 1.0
+READ_MAX_RECORDS = 500
+TX_SCAN_MAX = 1_000_000  # records searched for one transaction, from the end
+
+CountOption = Annotated[int, typer.Option("--records", "-n", min=1, max=100_000, help="How many, from the end.")]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes in, until Ctrl-C.")]
+FromOption = Annotated[int | None, typer.Option("--from", min=0, help="Begin at this offset instead.")]
+TxOption = Annotated[
+    str | None, typer.Option("--tx", help="Only what names this transaction id, in the last million records.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One record, for people and programs. `activation`: the first eight digits of its activation id."""
+
+    offset: int
+    kind: str  # barrier, request, settlement, or undecodable
+    activation: str
+    sequence: int | None
+    at_us: int | None
+    text: str
+    tx_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are shown: the last `count`, or those from offset `start`; only those of `tx`."""
+
+    count: int
+    start: int | None
+    tx: str | None
+    follow: bool
+
+
+@app.command()
+def tail(  # noqa: PLR0917 - each is an option of the command line
+    count: CountOption = 20,
+    follow: FollowOption = False,
+    start: FromOption = None,
+    tx: TxOption = None,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the newest records. Whether a record counts is decided by the barrier in force: see notary check.
+
+    With --json each record is one line.
+    """
+    settings = load(find_config(config))
+    run(_tail(settings, Wanted(count, start, None if tx is None else tx.lower(), follow), as_json))
+
+
+async def _tail(config: Config, wanted: Wanted, as_json: bool) -> None:
+    from replica.log.kafka import KafkaLog
+
+    log = KafkaLog(config.kafka)
+    try:
+        await log.check()
+        end = await log.end_offset()
+        back = wanted.count if wanted.tx is None else TX_SCAN_MAX
+        first = max(0, end - back) if wanted.start is None else wanted.start
+        async for line in _lines(log, first, None if wanted.follow else end):
+            if wanted.tx is None or wanted.tx in line.tx_ids:
+                _show(line, as_json)
+    finally:
+        await log.close()
+
+
+async def _lines(log: KafkaLog, first: int, end: int | None) -> AsyncIterator[Line]:
+    """Records from `first` up to `end`, or for ever."""
+    reader = await log.open_reader(first)
+    offset = first - 1
+    while end is None or offset < end - 1:
+        for offset, value in await reader.read(READ_MAX_RECORDS, READ_WAIT_S):
+            if end is None or offset < end:
+                yield describe(offset, value)
+
+
+def describe(offset: int, value: bytes) -> Line:
+    """What a record says. Pure; what cannot be decoded says so."""
+    from replica.notary.canonical import decode_request
+    from replica.notary.errors import BadRequest
+    from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, Undecodable, decode_record
+
+    try:
+        record = decode_record(value, FORMAT)
+        if isinstance(record, BarrierRecord):
+            text = f"epoch {record.epoch} of {record.replica}, {record.database}, format {record.record_format}"
+            return Line(offset, "barrier", record.activation_id.hex()[:8], None, None, text)
+        activation = record.activation_id.hex()[:8]
+        if isinstance(record, RequestRecord):
+            submission = record.submission
+            request, _ = decode_request(submission.request)
+            states = f"{len(request.inputs)} inputs, {len(request.references)} references"
+            text = f"tx {request.tx_id.hex()}, {states}, by {request.party}, command {submission.command_id!r}"
+            tx_ids = (request.tx_id.hex(),)
+            return Line(offset, "request", activation, record.sequence, record.stamp_us, text, tx_ids)
+        settled = tuple(command.tx_id.hex() for command in record.commands)
+        text = f"{len(record.commands)} commands that were never logged are rejected"
+        return Line(offset, "settlement", activation, record.sequence, None, text, settled)
+    except (Undecodable, BadRequest, ValueError) as error:
+        return Line(offset, "undecodable", "", None, None, f"{len(value)} bytes, void: {error}")
+
+
+def _show(line: Line, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(line), sort_keys=True))
+        return
+    from datetime import UTC, datetime
+
+    table = make_table("", "", "", "", "")
+    table.show_header = False
+    at = "" if line.at_us is None else datetime.fromtimestamp(line.at_us / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
+    style = {"barrier": "bold", "undecodable": "red", "settlement": "yellow"}.get(line.kind, "")
+    where = f"{line.activation}/{'' if line.sequence is None else line.sequence}"
+    table.add_row(f"{line.offset:>10}", f"{line.kind:<10}", f"{where:<16}", f"{at:<12}", line.text, style=style)
+    out.print(table)

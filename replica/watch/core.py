@@ -1,0 +1,169 @@
+"""What becomes of one watched replica: a pure function of its state, what was seen of it, and the time.
+
+    Waiting --start--> Starting --live--> Up --ended, or fails its checks--> Stopping --gone--> Waiting
+       any, exit code 2 --> GaveUp: a person must change something first
+
+Nothing here is about leadership. A replica that is not live is restarted whoever leads; a passive one that is live is
+left alone. At most one is taken down for failing its checks at a time: a machine that stalls must not lose them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from replica.watch.settings import WatchSettings
+
+NEEDS_A_PERSON = 2  # exit code of `notary replica`
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Down, until it is time to start it."""
+
+    start_at_s: float
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Was started, and has not been seen live yet."""
+
+    since_s: float
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """Live, give or take `missed` checks in a row."""
+
+    since_s: float
+    failures: int
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Was told to stop, because it failed. `killed`: and did not listen."""
+
+    since_s: float
+    failures: int
+    killed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """Left alone until a person has done something and starts the watch again."""
+
+    reason: str
+
+
+State: TypeAlias = Waiting | Starting | Up | Stopping | GaveUp
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look at a replica showed. `answers`: something listens on its health port, live or not.
+
+    `ended`: it was our child and has ended, with `exit_code`; a replica that commands start and stop is nobody's child.
+    """
+
+    live: bool
+    answers: bool
+    ended: bool = False
+    exit_code: int | None = None
+
+
+class Act(Enum):
+    """What the driver does."""
+
+    START = "start"
+    STOP = "stop"
+    RESTART = "restart"  # by the command that does both
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next state, what to do, and what to tell people; nothing of the last two most of the time."""
+
+    state: State
+    act: Act | None = None
+    told: str | None = None
+
+
+def begin(now_s: float) -> State:
+    """A replica that is down, or perhaps runs already: the first look tells."""
+    return Waiting(now_s)
+
+
+def step(state: State, seen: Seen, now_s: float, settings: WatchSettings, *, may_take_down: bool) -> Decision:
+    """Decide for one replica. `may_take_down`: no other one is on its way down or up because it failed."""
+    if seen.ended and seen.exit_code == NEEDS_A_PERSON and not isinstance(state, GaveUp):
+        return Decision(GaveUp("configuration"), told="a person is needed: see its log; it is left alone")
+    match state:
+        case Waiting():
+            return _waiting(state, seen, now_s)
+        case Starting():
+            return _starting(state, seen, now_s, settings)
+        case Up():
+            return _up(state, seen, now_s, settings, may_take_down)
+        case Stopping():
+            return _stopping(state, seen, now_s, settings)
+        case GaveUp():
+            return Decision(state)
+
+
+def _waiting(state: Waiting, seen: Seen, now_s: float) -> Decision:
+    if seen.live:
+        return Decision(Up(now_s, state.failures), told="runs already")
+    if now_s < state.start_at_s:
+        return Decision(state)
+    return Decision(Starting(now_s, state.failures), Act.START, "starts")
+
+
+def _starting(state: Starting, seen: Seen, now_s: float, settings: WatchSettings) -> Decision:
+    if seen.ended:
+        return _failed(state.failures, now_s, settings, f"ended with code {seen.exit_code} while it started")
+    if seen.live:
+        return Decision(Up(now_s, state.failures), told="is live")
+    if now_s - state.since_s >= settings.start_max_s:
+        told = f"is not live {settings.start_max_s:g} s after its start; stops"
+        return Decision(Stopping(now_s, state.failures + 1), Act.STOP, told)
+    return Decision(state)
+
+
+def _up(state: Up, seen: Seen, now_s: float, settings: WatchSettings, may_take_down: bool) -> Decision:
+    if seen.ended:
+        return _failed(state.failures, now_s, settings, f"ended with code {seen.exit_code}")
+    if seen.live:
+        steady = now_s - state.since_s >= settings.steady_after_s
+        return Decision(replace(state, missed=0, failures=0 if steady else state.failures))
+    missed = state.missed + 1
+    if missed < settings.failures_max or not may_take_down:
+        return Decision(replace(state, missed=missed))
+    told = f"failed {missed} checks in a row"
+    if settings.restart_command is not None:
+        return Decision(Starting(now_s, state.failures + 1), Act.RESTART, f"{told}; restarts")
+    return Decision(Stopping(now_s, state.failures + 1), Act.STOP, f"{told}; stops")
+
+
+def _stopping(state: Stopping, seen: Seen, now_s: float, settings: WatchSettings) -> Decision:
+    gone = seen.ended or not seen.answers
+    if gone:
+        return Decision(Waiting(now_s + pause_s(state.failures, settings), state.failures))
+    if not state.killed and now_s - state.since_s >= settings.stop_max_s:
+        told = f"has not ended {settings.stop_max_s:g} s after it was stopped; it is killed"
+        return Decision(replace(state, killed=True), Act.KILL, told)
+    return Decision(state)
+
+
+def _failed(failures: int, now_s: float, settings: WatchSettings, what: str) -> Decision:
+    wait_s = pause_s(failures + 1, settings)
+    return Decision(Waiting(now_s + wait_s, failures + 1), told=f"{what}; starts again in {wait_s:g} s")
+
+
+def pause_s(failures: int, settings: WatchSettings) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(settings.restart_pause_s * 2.0 ** min(max(0, failures - 1), 30), settings.restart_pause_max_s)
