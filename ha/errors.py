@@ -38,7 +38,7 @@ class PoolerDetected(HaError):
 
 
 class UnsafeCommitMode(HaError):
-    """`synchronous_commit` is off: a crash of the server may take an epoch back."""
+    """`synchronous_commit` is off or local: a crash, or the promotion of a standby, may take an epoch back."""
 
     code = "HA_SYNCHRONOUS_COMMIT_OFF"
     remedy = "Set synchronous_commit to on (or remote_apply) for this database and role"

@@ -226,7 +226,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
                 raise ScopeMismatch(f"the configured scope is {self._scope!r}, the server's database is {database!r}")
             if pid != connection.info.backend_pid:
                 raise PoolerDetected(f"the protocol's backend is {connection.info.backend_pid}, the session's is {pid}")
-            if commit == "off":
+            if commit in ("off", "local"):  # local waits for no standby: a promotion may take an epoch back
                 raise UnsafeCommitMode("the session commits asynchronously")
             if idle_ms != _ms(self._settings.lease_s):
                 raise SessionSettingIgnored(f"idle_session_timeout is {idle_ms} ms")

@@ -136,9 +136,9 @@ def _certificates(facts: Facts) -> Verdict:
     setting, expires = soonest
     text = f"{setting} expires {expires:%Y-%m-%d}"
     if expires <= facts.now:
-        return _problem(f"{setting} expired {expires:%Y-%m-%d}", "replace it: runbooks/certificate-rotation.md")
+        return _problem(f"{setting} expired {expires:%Y-%m-%d}", "replace the file, restart replicas one by one")
     if expires - facts.now < CERTIFICATE_WARNING:
-        return _warning(text, "replace it in time: runbooks/certificate-rotation.md")
+        return _warning(text, "replace the file in time, restart replicas one by one")
     return _ok(text)
 
 
@@ -385,7 +385,7 @@ def _topic_contract(facts: Facts) -> Verdict:
     if facts.log.problem:
         return _unknown("the brokers were not reached")
     if facts.log.violations:
-        fix = "correct the topic's settings: runbooks/topic-loss.md"
+        fix = "correct the topic's settings: runbooks/topic.md"
         return _problem("; ".join(facts.log.violations), fix)
     return _ok("kept")
 
@@ -397,7 +397,7 @@ def _topic_identity(facts: Facts) -> Verdict:
     if bound is None or found is None:
         return _unknown("the database is not bound to a topic yet, or one of the two was not reached")
     if bound != found:
-        fix = "do not serve: find out which of the two is the wrong one, runbooks/topic-loss.md"
+        fix = "do not serve: find out which of the two is the wrong one, runbooks/topic.md"
         return _problem(f"the database belongs to topic id {bound}, the topic's is {found}", fix)
     return _ok(found)
 
@@ -409,10 +409,10 @@ def _topic_whole(facts: Facts) -> Verdict:
     if log.topic_id is None:
         return _unknown("the topic was not reached")
     if log.first_offset > 0:
-        fix = "records were deleted: restore the topic from the archive, runbooks/topic-loss.md"
+        fix = "records were deleted: restore the topic from the archive, runbooks/topic.md"
         return _problem(f"the log begins at offset {log.first_offset}", fix)
     if published >= log.end_offset:
-        fix = "do not serve: the log was truncated, runbooks/topic-loss.md"
+        fix = "do not serve: the log was truncated, runbooks/topic.md"
         return _problem(f"offset {published} was published, and the log ends at {log.end_offset}", fix)
     return _ok(f"{log.end_offset} records")
 
@@ -450,7 +450,7 @@ def _versions(facts: Facts) -> Verdict:
     """All replicas run one release."""
     found = sorted({replica.version for replica in facts.replicas if replica.answers})
     if len(found) > 1:
-        return _warning(f"they run {' and '.join(found)}", "end the rolling upgrade: runbooks/rolling-upgrade.md")
+        return _warning(f"they run {' and '.join(found)}", "end the rolling upgrade")
     return _ok(found[0]) if found else _unknown("no replica answers")
 
 

@@ -204,10 +204,11 @@ async def test_a_statement_is_never_cancelled(database_dsn: str, postgres_server
         assert await sql(postgres_server, database, "select id from fate") == [(1,)]
 
 
-async def test_an_asynchronous_commit_is_refused(database_dsn: str, postgres_server: PostgresServer) -> None:
-    """Goal: epochs are durable. Method: switch synchronous_commit off for the database."""
+@pytest.mark.parametrize("mode", ["off", "local"])
+async def test_an_asynchronous_commit_is_refused(database_dsn: str, postgres_server: PostgresServer, mode: str) -> None:
+    """Goal: epochs are durable, on the standby as well. Method: both modes that wait for none, for the database."""
     database = database_of(database_dsn)
-    await sql(postgres_server, "postgres", f'alter database "{database}" set synchronous_commit = off')
+    await sql(postgres_server, "postgres", f'alter database "{database}" set synchronous_commit = {mode}')
     async with session_on(database_dsn) as session:
         with pytest.raises(UnsafeCommitMode):
             await session.open()

@@ -23,6 +23,7 @@ from replica.doctor.facts import (
     ReplicaFacts,
 )
 
+_RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 GIB = 1 << 30
 POSTGRES = PostgresFacts(
@@ -107,8 +108,8 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("database-password", Severity.PROBLEM, files(database_password="has mode 0644"), "chmod 600"),
     ("database-password", Severity.PROBLEM, files(password_in_conninfo=True), "password_file"),
     ("kafka-secrets", Severity.PROBLEM, files(kafka_secrets="cannot be read"), "kafka.security"),
-    ("certificates", Severity.PROBLEM, files(certificates={"a": NOW, "b": NOW + timedelta(9)}), "certificate-rotation"),
-    ("certificates", Severity.WARNING, files(certificates={"a": NOW + timedelta(days=29)}), "certificate-rotation"),
+    ("certificates", Severity.PROBLEM, files(certificates={"a": NOW, "b": NOW + timedelta(9)}), "one by one"),
+    ("certificates", Severity.WARNING, files(certificates={"a": NOW + timedelta(days=29)}), "one by one"),
     ("data-folder", Severity.PROBLEM, machine(data_dir_problem="cannot be written"), "owns"),
     ("data-folder", Severity.WARNING, machine(memory_backed=True), "on a disk"),
     ("data-folder", Severity.WARNING, machine(data_dir_open_to_others=True), "chmod 700"),
@@ -141,7 +142,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("brokers", Severity.PROBLEM, log(problem="no answer", topic_id=None), "bootstrap_servers"),
     ("brokers", Severity.PROBLEM, log(brokers=1), "three brokers"),
     ("topic-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "notary topic create"),
-    ("topic-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic-loss"),
+    ("topic-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
     ("topic-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),
     ("topic-whole", Severity.PROBLEM, log(first_offset=5), "restore"),
     ("topic-whole", Severity.PROBLEM, log(end_offset=9), "truncated"),
@@ -150,7 +151,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("active", Severity.WARNING, replicas({}, {"active": True}), "look again"),
     ("passives", Severity.PROBLEM, replicas({}, {"ready": False}, SILENT), "start another"),
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
-    ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling-upgrade"),
+    ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
     ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),
     ("failover-paused", Severity.WARNING, database(paused_because="new disks"), "notary resume"),
@@ -205,3 +206,11 @@ def test_the_documentation_lists_every_check() -> None:
     page = (Path(__file__).parents[2] / "docs/operations.md").read_text()
     rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page[page.index("| check | what |") :], re.MULTILINE)
     assert rows == list(descriptions())
+
+
+def test_every_runbook_that_a_fix_names_exists() -> None:
+    """Goal: no dead end at three in the morning. Method: the names in all fixes against the folder."""
+    root = Path(__file__).parents[2]
+    named = {name for _, _, facts, _ in BROKEN for found in examine(facts) for name in _RUNBOOK.findall(found.fix)}
+    assert named
+    assert [name for name in sorted(named) if not (root / name).is_file()] == []
