@@ -180,7 +180,12 @@ def _seen(state: Passive, seen: LockSeen, now_s: float, settings: ElectionSettin
 
 
 def _release_noted(state: Passive, noted: ReleaseNoted, now_s: float, settings: ElectionSettings) -> Passive:
-    """Look again at once; what a question on its way will say may be out of date."""
+    """Look again at once; what a question on its way will say may be out of date.
+
+    Whoever hands over and hears this was not seen losing the lock to the one that gives it up: take it back now.
+    """
+    if state.handing_over:
+        state = replace(state, hold_until_s=now_s)
     state = _reserved(state, now_s, settings) if noted.reserved else replace(state, reserved_until_s=NEVER_S)
     return replace(state, next_at_s=now_s) if state.link is Link.IDLE else replace(state, noted=True)
 

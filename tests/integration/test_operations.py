@@ -87,6 +87,33 @@ async def test_a_switchover_under_load_reaches_its_target_and_no_client_sees_an_
     assert (previous["replica"], previous["why"]) == (active.name, f"switchover to {target.name}")
 
 
+async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster: LocalCluster) -> None:
+    """Goal: an unfit target costs a moment, not the service. Method: one that gives every activation up at once."""
+    active, (target, _) = await settled(cluster)
+    unfit = {"NOTARY_ELECTION__ACTIVATION_MAX_S": "0.001", "NOTARY_ELECTION__TICK_S": "0.002"}
+    await restarted(target, unfit)
+    await settled(cluster)
+    async with NotaryClient(cluster.endpoint) as client:
+        handing_over = asyncio.create_task(notary(cluster, "switchover", "--to", target.name))
+        while not handing_over.done():
+            answer = await client.submit(cluster.parties[0].sign(os.urandom(32), [state_ref(os.urandom(32), 0)]))
+            assert isinstance(answer, Notarised)
+        code, _, told = handing_over.result()
+    assert code == 1
+    assert told.startswith("undone: ")
+    assert told.endswith(f"{active.name} is active again\n")
+    (newest,) = (await document(cluster, "history", "-n", "1"))["epochs"]
+    assert (newest["replica"], newest["why"]) == (active.name, "")
+    await restarted(target, {})
+
+
+async def restarted(replica: ReplicaProcess, environment: dict[str, str]) -> None:
+    """Stop a replica in order, and start it with these variables."""
+    await replica.stop()
+    replica.install(Path(sys.executable), environment)
+    replica.start()
+
+
 async def test_a_switchover_that_cannot_be_is_refused_and_changes_nothing(cluster: LocalCluster) -> None:
     """Goal: no outage for a typing error. Method: to itself, to nobody, to a replica that is down, from afar."""
     active, (down, _) = await settled(cluster)

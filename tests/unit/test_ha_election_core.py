@@ -150,6 +150,16 @@ def test_a_note_of_a_release_is_followed_at_once(state: Passive) -> None:
     assert decide(noted, tick(), 100.02)[1] == [TryLock(3)]
 
 
+def test_a_target_that_gives_up_at_once_is_followed_at_once() -> None:
+    """Goal: an unfit target costs a moment, not switchover_wait_s. Method: its note alone."""
+    state = replace(IDLE, handing_over=True, hold_until_s=103.0)
+    assert decide(state, tick(), 100.0)[1] == [Look(3)]
+    noted, _ = decide(state, ReleaseNoted(3, reserved=False), 100.0)
+    assert decide(noted, tick(), 100.0)[1] == [TryLock(3)]
+    taken_back, _ = decide(replace(noted, link=Link.ASKING), LockGranted(3, 100.0), 100.1)
+    assert decide(taken_back, Activated(3), 100.2)[1] == [ReportHandover(Handover.UNDONE)]
+
+
 @pytest.mark.parametrize("heard_by", ["note", "look"])
 def test_a_lock_released_for_another_replica_is_left_to_it(heard_by: str) -> None:
     """Goal: the target goes first, then the one that released it, then anybody. Method: the bounds of the wait."""
