@@ -61,6 +61,9 @@ SessionT = TypeVar("SessionT", bound=LockSession)
 SessionT_contra = TypeVar("SessionT_contra", bound=LockSession, contravariant=True)
 
 
+RELEASE_MAX_S = 0.2  # a courtesy: whoever takes over need not wait for the end of the session
+
+
 class Role(StrEnum):
     """What a replica is to its operators."""
 
@@ -355,8 +358,9 @@ class Election(Generic[SessionT]):
             self._activation = None
         await self._service.step_down(action.reason)
         if action.release:
-            with suppress(HaError):  # the session is lost, and the lock with it
-                await session.release(action.to)
+            with suppress(HaError, TimeoutError):  # the session is lost or hangs, and closing it frees the lock too
+                async with asyncio.timeout(RELEASE_MAX_S):
+                    await session.release(action.to)
         await session.close()  # last, because closing frees the lock
         self._post(SteppedDown(action.session))
 

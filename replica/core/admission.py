@@ -117,7 +117,7 @@ class Admission:
         """Admit until stopped; ends early only with an error of the store."""
         while not self._stopping:
             await self._arrived.wait()
-            if self._load.submissions >= self._settings.admit_linger_from and not self._stopping:
+            if self._may_linger():
                 await self._clock.sleep_s(self._settings.admit_linger_s)
             count = min(len(self._queue), self._settings.admit_batch_max)
             self.admitting = [self._queue.popleft() for _ in range(count)]
@@ -131,6 +131,12 @@ class Admission:
     def queued(self) -> int:
         """Submissions that wait for the database round trip of their admission."""
         return len(self._queue)
+
+    def _may_linger(self) -> bool:
+        """Under load, a batch that is not full yet is worth waiting for: each costs a round trip, a send and a write."""
+        settings = self._settings
+        busy = self._load.submissions >= settings.admit_linger_from
+        return busy and len(self._queue) < settings.admit_batch_max and not self._stopping
 
     def stop(self) -> None:
         """Let `run` end once the batch in hand is done with."""

@@ -27,7 +27,7 @@ from replica.index.interface import Index
 from replica.link.interface import Replies
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError
+from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError, StoreUnavailable
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
 from replica.notary.receipts import make_receipts
@@ -48,7 +48,9 @@ from replica.store.interface import Command, ParticipantStore
 log = structlog.get_logger()
 
 _STALL_TICK_S = 0.1
+_SILENT_TICKS_MAX = 5  # beyond the follower's own patience: one look at a thawed process proves nothing
 _DRAIN_TICK_S = 0.005
+_PENDING_TOGETHER = 50_000  # commands read from the database at a time; settings bound what one activation leaves
 _CLOCK_JUMP_MAX_US = 1_500_000  # above a leap second; two heartbeats may pass until the lock session sees a jump
 
 
@@ -161,14 +163,16 @@ class Reign:
     async def _settle(self) -> None:
         """Reject, through the log, every command that is pending: its record can never count any more."""
         settled: list[Command] = []
-        while pending := await self._store.pending(self._settings.settlement_batch_max):
-            if pending == settled:
+        while pending := await self._store.pending(_PENDING_TOGETHER):
+            if pending[0] in settled:
                 raise InvariantBroken(f"command {pending[0].command_id!r} is settled and still pending")
-            sequence = self._next_sequence()
-            commands = settled_together([_settled(command) for command in pending])
-            record = SettlementRecord(FORMAT, self.activation_id, sequence, commands)
-            self._require_writer().append(encode_record(record))
-            await self._applied(partial(_has_seen, sequence), "a settlement")
+            left = [_settled(command) for command in pending]
+            while left:
+                commands = settled_together(left[: self._settings.settlement_batch_max])
+                record = SettlementRecord(FORMAT, self.activation_id, self._next_sequence(), commands)
+                self._require_writer().append(encode_record(record))
+                left = left[len(commands) :]
+            await self._applied(partial(_has_seen_below, self._sequence), "a settlement")
             await self.publisher.flush()
             log.info("commands_settled", count=len(pending))
             settled = pending
@@ -287,14 +291,21 @@ class Reign:
             self._on_lost(f"the log took no record: {error.detail}")
 
     async def _watch_for_stall(self) -> None:
-        """Step down when our oldest record does not read back; ticks count, so that a suspended process does not."""
-        oldest, ticks = -1, 0
+        """Step down when our oldest record does not read back, or the log says nothing at all, for too long.
+
+        Ticks count, so that a suspended process does not.
+        """
+        oldest, ticks, silent_ticks = -1, 0, 0
         while not await self._ends_within(_STALL_TICK_S):
             first = next(iter(self._waiting), -1)
             ticks = ticks + 1 if first >= 0 and first == oldest else 0
             oldest = first
+            silent_ticks = 0 if self._follower.reaches_log() else silent_ticks + 1
             if ticks * _STALL_TICK_S >= self._settings.log_stall_max_s:
                 self._on_lost(f"record {oldest} did not read back for {self._settings.log_stall_max_s} s")
+                return
+            if silent_ticks >= _SILENT_TICKS_MAX:
+                self._on_lost("the log does not answer")
                 return
 
     # ---- the end ----
@@ -363,7 +374,7 @@ class Reign:
     async def _run(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except HaError as error:  # the lock session is over, and the outcome of its last statement unknown
+        except (HaError, StoreUnavailable) as error:  # the session is over or the server takes no writes any more
             self._session_over = True
             self._on_lost(str(error))
         except Exception as error:  # a bug or bad data: the process must end, and is told so
@@ -398,5 +409,6 @@ def _has_epoch(epoch: int, position: Position) -> bool:
     return position.epoch >= epoch
 
 
-def _has_seen(sequence: int, position: Position) -> bool:
-    return any(start <= sequence < end for start, end in position.seen)
+def _has_seen_below(sequence: int, position: Position) -> bool:
+    """Whether every number below was read: the log may store them in another order."""
+    return position.seen == ((0, sequence),)

@@ -115,9 +115,9 @@ class ParticipantStore(Protocol):
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """Add completions in the order given with dense ledger offsets, settle their commands, and move the published
-        position, in one transaction. Returns the ledger end. Refuses (InvariantBroken) a position that does not go
-        forward. A command is settled by the completion of the submission that is in flight; once accepted, it stays
-        so, whatever becomes of other submissions of it.
+        position, in one transaction. Returns the ledger end. Raises InvariantBroken unless the position goes forward,
+        and the database is still where this session last found or left it. A command is settled by the completion of
+        the submission that is in flight; once accepted, it stays so, whatever becomes of other submissions of it.
         """
 
     async def pending(self, limit: int) -> list[Command]:

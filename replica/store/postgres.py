@@ -15,7 +15,7 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
-from replica.notary.position import Position, decode_position, encode_position
+from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import NOTARISED, Admission, Command, Completion, Published
@@ -52,6 +52,7 @@ class PostgresStore:
         self._in_flight = InFlight()
         self._in_flight_by: Counter[int] = Counter()  # how many commands each admission still has
         self._admission = 0  # the newest number
+        self._published_offset: int | None = None  # None until it was asked for
         self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
 
     async def bind(self, topic_id: str) -> None:
@@ -84,7 +85,9 @@ class PostgresStore:
         """See ParticipantStore."""
         async with self._statement("published") as connection:
             position, ledger_end, pruned_to = (await _rows(connection, "published", {}))[0]
-        return Published(None if position is None else decode_position(position), ledger_end, pruned_to)
+        found = Published(None if position is None else decode_position(position), ledger_end, pruned_to)
+        self._published_offset = BEGIN if found.position is None else found.position.offset
+        return found
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
@@ -109,8 +112,11 @@ class PostgresStore:
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
+        if self._published_offset is None or position.offset <= self._published_offset:
+            raise InvariantBroken(f"completions to offset {position.offset} do not go on from {self._published_offset}")
         values = _columns_of_completions(completions) | {
             "count": len(completions),
+            "after": self._published_offset,
             "offset": position.offset,
             "position": encode_position(position),
         }
@@ -121,7 +127,8 @@ class PostgresStore:
             values |= {"over": int8s(list(over)), "over_until": self._over_until or 0}
             rows = await _rows(connection, "publish", values, prepare=True)
             if not rows:
-                raise InvariantBroken(f"completions are published to offset {position.offset} or past it already")
+                raise InvariantBroken(f"completions are not published to offset {self._published_offset} any more")
+            self._published_offset = position.offset
             self._in_flight.remove(landing)
             self._in_flight_by = left
         return int(rows[0][0])

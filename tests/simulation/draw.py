@@ -96,7 +96,10 @@ def _core(random: Random) -> dict[str, float | int]:
     return {
         "in_flight_max": random.choice((3, 50, 20_000)),
         "admit_batch_max": random.choice((1, 3, 500)),
+        "admit_linger_s": random.choice((0.0, 0.003, 0.02)),
+        "admit_linger_from": random.choice((1, 3, 64)),
         "read_batch_max": random.choice((1, 3, 500)),
+        "standby_read_pause_s": random.choice((0.0, 0.05, 0.3)),
         "publish_batch_max": random.choice((1, 4, 1_000)),
         "publish_linger_s": random.choice((0.0, 0.02, 0.3)),
         "read_wait_s": random.choice((0.2, 0.5)),

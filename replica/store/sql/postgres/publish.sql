@@ -1,10 +1,10 @@
 -- One transaction: position and ledger end, completions with dense offsets, commands that were accepted, admissions that
--- are over. Nothing happens unless the position goes forward.
+-- are over. Nothing happens unless the completions go on from the published position.
 WITH moved AS (
     UPDATE participant
        SET ledger_end = ledger_end + %(count)b::bigint, published_offset = %(offset)b::bigint,
            published_position = %(position)b
-     WHERE published_offset < %(offset)b::bigint
+     WHERE published_offset = %(after)b::bigint
     RETURNING ledger_end - %(count)b::bigint AS ledger_start, ledger_end
 ),
 completed AS (
