@@ -66,9 +66,9 @@ class Balancer:
             name = skies.random.choice(self._world.replicas).name
             skies.struck("wrong_replica", name)
             return name
-        if client.sticks_to in self.up:
+        if client.sticks_to in self.up and len(self.up) == 1:
             return client.sticks_to
-        return self.up[0] if self.up else ""
+        return skies.random.choice(self.up) if self.up else ""  # two while a deposed one does not know it yet
 
 
 class Content:

@@ -26,6 +26,9 @@ _AT_A_STEP = (
 )
 
 
+_DEPOSE = (FaultKind.ISLAND,)  # the active is replaced, and does not know it for a while
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much happens in a run."""
@@ -43,6 +46,8 @@ def draw(seed: int, size: Size | None = None) -> Plan:
     replicas = _replicas(random)
     transactions = _transactions(random, size)
     duration_s = size.duration_s * random.uniform(0.6, 1.4)
+    clients = _clients(random, size, len(transactions), duration_s)
+    faults = _faults(random, size, replicas, duration_s)
     return Plan(
         seed=seed,
         duration_s=round(duration_s, 3),
@@ -50,8 +55,11 @@ def draw(seed: int, size: Size | None = None) -> Plan:
         election=_election(random),
         core=_core(random),
         transactions=transactions,
-        clients=_clients(random, size, len(transactions), duration_s),
-        faults=_faults(random, size, replicas, duration_s),
+        clients=(
+            *clients,
+            *[_suspicious(random, fault, len(transactions)) for fault in faults if fault.kind in _DEPOSE],
+        ),
+        faults=faults,
     )
 
 
@@ -103,7 +111,7 @@ def _core(random: Random) -> dict[str, float | int]:
         "publish_batch_max": random.choice((1, 4, 1_000)),
         "publish_linger_s": random.choice((0.0, 0.02, 0.3)),
         "read_wait_s": random.choice((0.2, 0.5)),
-        "log_stall_max_s": random.choice((0.5, 1.5)),
+        "log_stall_max_s": random.choice((0.5, 1.5, 3.0)),
         "log_retry_s": random.choice((0.05, 0.25)),
         "drain_answers_s": random.choice((0.0, 0.05, 0.2)),
         "retry_after_s": random.choice((0.05, 0.2)),
@@ -159,6 +167,15 @@ def _clients(random: Random, size: Size, transactions: int, duration_s: float) -
             )
         made.append(tuple(operations))
     return tuple(made)
+
+
+def _suspicious(random: Random, fault: Fault, transactions: int) -> tuple[Operation, ...]:
+    """A client that submits through whoever is up, and looks each one up at everybody who is, while that is in doubt."""
+    pauses_s = [fault.at_s, *[0.05] * random.choice((0, 0, 12))]
+    return tuple(
+        Operation((random.randrange(transactions),), 90_000 + at, False, True, True, pause_s, 0.2, 1)
+        for at, pause_s in enumerate(pauses_s)
+    )
 
 
 def _faults(random: Random, size: Size, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> tuple[Fault, ...]:
