@@ -170,7 +170,7 @@ def _clients(random: Random, size: Size, transactions: int, duration_s: float) -
 
 
 def _suspicious(random: Random, fault: Fault, transactions: int) -> tuple[Operation, ...]:
-    """A client that submits through whoever is up, and looks each one up at everybody who is, while that is in doubt."""
+    """A client that submits through whoever is up, and looks each one up at everybody who is, while it is in doubt."""
     pauses_s = [fault.at_s, *[0.05] * random.choice((0, 0, 12))]
     return tuple(
         Operation((random.randrange(transactions),), 90_000 + at, False, True, True, pause_s, 0.2, 1)
