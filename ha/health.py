@@ -5,6 +5,7 @@
     /health/active   200 only while it leads: what the load balancer asks
     /health          the details, as JSON
     /metrics         if the caller gives some
+    further pages    if the caller gives some
 
 GET and HEAD, HTTP/1.0 and 1.1. Handlers call what they were given and do no I/O, so an answer is as fresh as its
 question.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -70,8 +71,16 @@ class Probes:
 class HealthListener:
     """Serves the probes over HTTP, from `start` to `stop`."""
 
-    def __init__(self, probes: Probes, *, host: str, port: int, metrics: Callable[[], bytes] | None = None) -> None:
-        """`port` 0: any free one. `metrics`: the Prometheus exposition."""
+    def __init__(
+        self,
+        probes: Probes,
+        *,
+        host: str,
+        port: int,
+        metrics: Callable[[], bytes] | None = None,
+        pages: Iterable[web.RouteDef] = (),
+    ) -> None:
+        """`port` 0: any free one. `metrics`: the Prometheus exposition. `pages`: for people, beside the probes."""
         self._host = host
         self._port = port
         app = web.Application(client_max_size=1024)
@@ -81,6 +90,7 @@ class HealthListener:
         app.router.add_get("/health", _detail(probes.detail))
         if metrics is not None:
             app.router.add_get("/metrics", _metrics(metrics))
+        app.router.add_routes(pages)
         app.on_response_prepare.append(_never_cached)
         self._runner = web.AppRunner(
             app,

@@ -31,6 +31,7 @@ from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
 from replica.core.settings import AdminSettings, CoreSettings
 from replica.core.signer import FileSigner, load_signer
+from replica.core.status_page import make_status_page
 from replica.index.rocks import RocksIndex
 from replica.link.counts import metric_families
 from replica.link.settings import LinkSettings
@@ -69,6 +70,7 @@ class ReplicaSettings:
     admin: AdminSettings
     admin_port: int | None
     peers: tuple[str, ...]  # names of all replicas, this one's as well
+    health_urls: Mapping[str, str]  # where each of them tells its health, for the status page
 
 
 def run_replica(settings: ReplicaSettings) -> int:
@@ -165,7 +167,20 @@ class _Replica:
                 folder=settings.folder,
                 is_paused=lambda: bulletin.pause is not None,
             )
-            health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
+            page = make_status_page(
+                participant,
+                settings.database,
+                version=settings.version,
+                health_urls=settings.health_urls,
+                clock=self._clock,
+                detail=probes.detail,
+                api_counts=link.api_counts,
+            )
+            sampling = asyncio.create_task(page.run(), name="sample")
+            stack.push_async_callback(_end, sampling)
+            health = HealthListener(
+                probes, host=settings.health_host, port=settings.health_port, metrics=metrics, pages=page.routes()
+            )
             await health.start()
             stack.push_async_callback(health.stop)
             if settings.admin_port is not None:

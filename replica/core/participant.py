@@ -183,6 +183,11 @@ class Participant(Generic[SessionT]):
         known = 0 if position is None else position.epoch
         return known if self.reign is None else max(known, self.reign.epoch)
 
+    @property
+    def estimate_s(self) -> float:
+        """How long a request that came now would take at most, as clients are told; seconds."""
+        return self._estimate.wait_s(0 if self.reign is None else self.reign.load.states)
+
     def standing(self) -> Standing:
         """The core's word on its role, as of now."""
         reign = self.reign

@@ -1,0 +1,126 @@
+"use strict";
+// Draws what /page/data says, once a second. Texts from the replica only ever become text, never markup.
+
+const KEPT_MS = 600_000, SHOWN_MIN_MS = 60_000, EVERY_MS = 1_000, ANSWER_MAX_MS = 5_000;
+const WIDE = 320, HIGH = 110, TOP = 8, BOTTOM = 14;
+const rate = v => v.toFixed(v < 10 ? 1 : 0) + "/s";
+const seconds = v => v < 1 ? (1000 * v).toFixed(v < 0.01 ? 1 : 0) + " ms" : v.toFixed(1) + " s";
+const count = v => String(Math.round(v));
+const CHARTS = [
+  { title: "Throughput: notarised, refused", keys: ["notarised", "refused"], show: rate },
+  { title: "Latency: median, 99th percentile", keys: ["p50_s", "p99_s"], show: seconds },
+  { title: "Conflicts", keys: ["conflicts"], show: rate },
+  { title: "Estimate told to clients", keys: ["estimate_s"], show: seconds },
+  { title: "Submissions in flight", keys: ["in_flight"], show: count },
+  { title: "Lag: records not applied here", keys: ["lag_records"], show: count },
+];
+let samples = [];
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function shape(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+function row(cells) {
+  const made = element("tr");
+  for (const [text, className] of cells) made.append(element("td", text ?? "", className));
+  return made;
+}
+
+function utc(text) {
+  return text ? text.slice(0, 19).replace("T", " ") : "";
+}
+
+function roleOf(health) {
+  if (!health) return ["does not answer", "bad"];
+  if (health.active) return ["ACTIVE", "good"];
+  if (health.role !== "passive") return [String(health.role).replace("_", " "), "warn"];
+  return health.ready ? ["passive, ready", ""] : ["passive, not ready", "warn"];
+}
+
+function drawReplicas(replicas) {
+  document.getElementById("replicas").replaceChildren(...replicas.map(({ name, health }) => {
+    const h = health ?? {};
+    return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [h.lag_records, "n"],
+      [h.in_flight, "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [h.version]]);
+  }));
+}
+
+function drawEpochs(data) {
+  document.getElementById("epochs-problem").textContent =
+    data.epochs_problem ? "The database does not tell: " + data.epochs_problem : "";
+  document.getElementById("epochs").replaceChildren(...data.epochs.map(e =>
+    row([[e.epoch, "n"], [e.replica], [utc(e.since)], [utc(e.until)], [e.why]])));
+}
+
+function line(key, className, x, y) {
+  let path = "", pen = "M";
+  for (const sample of samples) {
+    const value = sample[key];
+    if (value === null) { pen = "M"; continue; }
+    path += pen + x(sample.t_ms).toFixed(1) + " " + y(value).toFixed(1);
+    pen = "L";
+  }
+  return shape("path", { d: path, class: className });
+}
+
+function draw({ title, keys, show }) {
+  const newest = samples.at(-1), last = newest.t_ms;
+  const span = Math.max(SHOWN_MIN_MS, last - samples[0].t_ms);
+  const top = Math.max(1e-3, ...samples.flatMap(s => keys.map(key => s[key] ?? 0)));
+  const x = t => WIDE - (last - t) / span * WIDE;
+  const y = v => HIGH - BOTTOM - v / top * (HIGH - BOTTOM - TOP);
+  const now = keys.map(key => newest[key] === null ? "–" : show(newest[key])).join(", ");
+  const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img" });
+  svg.setAttribute("aria-label", `${title}: now ${now}, at most ${show(top)}`);
+  svg.append(shape("line", { x1: 0, x2: WIDE, y1: y(0), y2: y(0), class: "grid" }));
+  svg.append(shape("line", { x1: 0, x2: WIDE, y1: y(top), y2: y(top), class: "grid" }));
+  samples.forEach((s, at) => {  // where the epoch changed
+    if (at && s.epoch !== samples[at - 1].epoch)
+      svg.append(shape("line", { x1: x(s.t_ms), x2: x(s.t_ms), y1: TOP, y2: y(0), class: "turn" }));
+  });
+  keys.forEach((key, at) => svg.append(line(key, at ? "two" : "one", x, y)));
+  const label = (text, at, where) => {
+    const made = shape("text", { x: at, y: where });
+    made.textContent = text;
+    return made;
+  };
+  svg.append(label(show(top), 2, TOP + 8), label(`${Math.round(span / 60_000)} min ago`, 2, HIGH - 3), label("now", WIDE - 20, HIGH - 3));
+  const figure = element("figure"), caption = element("figcaption");
+  caption.append(element("span", title), element("span", now));
+  figure.append(caption, svg);
+  return figure;
+}
+
+async function refresh() {
+  const after = samples.length ? samples.at(-1).t_ms : 0;
+  const state = document.getElementById("state");
+  try {
+    const answer = await fetch("/page/data?after=" + after, { signal: AbortSignal.timeout(ANSWER_MAX_MS) });
+    const data = await answer.json();
+    samples = samples.concat(data.samples);
+    if (samples.length) samples = samples.filter(s => s.t_ms > samples.at(-1).t_ms - KEPT_MS);
+    document.title = `Notary replica ${data.replica}`;
+    document.getElementById("title").textContent = `Notary replica ${data.replica}`;
+    const active = data.replicas.filter(({ health }) => health?.active).map(({ name }) => name);
+    state.textContent = active.length ? `active: ${active.join(" AND ")}` : "nobody is active";
+    state.className = active.length === 1 ? "good" : "bad";
+    drawReplicas(data.replicas);
+    drawEpochs(data);
+    if (samples.length) document.getElementById("charts").replaceChildren(...CHARTS.map(draw));
+  } catch (error) {
+    state.textContent = `this replica has not answered since ${utc(new Date(after || Date.now()).toISOString())} UTC`;
+    state.className = "bad";
+  }
+  setTimeout(refresh, EVERY_MS);
+}
+
+refresh();

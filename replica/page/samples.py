@@ -1,0 +1,100 @@
+"""What the charts show: one sample a second, kept for ten minutes. Pure arithmetic; time is an argument."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from replica.link.counts import LATENCY_BOUNDS_S
+
+SAMPLES_MAX = 600
+SAMPLE_S = 1.0
+_NOTARISED, _CONFLICT = "NOTARISED", "STATE_CONFLICT"
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What the replica says at one moment. Counters run since its start; `wall_us` is microseconds UTC."""
+
+    at_s: float
+    wall_us: int
+    outcomes: dict[str, int]  # requests judged, by code
+    latency: tuple[int, ...]  # requests answered, by LATENCY_BOUNDS_S; one more for what took longer
+    active: bool
+    epoch: int
+    lag_records: int
+    in_flight: int
+    estimate_s: float
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One point of every chart. Rates are per second; times in seconds, None when nothing was answered."""
+
+    t_ms: int  # since 1970, UTC
+    notarised: float
+    refused: float
+    conflicts: float
+    p50_s: float | None
+    p99_s: float | None
+    estimate_s: float
+    lag_records: int
+    in_flight: int
+    active: bool
+    epoch: int
+
+
+class Samples:
+    """The newest samples, oldest first."""
+
+    def __init__(self) -> None:
+        self._last: Reading | None = None
+        self._kept: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+
+    def note(self, reading: Reading) -> None:
+        """Take a reading; from the second on each makes a sample."""
+        if self._last is not None and reading.at_s > self._last.at_s:
+            self._kept.append(make_sample(self._last, reading))
+        self._last = reading
+
+    def after(self, t_ms: int) -> list[Sample]:
+        """Those that are newer."""
+        return [sample for sample in self._kept if sample.t_ms > t_ms]
+
+
+def make_sample(before: Reading, after: Reading) -> Sample:
+    """What happened between two readings. A counter that went back was started anew, so it counts from zero."""
+    elapsed_s = after.at_s - before.at_s
+    judged = {code: _risen(before.outcomes.get(code, 0), count) for code, count in after.outcomes.items()}
+    latency = [_risen(earlier, later) for earlier, later in zip(before.latency, after.latency, strict=True)]
+    notarised = judged.pop(_NOTARISED, 0)
+    return Sample(
+        after.wall_us // 1_000,
+        notarised / elapsed_s,
+        sum(judged.values()) / elapsed_s,
+        judged.get(_CONFLICT, 0) / elapsed_s,
+        quantile(latency, 0.5),
+        quantile(latency, 0.99),
+        after.estimate_s,
+        after.lag_records,
+        after.in_flight,
+        after.active,
+        after.epoch,
+    )
+
+
+def quantile(buckets: Sequence[int], share: float) -> float | None:
+    """The latency that this share of requests stayed below, straight lines inside a bucket; seconds."""
+    rank = share * sum(buckets)
+    if not rank:
+        return None
+    below, lower = 0, 0.0
+    for count, upper in zip(buckets, LATENCY_BOUNDS_S, strict=False):
+        if below + count >= rank:
+            return lower + (upper - lower) * (rank - below) / count
+        below, lower = below + count, upper
+    return lower  # beyond the last bound nothing is known
+
+
+def _risen(before: int, after: int) -> int:
+    return after - before if after >= before else after
