@@ -47,13 +47,14 @@ class ReplicaProcess:
         """True while there is a core, also a frozen one."""
         return self._process.running
 
-    def install(self, python: Path, env: Mapping[str, str]) -> None:
-        """Run another release from the next start on: the Python of its environment, and changes of ours.
+    def install(self, python: Path, config_path: Path, env: Mapping[str, str]) -> None:
+        """Run another release from the next start on: the Python of its environment, a configuration that it reads.
 
-        Raises ServerFailed unless it is stopped.
+        `env` is on top of our own environment. Raises ServerFailed unless the replica is stopped.
         """
         if self.running:
             raise ServerFailed(f"{self.name} runs: stop it before another release is installed")
+        self._config_path = config_path
         self._process = self._made(python, env)
 
     def start(self) -> None:

@@ -92,7 +92,7 @@ class Stage:
         self.played.add((page, block.line))
         process = await asyncio.create_subprocess_exec(
             *("bash", "-euo", "pipefail", "-c", block.text),
-            env=self._environment(variables),
+            env=self.environment(variables),
             cwd=self.cluster.folder,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -113,7 +113,8 @@ class Stage:
         print(f"--- {where}\n{block.text}\n{text}")
         return text
 
-    def _environment(self, variables: dict[str, str]) -> dict[str, str]:
+    def environment(self, variables: dict[str, str]) -> dict[str, str]:
+        """What a command of a runbook finds in its environment."""
         cluster = self.cluster
         database = conninfo_to_dict(cluster.postgres.dsn())
         return {

@@ -1,0 +1,78 @@
+"""Runbooks of losses that are mended from the archive: the topic, and a whole site. See test_runbooks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from replica.local.cluster import DATABASE, OWNER, ROLE, ClusterSettings
+from replica.local.participant import ParticipantFiles
+from tests.faults.audit import audit
+from tests.runbooks.conftest import staged, under_load
+from tests.runbooks.stage import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def history_before(stage: Stage) -> Path:
+    """What clients were told, all of it archived."""
+    async with under_load(stage, "before") as load:
+        await asyncio.sleep(3.0)
+    process = await asyncio.create_subprocess_exec(
+        *("notary", "archive", "run"), cwd=stage.cluster.folder, env=stage.environment({})
+    )
+    assert await process.wait() == 0
+    return load.history
+
+
+async def test_topic_loss(folder: Path) -> None:
+    """Goal: a deleted topic comes back with every answer. Method: archive, delete it under the replicas, play."""
+    async with staged(ClusterSettings(folder=folder / "topic-loss")) as stage:
+        cluster = stage.cluster
+        history = await history_before(stage)
+        variables = {"REPLICAS": " ".join(cluster.replicas)}
+        await cluster.kafka.delete_topic(cluster.topic)
+        for section in ("Checks", "Steps", "Verification"):
+            await stage.play("topic-loss", section, **variables)
+        await audit(cluster, [history])
+        async with under_load(stage, "after"):
+            await asyncio.sleep(1.0)
+    stage.assert_all_played("topic-loss")
+
+
+async def test_site_recovery(folder: Path) -> None:
+    """Goal: a new site has every archived answer. Method: archive; empty brokers, database and indexes; play."""
+    async with staged(ClusterSettings(folder=folder / "site")) as stage:
+        cluster = stage.cluster
+        history = await history_before(stage)
+        await lose_site(stage)
+        files = ParticipantFiles(cluster.folder)
+        variables = {
+            "REPLICAS": " ".join(cluster.replicas),
+            "OWNER_CONNINFO": cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER)),
+        }
+        for section in ("Checks", "Steps", "Verification"):
+            await stage.play("site-recovery", section, **variables)
+        await audit(cluster, [history])
+        async with under_load(stage, "after"):
+            await asyncio.sleep(1.0)
+    stage.assert_all_played("site-recovery")
+
+
+async def lose_site(stage: Stage) -> None:
+    """Everything but the archive and the files of the participant is gone; empty servers have the old addresses."""
+    cluster = stage.cluster
+    for replica in cluster.replicas.values():
+        await replica.stop()
+        shutil.rmtree(cluster.config.replica_dir(replica.name))
+    await cluster.kafka.remove()
+    await cluster.kafka.start()
+    await cluster.postgres.remove()
+    await cluster.postgres.start()
+    files = ParticipantFiles(cluster.folder)
+    for role in (OWNER, ROLE):
+        await cluster.postgres.ensure_role(role, files.password(role))
+    await cluster.postgres.ensure_database(DATABASE, OWNER)

@@ -1,0 +1,61 @@
+"""Runbooks of planned work: switchover, keys and passwords. See test_runbooks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from nacl.signing import SigningKey
+
+from ledger_api.client import NotaryClient, Party, Result
+from replica.notary.answers import Notarised
+from replica.notary.requests import state_ref
+from tests.runbooks.conftest import all_well, under_load
+from tests.runbooks.stage import Stage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_switchover(stage: Stage) -> None:
+    """Goal: a hand-over on purpose, told in the history; a pause and its end. Method: play the page under load."""
+    async with under_load(stage, "switchover"):
+        await all_well(stage)
+        peer = (await stage.cluster.passives())[0]
+        for section in ("Checks", "Steps", "Verification"):
+            await stage.play("switchover", section, PEER=peer.name)
+        assert await stage.cluster.active() is peer
+    stage.assert_all_played("switchover")
+
+
+@pytest.mark.slow
+async def test_key_rotation(stage: Stage) -> None:
+    """Goal: each key and password is changed. Method: play part by part; sign with the old and the new key after it."""
+    old, new = SigningKey.generate(), SigningKey.generate()
+    name = "O=Rotating,L=London,C=GB"
+    registry = stage.cluster.folder / "parties.toml"
+    registry.write_text(f'{registry.read_text().rstrip()}\n"{name}" = ["{bytes(old.verify_key).hex()}"]\n')
+    variables = {
+        "OLD_KEY": bytes(old.verify_key).hex(),
+        "NEW_KEY": bytes(new.verify_key).hex(),
+        "NEW_PASSWORD": "a-new-password",
+        "REPLICAS": " ".join(stage.cluster.replicas),
+    }
+    async with under_load(stage, "key-rotation"):
+        await stage.play("key-rotation", "Checks", **variables)
+        await stage.play("key-rotation", "Steps", "A party's key", **variables)
+        assert isinstance(await ask(stage, Party(name, new)), Notarised)
+        assert not isinstance(await ask(stage, Party(name, old)), Notarised)
+        await stage.play("key-rotation", "Steps", "The database's password", **variables)
+        await stage.play("key-rotation", "Verification", **variables)
+    before = stage.cluster.notary_key
+    await stage.play("key-rotation", "Steps", "The notary's own key", **variables)
+    await stage.play("key-rotation", "Verification", **variables)
+    async with under_load(stage, "key-rotation-after"), NotaryClient(stage.cluster.endpoint) as client:
+        assert bytes.fromhex((await client.describe()).notary_key) != before
+    stage.assert_all_played("key-rotation")
+
+
+async def ask(stage: Stage, party: Party) -> Result:
+    """What the notary says to a fresh request of this party."""
+    async with NotaryClient(stage.cluster.endpoint) as client:
+        return await client.submit(party.sign(os.urandom(32), [state_ref(os.urandom(32), 0)]))
