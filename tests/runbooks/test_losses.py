@@ -14,7 +14,12 @@ from tests.faults.audit import audit
 from tests.runbooks.conftest import staged, under_load
 from tests.runbooks.stage import Stage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(1_200),
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 
 async def history_before(stage: Stage) -> Path:
@@ -39,7 +44,7 @@ async def test_topic_loss(folder: Path) -> None:
             await stage.play("topic-loss", section, **variables)
         await audit(cluster, [history])
         async with under_load(stage, "after"):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(5.0)
     stage.assert_all_played("topic-loss")
 
 
@@ -58,7 +63,7 @@ async def test_site_recovery(folder: Path) -> None:
             await stage.play("site-recovery", section, **variables)
         await audit(cluster, [history])
         async with under_load(stage, "after"):
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(5.0)
     stage.assert_all_played("site-recovery")
 
 

@@ -25,7 +25,7 @@ from tests.runbooks.conftest import all_well, under_load
 from tests.runbooks.stage import Stage
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200), pytest.mark.asyncio(loop_scope="session")]
 
 
 def about(replica: ReplicaProcess) -> dict[str, str]:

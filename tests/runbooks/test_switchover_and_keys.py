@@ -13,7 +13,7 @@ from replica.notary.requests import state_ref
 from tests.runbooks.conftest import all_well, under_load
 from tests.runbooks.stage import Stage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200), pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_switchover(stage: Stage) -> None:

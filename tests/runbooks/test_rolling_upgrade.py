@@ -1,0 +1,79 @@
+"""The release before, this one, and the release before again, one replica at a time, under load. See test_runbooks."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from replica.local.cluster import DATABASE, OWNER, ClusterSettings, LocalCluster
+from replica.local.participant import ParticipantFiles
+from tests.runbooks.conftest import all_well, staged, under_load
+from tests.runbooks.releases import build_wheel, install, make_environment, version_of, write_old_config
+from tests.runbooks.stage import Stage
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(1_200),
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+RELEASE_BEFORE = "3b433d4"  # 0.1.0
+
+
+async def test_rolling_upgrade(folder: Path) -> None:
+    """Goal: no answer is lost or changed between releases. Method: 0.1.0, play to this one, play back, audit all."""
+    before, now = build_wheel(folder / "before", RELEASE_BEFORE), build_wheel(folder / "now")
+    async with staged(ClusterSettings(folder=folder / "upgrade")) as stage:
+        cluster = stage.cluster
+        old_config = cluster.folder / "notary-before.toml"
+        write_old_config(cluster, old_config)
+        prefixes = {name: make_environment(folder / "machines" / name) for name in cluster.replicas}
+        for name, replica in cluster.replicas.items():
+            install(prefixes[name], before)
+            await replica.stop()
+            replica.install(prefixes[name] / "bin" / "python", old_config, {"PYTHONPATH": ""})
+            replica.start()
+        await all_well(stage)
+        assert await versions(cluster) == {version_of(before)}
+        files = ParticipantFiles(cluster.folder)
+        variables = {
+            "NEW_NOTARY": "notary",
+            "NEW_CONFIG": str(cluster.config_path),
+            "OWNER_CONNINFO": cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER)),
+        }
+        async with under_load(stage, "rolling-upgrade"):
+            for wheel in (now, before):
+                await change_all(stage, prefixes, variables | {"WHEEL": str(wheel), "VERSION": version_of(wheel)})
+                assert await versions(cluster) == {version_of(wheel)}
+                assert await pages(cluster) == {wheel is now}
+    stage.assert_all_played("rolling-upgrade")
+
+
+async def change_all(stage: Stage, prefixes: dict[str, Path], variables: dict[str, str]) -> None:
+    """Play the page for each replica, the active one last."""
+    cluster = stage.cluster
+    await all_well(stage)
+    active = await cluster.wait_for_active()
+    for replica in [*await cluster.passives(), active]:
+        address = replica.address
+        about = {"R": replica.name, "HEALTH": f"{address.host}:{address.health_port}"}
+        about["PREFIX"] = str(prefixes[replica.name])
+        for section in ("Checks", "Steps", "Verification"):
+            await stage.play("rolling-upgrade", section, **about, **variables)
+    await all_well(stage)
+
+
+async def pages(cluster: LocalCluster) -> set[bool]:
+    """Whether the replicas have a status page: what 0.1.0 has not, whatever version it is called."""
+    async with aiohttp.ClientSession() as session:
+        urls = [f"http://{one.address.host}:{one.address.health_port}/" for one in cluster.replicas.values()]
+        return {(await session.get(url)).status == HTTPStatus.OK for url in urls}
+
+
+async def versions(cluster: LocalCluster) -> set[str]:
+    """What the replicas say that they run."""
+    return {health.version for health in (await cluster.healths()).values() if health is not None}
