@@ -43,9 +43,10 @@ def notary(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 
 def test_the_wheel_carries_what_is_not_python(wheel: Path) -> None:
-    """Goal: SQL, template, excerpt and runbooks are shipped. Method: list the archive."""
+    """Goal: SQL, templates, page, excerpt and runbooks are shipped. Method: list the archive."""
     names = zipfile.ZipFile(wheel).namelist()
-    assert "haproxy/template.cfg.j2" in names
+    assert {"haproxy/template.cfg.j2", "haproxy/keepalived.conf.j2"} <= set(names)
+    assert {"replica/page/page.html", "replica/page/page.js", "replica/page/page.css"} <= set(names)
     assert "replica/store/sql/postgres/publish.sql" in names
     assert any(name.startswith("replica/store/migrations/postgres/0001") for name in names)
     assert any(name.startswith("runbooks/") and name.endswith(".md") for name in names)
