@@ -19,6 +19,7 @@ from ha.clock import Clock
 from replica.page.samples import SAMPLE_S, Reading, Sample, Samples
 
 PEER_ANSWER_MAX_S = 0.5
+PEERS_MAX_AGE_S = 0.5  # however many browsers look, and however often
 HISTORY_MAX_AGE_S = 5.0
 HISTORY_ANSWER_MAX_S = 2.0
 _FILES = {
@@ -79,6 +80,8 @@ class StatusPage:
     detail: Callable[[], Mapping[str, object]]
     history: Callable[[], Awaitable[Sequence[Epoch]]]
     _samples: Samples = field(default_factory=Samples)
+    _peers: Sequence[Peer] = ()
+    _peers_at_s: float = float("-inf")
     _epochs: Sequence[Epoch] = ()
     _epochs_problem: str | None = None
     _epochs_at_s: float = float("-inf")
@@ -96,22 +99,25 @@ class StatusPage:
 
     async def _data(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "")
-        async with self._asking:  # however many browsers look
-            peers, _ = await asyncio.gather(self._ask_peers(), self._refresh_history())
+        async with self._asking:  # who waits here finds fresh answers
+            await asyncio.gather(self._refresh_peers(), self._refresh_history())
         data = PageData(
             self.name,
             self.version,
-            sorted([Peer(self.name, "", self.detail()), *peers], key=lambda peer: peer.name),
+            sorted([Peer(self.name, "", self.detail()), *self._peers], key=lambda peer: peer.name),
             self._epochs,
             self._epochs_problem,
             self._samples.after(int(after) if after.isdecimal() and len(after) < 16 else 0),
         )
         return web.Response(body=_encoder.encode(data), content_type="application/json", headers=HEADERS)
 
-    async def _ask_peers(self) -> list[Peer]:
+    async def _refresh_peers(self) -> None:
+        if self.clock.boottime_s() - self._peers_at_s < PEERS_MAX_AGE_S:
+            return
         timeout = aiohttp.ClientTimeout(total=PEER_ANSWER_MAX_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            return list(await asyncio.gather(*(_ask(session, name, url) for name, url in self.peers.items())))
+            self._peers = await asyncio.gather(*(_ask(session, name, url) for name, url in self.peers.items()))
+        self._peers_at_s = self.clock.boottime_s()
 
     async def _refresh_history(self) -> None:
         now_s = self.clock.boottime_s()
