@@ -22,6 +22,8 @@ pytestmark = [
 ]
 
 RELEASE_BEFORE = "3b433d4"  # 0.1.0
+# `python -m` would find this clone's packages in the working directory, before any release that is installed.
+ONLY_INSTALLED = {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
 
 
 async def test_rolling_upgrade(folder: Path) -> None:
@@ -35,10 +37,10 @@ async def test_rolling_upgrade(folder: Path) -> None:
         for name, replica in cluster.replicas.items():
             install(prefixes[name], before)
             await replica.stop()
-            replica.install(prefixes[name] / "bin" / "python", old_config, {"PYTHONPATH": ""})
+            replica.install(prefixes[name] / "bin" / "python", old_config, ONLY_INSTALLED)
             replica.start()
         await all_well(stage)
-        assert await versions(cluster) == {version_of(before)}
+        assert (await versions(cluster), await pages(cluster)) == ({version_of(before)}, {False})
         files = ParticipantFiles(cluster.folder)
         variables = {
             "NEW_NOTARY": "notary",
