@@ -26,6 +26,7 @@ from replica.store.reader import CompletionReader, Row, Scan
 BATCH_ROWS = 500
 TAIL_ROWS = 8_000
 TAIL_DETAIL_BYTES = 16_000_000
+_WAIT_MIN_S = 0.001  # what is left of a silence may round to nothing, and no time would pass
 _encoder = msgspec.json.Encoder()
 _conflicts = msgspec.msgpack.Decoder(tuple[Conflict, ...])
 
@@ -217,7 +218,7 @@ class Feed:
                 yield lines
                 told_at_s = self._now_s()
             elif after == standing.ledger_end and self._participant.standing == standing and not self._closed:
-                await self._participant.news.wait(self._checkpoint_s - silent_s)
+                await self._participant.news.wait(max(_WAIT_MIN_S, self._checkpoint_s - silent_s))
 
     async def find(self, log_offset: int) -> Row | None:
         """The first completion of a log record; None while it is not published, and once it is pruned."""

@@ -47,7 +47,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     first_offset: records below it are older than the history. complete: every attempt of every client is in the
     history. deduplication_us: how long an accepted command blocks another run; None if longer than the log took.
     published_offset: the completions cover the log up to this offset, None to its end. first_ledger_offset: of the
-    first completion.
+    first completion. pruned_to: completions up to this ledger offset may be gone, and are not looked for.
     """
 
     first_offset: int = 0
@@ -55,6 +55,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     deduplication_us: int | None = None
     published_offset: int | None = None
     first_ledger_offset: int = 1
+    pruned_to: int = 0
 
 
 def receipt_verifier(notary_key: bytes) -> Callable[[Receipt], bool]:
@@ -84,7 +85,7 @@ def check(
     commands = CommandCheck(scope.deduplication_us, findings)
     published = None
     if completions is not None:
-        published = CompletionCheck(completions, scope.first_ledger_offset, findings)
+        published = CompletionCheck(completions, max(scope.first_ledger_offset, scope.pruned_to + 1), findings)
     tally: Counter[str] = Counter()
     voids: Counter[str] = Counter()
     ledger_offset = scope.first_ledger_offset
@@ -97,7 +98,7 @@ def check(
         ledger_offset += len(expected)
         commands.see(expected)
         if published is not None and (scope.published_offset is None or judged.offset <= scope.published_offset):
-            published.see(judged.offset, expected)
+            published.see(judged.offset, [row for row in expected if row.ledger_offset > scope.pruned_to])
     answers.finish(summary.epochs, judge.notarised)
     if published is not None:
         published.finish()

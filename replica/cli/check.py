@@ -84,6 +84,7 @@ def _check(config: Config, histories: list[Path], first_offset: int, complete: b
             complete=complete,
             deduplication_us=_deduplication_us(config, export),
             published_offset=export.published_offset,
+            pruned_to=export.pruned_to,
         )
         return check(
             _events(histories),

@@ -92,6 +92,9 @@ def resume(config: ConfigChoice = None) -> None:
 async def _switch_over(config: Config, to: str | None) -> Outcome:
     import aiohttp
 
+    from replica.cli.admin_calls import ask_admin
+    from replica.core.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
+
     if to is not None:
         config.replica(to)
     async with aiohttp.ClientSession() as session:
@@ -103,7 +106,8 @@ async def _switch_over(config: Config, to: str | None) -> Outcome:
         asked_at_s = monotonic()
         watching = asyncio.create_task(_watch_for_active(session, config, active))
         try:
-            answer = await _ask(session, config, active, to)
+            call = SwitchoverCall(active, to)
+            answer = await ask_admin(session, config, active, call, SwitchoverAnswer, path=SWITCHOVER_PATH)
             now_active = await watching if answer.took_over_by is not None else active
         finally:
             watching.cancel()
@@ -143,31 +147,6 @@ def judge(answer: SwitchoverAnswer, before: str, to: str | None, active: str | N
     return Outcome(
         True, f"{active} took over from {before}, {took_s:.2f} s after it was asked to", before, active, took_s
     )
-
-
-async def _ask(session: aiohttp.ClientSession, config: Config, active: str, to: str | None) -> SwitchoverAnswer:
-    """The active's answer. Raises ConfigError when it cannot be called from here, or refuses."""
-    import aiohttp
-    import msgspec
-
-    from replica.core.admin import SWITCHOVER_PATH, Refusal, SwitchoverAnswer, SwitchoverCall
-
-    port = config.replica(active).admin_port
-    if port is None:
-        raise ConfigError(f"{active} has no admin_port, so it cannot be steered")
-    url = f"http://{config.admin.host}:{port}{SWITCHOVER_PATH}"
-    body = msgspec.json.encode(SwitchoverCall(active, to))
-    try:
-        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
-            content = await answer.read()
-            if answer.status != 200:
-                refusal = msgspec.json.decode(content, type=Refusal)
-                raise ConfigError(f"{active} refuses: {refusal.code}, {refusal.detail}")
-            return msgspec.json.decode(content, type=SwitchoverAnswer)
-    except (aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
-        raise ConfigError(
-            f"{active}'s admin listener does not answer on {url}: run this on its machine ({error})"
-        ) from None
 
 
 async def _watch_for_active(session: aiohttp.ClientSession, config: Config, before: str) -> str | None:

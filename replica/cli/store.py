@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import ConfigChoice, find_config, load, out, run
+from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
+from replica.notary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from replica.config import Config
+    from replica.store.interface import Pruned
 
 app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
 
@@ -30,6 +35,56 @@ def migrate(config: ConfigChoice = None, owner: OwnerOption = None) -> None:
     database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()
     applied = run(database.migrate())
     out.print("\n".join(f"applied {name}" for name in applied) or "the schema is up to date")
+
+
+UpToOption = Annotated[
+    int | None, typer.Option("--up-to", min=0, help="Newest ledger offset to let go; else all that is not needed.")
+]
+KeepOption = Annotated[float, typer.Option("--keep-days", min=0, help="Keep what is younger, whatever is needed.")]
+PrunerOption = Annotated[
+    str | None,
+    typer.Option("--as", help="Connection string of a member of notary_pruner; else the configuration's is used."),
+]
+
+
+@app.command()
+def prune(
+    config: ConfigChoice = None,
+    *,
+    up_to: UpToOption = None,
+    keep_days: KeepOption = 0.0,
+    pruner: PrunerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let old completions go: the active moves the bound, on the lock session, and this command deletes what is below.
+
+    Run it on the active's machine: its admin listener takes calls from there only. What deduplication may still ask for
+    is never let go. May be stopped and repeated. Audit what is to go before: it cannot be audited again.
+    """
+    settings = load(find_config(config))
+    pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, pruner or settings.conninfo()))
+    if as_json:
+        print_json({"pruned_to": pruned.pruned_to, "safe_to": pruned.safe_to, "deleted": deleted})
+    else:
+        out.print(f"completions up to ledger offset {pruned.pruned_to} are pruned; {deleted} were deleted just now")
+
+
+async def _prune(config: Config, up_to: int | None, keep_s: float, conninfo: str) -> tuple[Pruned, int]:
+    import aiohttp
+
+    from replica.cli.admin_calls import ask_admin
+    from replica.core.admin import PRUNE_PATH, PruneCall
+    from replica.local.health import find_active
+    from replica.store.interface import Pruned
+    from replica.store.prune import delete_pruned
+
+    async with aiohttp.ClientSession() as session:
+        active = await find_active(session, config.replicas)
+        if active is None:
+            raise ConfigError("no replica is active: only the active one moves the bound; see notary status")
+        call = PruneCall(active, up_to, keep_s)
+        pruned = await ask_admin(session, config, active, call, Pruned, path=PRUNE_PATH)
+    return pruned, await delete_pruned(conninfo, lambda count: err.print(f"{count} deleted"))
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """The admin listener: where operators steer one replica. On loopback, and only there.
 
     POST /admin/v1/switchover   {"replica": "r1", "to": "r2"}   hand over; `to` may be left out
+    POST /admin/v1/prune        {"replica": "r1", "up_to": 1000, "keep_s": 0}   let completions go
     GET  /admin/v1/status       the details of /health
 
 A call names the replica that it is meant for: on three machines the same loopback port is three replicas. A browser
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -20,14 +22,19 @@ from aiohttp import web
 
 from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
+from ha.errors import HaError
 from ha.health import SHUTDOWN_MAX_S
 from replica.core.settings import LOOPBACK_HOSTS, AdminSettings
+from replica.notary.errors import NotActive, StoreMismatch
+from replica.store.interface import Pruned
 
 log = structlog.get_logger()
 
 SWITCHOVER_PATH = "/admin/v1/switchover"
+PRUNE_PATH = "/admin/v1/prune"
 STATUS_PATH = "/admin/v1/status"
 _BODY_MAX_BYTES = 4_096
+CallT = TypeVar("CallT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -44,6 +51,14 @@ class SwitchoverAnswer(msgspec.Struct, frozen=True):
     outcome: str
     took_over_by: str | None
     took_s: float
+
+
+class PruneCall(msgspec.Struct, forbid_unknown_fields=True):
+    """Asks `replica` to let completions up to an offset go, None: all that are not needed; `keep_s` keeps more."""
+
+    replica: str
+    up_to: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    keep_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -68,19 +83,28 @@ class Elector(Protocol):
         """Hand over, and say who took the lock."""
 
 
+class Pruner(Protocol):
+    """The participant as far as operators prune it."""
+
+    async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
+        """Move the bound up to which completions may be deleted. Raises NotActive, and HaError."""
+
+
 class Steering:
     """What operators may ask of this replica, whichever way the call comes in."""
 
-    def __init__(self, name: str, peers: Collection[str], elector: Elector, is_paused: Callable[[], bool]) -> None:
+    def __init__(
+        self, name: str, peers: Collection[str], elector: Elector, is_paused: Callable[[], bool], pruner: Pruner
+    ) -> None:
         self._name = name
+        self._pruner = pruner
         self._peers = peers
         self._elector = elector
         self._is_paused = is_paused
 
     async def switchover(self, call: SwitchoverCall) -> SwitchoverAnswer:
         """Hand over. Raises SteeringRefused when that cannot even be tried; the report says how a try ended."""
-        if call.replica != self._name:
-            raise SteeringRefused("WRONG_REPLICA", f"this is {self._name}, not {call.replica}: call it on its machine")
+        self._require_name(call.replica)
         if self._is_paused():
             raise SteeringRefused("FAILOVER_PAUSED", "nobody may take over while fail-over is paused: notary resume")
         if call.to == self._name or (call.to is not None and call.to not in self._peers):
@@ -94,6 +118,24 @@ class Steering:
         log.info("switchover_ended", outcome=report.outcome.value, took_over_by=report.took_over_by)
         return SwitchoverAnswer(report.outcome.value, report.took_over_by, round(report.took_s, 3))
 
+    async def prune(self, call: PruneCall) -> Pruned:
+        """Let completions go. Raises SteeringRefused when that is not safe, or cannot be done here and now."""
+        self._require_name(call.replica)
+        try:
+            pruned = await self._pruner.prune(call.up_to, call.keep_s)
+        except (NotActive, HaError) as error:
+            raise SteeringRefused("NOT_ACTIVE", f"{error}: ask the active one, see notary status") from error
+        except StoreMismatch as error:
+            raise SteeringRefused(error.code.name, error.detail) from error
+        if call.up_to is not None and call.up_to > pruned.pruned_to:
+            raise SteeringRefused("UNSAFE_TO_PRUNE", f"completions behind offset {pruned.safe_to} are still needed")
+        log.info("pruned", pruned_to=pruned.pruned_to, safe_to=pruned.safe_to)
+        return pruned
+
+    def _require_name(self, replica: str) -> None:
+        if replica != self._name:
+            raise SteeringRefused("WRONG_REPLICA", f"this is {self._name}, not {replica}: call it on its machine")
+
 
 class AdminListener:
     """Serves the admin calls of one replica, from `start` to `stop`."""
@@ -102,12 +144,12 @@ class AdminListener:
         self, steering: Steering, status: Callable[[], Mapping[str, object]], settings: AdminSettings, port: int
     ) -> None:
         """`port` 0: any free one. `status`: the details of /health."""
-        self._steering = steering
         self._status = status
         self._settings = settings
         self._port = port
         app = web.Application(client_max_size=_BODY_MAX_BYTES, middlewares=[_from_here_only])
-        app.router.add_post(SWITCHOVER_PATH, self._switchover)
+        app.router.add_post(SWITCHOVER_PATH, partial(_steered, SwitchoverCall, steering.switchover))
+        app.router.add_post(PRUNE_PATH, partial(_steered, PruneCall, steering.prune))
         app.router.add_get(STATUS_PATH, self._tell_status)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_MAX_S)
 
@@ -121,21 +163,28 @@ class AdminListener:
         """Stop listening and close what is open. May be repeated."""
         await self._runner.cleanup()
 
-    async def _switchover(self, request: web.Request) -> web.Response:
-        if request.content_type != "application/json":
-            return _json(Refusal("MALFORMED_REQUEST", "send application/json"), status=415)
-        try:
-            call = msgspec.json.decode(await request.read(), type=SwitchoverCall)
-        except msgspec.DecodeError as error:
-            return _json(Refusal("MALFORMED_REQUEST", str(error)), status=400)
-        try:
-            # whoever asked may hang up; what was begun is ended all the same
-            return _json(await asyncio.shield(self._steering.switchover(call)))
-        except SteeringRefused as refused:
-            return _json(Refusal(refused.code, str(refused)), status=409)
-
     async def _tell_status(self, _: web.Request) -> web.Response:
         return web.json_response(text=json.dumps(self._status()) + "\n")
+
+
+async def _steered(
+    kind: type[CallT], steer: Callable[[CallT], Awaitable[object]], request: web.Request
+) -> web.StreamResponse:
+    if request.content_type != "application/json":
+        return _json(Refusal("MALFORMED_REQUEST", "send application/json"), status=415)
+    try:
+        call = msgspec.json.decode(await request.read(), type=kind)
+    except msgspec.DecodeError as error:
+        return _json(Refusal("MALFORMED_REQUEST", str(error)), status=400)
+    try:
+        # whoever asked may hang up; what was begun is ended all the same
+        return _json(await asyncio.shield(_as_task(steer(call))))
+    except SteeringRefused as refused:
+        return _json(Refusal(refused.code, str(refused)), status=409)
+
+
+async def _as_task(answer: Awaitable[object]) -> object:
+    return await answer
 
 
 @web.middleware

@@ -184,7 +184,9 @@ class _Replica:
             await health.start()
             stack.push_async_callback(health.stop)
             if settings.admin_port is not None:
-                steering = Steering(settings.name, settings.peers, election, lambda: bulletin.pause is not None)
+                steering = Steering(
+                    settings.name, settings.peers, election, lambda: bulletin.pause is not None, participant
+                )
                 admin = AdminListener(steering, probes.detail, settings.admin, settings.admin_port)
                 await admin.start()
                 stack.push_async_callback(admin.stop)

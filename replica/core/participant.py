@@ -26,11 +26,11 @@ from replica.index.interface import Index
 from replica.link.interface import Replies, Standing, Told, refuse_as_passive
 from replica.log.interface import RequestLog
 from replica.notary.answers import Notarised, Refused, StateStatus
-from replica.notary.errors import Code, LogUnavailable, NotaryError
+from replica.notary.errors import Code, LogUnavailable, NotActive, NotaryError
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import TX_ID_BYTES, Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
-from replica.store.interface import ParticipantStore
+from replica.store.interface import ParticipantStore, Pruned
 
 log = structlog.get_logger()
 
@@ -173,6 +173,17 @@ class Participant(Generic[SessionT]):
         """Tell front ends and people."""
         log.info("role_changed", role=role.value, reason=reason, epoch=self.epoch)
         self.announce()
+
+    # ---- operators ----
+
+    async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
+        """See ParticipantStore.prune; what was recorded in the last `keep_s` seconds stays, and at least what
+        deduplication may still ask for. Raises NotActive, and HaError when the lock session is lost meanwhile."""
+        reign = self.reign
+        if reign is None or not self._serves():
+            raise NotActive("only the active replica moves the bound")
+        kept_s = max(keep_s, self._settings.deduplication_max_s)
+        return await reign.prune(up_to, self._clock.wall_us() - round(kept_s * 1e6))
 
     # ---- the front ends' handler ----
 

@@ -43,7 +43,7 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Submission
 from replica.notary.rules import RULES_VERSION, Outcome, Verdict
-from replica.store.interface import Command, ParticipantStore
+from replica.store.interface import Command, ParticipantStore, Pruned
 
 log = structlog.get_logger()
 
@@ -88,6 +88,7 @@ class Reign:
         self._random_bytes = random_bytes
         self._settings = settings
         self._estimate = estimate
+        self._announce = announce
         self._on_lost = on_lost
         self._on_broken = on_broken
         self.load = Load(settings)
@@ -207,6 +208,13 @@ class Reign:
     async def confirm_lock(self) -> None:
         """Return once a statement on the lock session was answered that was sent after this call."""
         await self._verify_lock()
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """Move the bound of what completions are kept; front ends are told before anybody may delete."""
+        pruned = await self._store.prune(up_to, recorded_before_us)
+        self.publisher.pruned_to = pruned.pruned_to
+        self._announce()
+        return pruned
 
     def on_applied(self, applied: Applied) -> None:
         """Take note of records that the follower has applied: answer those who wait, and queue completions."""

@@ -40,10 +40,11 @@ from replica.store.migrate import migrate
 from replica.store.postgres import named_statement
 
 DATABASE = "notary"
-OWNER, ROLE = "notary_owner", "notary"  # who migrates, and what the replicas log in as
+OWNER, ROLE, READER = "notary_owner", "notary", "notary_api"  # who migrates; what cores and front ends log in as
 _RIGHTS = b"""
 GRANT CONNECT ON DATABASE notary TO notary_reader;
 GRANT notary_writer, notary_archivist TO notary;
+GRANT notary_reader TO notary_api;
 """
 STANDBY_NAME = "standby"  # what the primary knows the standby by
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
@@ -132,7 +133,7 @@ class LocalCluster:
         before = self._files.settings()
         await self._start_servers(before)
         self.notary_key, self.parties = self._files.notary_key(), self._files.parties(self.settings.parties)
-        self._files.write_config(self._values(before), ROLE)
+        self._files.write_config(self._values(before), ROLE, READER)
         self.config = load_config(self.config_path)
         self.topic_id = await self._timed("request log", f"topic {self.topic}", self.prepare_log())
         await self._start_replicas()
@@ -222,6 +223,10 @@ class LocalCluster:
     def _log_tails(self) -> str:
         return "\n".join(f"--- {one.log_path}:\n{one.log_tail()}" for one in self.replicas.values())
 
+    def owner_dsn(self) -> str:
+        """Connection string of the tables' owner, password included."""
+        return self.postgres.dsn(DATABASE, OWNER, self._files.password(OWNER))
+
     # ---- starting ----
 
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
@@ -247,11 +252,10 @@ class LocalCluster:
         await self._timed("Postgres", f"server, {LOOPBACK}:{self.postgres.port}", self.postgres.start())
         if self.postgres_standby is not None:
             await self._start_database_standby(self.postgres_standby)
-        for role in (OWNER, ROLE):
+        for role in (OWNER, ROLE, READER):
             await self.postgres.ensure_role(role, self._files.password(role))
         await self.postgres.ensure_database(DATABASE, OWNER)
-        owner = self.postgres.dsn(DATABASE, OWNER, self._files.password(OWNER))
-        applied = await migrate(owner, lock_id(DATABASE, Counter.NODE_MIGRATIONS))
+        applied = await migrate(self.owner_dsn(), lock_id(DATABASE, Counter.NODE_MIGRATIONS))
         await self.postgres.run_script(named_statement("roles") + _RIGHTS, DATABASE)
         self._say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import aiohttp
 import msgspec
 
@@ -44,3 +47,9 @@ async def fetch_health(session: aiohttp.ClientSession, address: ReplicaAddress) 
             return _decoder.decode(await answer.read())
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
         return None
+
+
+async def find_active(session: aiohttp.ClientSession, replicas: Sequence[ReplicaAddress]) -> str | None:
+    """The name of the replica that says it is active; None when none does."""
+    healths = await asyncio.gather(*[fetch_health(session, address) for address in replicas])
+    return next((health.replica for health in healths if health is not None and health.active), None)

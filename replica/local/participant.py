@@ -73,13 +73,20 @@ class ParticipantFiles:
         """The values in the configuration of the last start; empty when there was none."""
         return _read_toml(self.config_path)
 
-    def write_config(self, values: Mapping[str, Any], role: str) -> None:
-        """Write the configuration for replicas that log in as `role`: these values over those of the last start."""
+    def write_config(self, values: Mapping[str, Any], role: str, reader: str) -> None:
+        """Write the configuration: these values over those of the last start.
+
+        Replicas log in as `role`, and their front ends, which only read, as `reader`.
+        """
         own = {
             "data_dir": "replicas",
             "notary_key_file": self._key_path.name,
             "api": {"registry_path": self._registry_path.name},
-            "database": {"password_file": self._password_path(role).name},
+            "database": {
+                "password_file": self._password_path(role).name,
+                "reader_user": reader,
+                "reader_password_file": self._password_path(reader).name,
+            },
         }
         text = render_config(merged(merged(self.settings(), own), values), _TITLE)
         partial = self.config_path.with_suffix(".partial")

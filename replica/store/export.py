@@ -22,7 +22,8 @@ _STATEMENT_MAX_S = 60
 class Export(msgspec.Struct, frozen=True):
     """The completions that were published when the export began, by ledger offset; `rows` can be read once.
 
-    They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`. `age_us` is how long ago the
+    They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`; those up to ledger offset
+    `pruned_to` are left out, whether they are gone or not. `age_us` is how long ago the
     first epoch was granted, in microseconds; None if none was.
     """
 
@@ -31,6 +32,7 @@ class Export(msgspec.Struct, frozen=True):
     ledger_end: int
     age_us: int | None
     rows: Iterator[tuple[int, Completion]]
+    pruned_to: int = 0
 
 
 @contextmanager
@@ -46,8 +48,9 @@ def export_completions(conninfo: str) -> Iterator[Export]:
         row = connection.execute(named_statement("export_status")).fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
-        topic_id, published_offset, ledger_end, age_us = row
-        yield Export(topic_id, published_offset, ledger_end, age_us, _rows(connection, ledger_end))
+        topic_id, published_offset, ledger_end, pruned_to, age_us = row
+        rows = _rows(connection, ledger_end, pruned_to)
+        yield Export(topic_id, published_offset, ledger_end, age_us, rows, pruned_to)
 
 
 class PublishedState(msgspec.Struct, frozen=True):
@@ -86,7 +89,7 @@ def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, C
         yield from _rows(connection, until, after)
 
 
-def _rows(connection: psycopg.Connection[Any], ledger_end: int, after: int = -1) -> Iterator[tuple[int, Completion]]:
+def _rows(connection: psycopg.Connection[Any], ledger_end: int, after: int) -> Iterator[tuple[int, Completion]]:
     """Rows never change once they are published, so pages fit together."""
     statement = named_statement("export_completions")
     while True:

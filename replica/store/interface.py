@@ -79,6 +79,13 @@ class Published(msgspec.Struct, frozen=True):
     pruned_to: int = 0
 
 
+class Pruned(msgspec.Struct, frozen=True):
+    """Up to which ledger offset completions may be gone now, and up to which they might be."""
+
+    pruned_to: int
+    safe_to: int
+
+
 class ParticipantStore(Protocol):
     """Every method is one round trip on the lock session (`admit` two when some command is known).
 
@@ -118,6 +125,13 @@ class ParticipantStore(Protocol):
         position, in one transaction. Returns the ledger end. Raises InvariantBroken unless the position goes forward,
         and the database is still where this session last found or left it. A command is settled by the completion of
         the submission that is in flight; once accepted, it stays so, whatever becomes of other submissions of it.
+        """
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """Move the bound up to which completions may be deleted to `up_to`, None: to the newest that is safe.
+
+        Safe is what was recorded before `recorded_before_us` (microseconds UTC), and lies before every completion that
+        tells which commands are in flight. A bound that is not safe, or lower than the present one, changes nothing.
         """
 
     async def pending(self, limit: int) -> list[Command]:

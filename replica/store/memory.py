@@ -10,7 +10,7 @@ import msgspec
 
 from replica.notary.errors import InvariantBroken, StoreMismatch
 from replica.notary.position import Position
-from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Published
+from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Pruned, Published
 from replica.store.reader import Row, Scan, check_dense
 
 _T = TypeVar("_T")
@@ -39,6 +39,7 @@ class MemoryDatabase:
         self.in_flight: dict[bytes, Command] = {}
         self.accepted: dict[bytes, Accepted] = {}
         self.pruned_to = 0
+        self.ends_at_admission: dict[bytes, int] = {}  # of what is in flight: the ledger end when it was admitted
 
     def bind(self, topic_id: str) -> None:
         """See ParticipantStore."""
@@ -79,11 +80,21 @@ class MemoryDatabase:
             waiting = self.in_flight.get(completion.change_id)
             if waiting is not None and waiting.submission_id == completion.submission_id:
                 del self.in_flight[completion.change_id]
+                self.ends_at_admission.pop(completion.change_id, None)
             if completion.outcome == NOTARISED and completion.notarised_offset is not None:
                 self.accepted[completion.change_id] = Accepted(
                     completion.tx_id, completion.content_digest, completion.notarised_offset, completion.recorded_us
                 )
         return len(self.completions)
+
+    def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """See ParticipantStore. The rows stay: a reader must do as if they were gone."""
+        old = [at for at, completion in self.completions if completion.recorded_us < recorded_before_us]
+        safe_to = min([old[-1] if old else 0, *self.ends_at_admission.values()])
+        wanted = safe_to if up_to is None else up_to
+        if self.pruned_to < wanted <= safe_to:
+            self.pruned_to = wanted
+        return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
 
     def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
@@ -101,6 +112,7 @@ class MemoryDatabase:
                 return Admission(Admitted.ACCEPTED, accepted.notarised_offset)
             return Admission(Admitted.REUSED)
         self.in_flight[command.change_id] = command
+        self.ends_at_admission[command.change_id] = len(self.completions)
         return Admission(Admitted.FRESH)
 
 
@@ -151,6 +163,10 @@ class MemoryStore:
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
         return await self._run("publish", lambda: self._database.publish(completions, position))
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """See ParticipantStore."""
+        return await self._run("prune", lambda: self._database.prune(up_to, recorded_before_us))
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""

@@ -16,7 +16,7 @@ import oracledb
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
-from replica.store.interface import NOTARISED, Admission, Command, Completion, Published
+from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published
 from replica.store.schema import check_version, read_migrations, read_statement
 
 CHARACTER_SET = "AL32UTF8"
@@ -119,6 +119,10 @@ class OracleStore:
         async with self._transaction("published") as connection:
             ((position, ledger_end, pruned_to),) = await connection.rows(named_statement("published"))
         return Published(None if position is None else decode_position(position), int(ledger_end), int(pruned_to))
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """See ParticipantStore. Raises StoreMismatch: on Oracle nothing is pruned by this release."""
+        raise StoreMismatch("completions on Oracle are not pruned by this release")
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""

@@ -18,7 +18,7 @@ from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, S
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.in_flight import InFlight, Known
-from replica.store.interface import NOTARISED, Admission, Command, Completion, Published
+from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published
 from replica.store.migrate import newest_version
 from replica.store.schema import check_version, read_statement
 
@@ -88,6 +88,13 @@ class PostgresStore:
         found = Published(None if position is None else decode_position(position), ledger_end, pruned_to)
         self._published_offset = BEGIN if found.position is None else found.position.offset
         return found
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """See ParticipantStore."""
+        async with self._statement("prune") as connection:
+            values = {"up_to": up_to, "recorded_before_us": recorded_before_us}
+            ((pruned_to, safe_to),) = await _rows(connection, "prune", values)
+        return Pruned(pruned_to, max(pruned_to, safe_to))
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -26,7 +27,8 @@ from replica.local.process import ServerFailed, descendants
 from replica.local.recording import RecordingClient
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised
-from replica.notary.requests import Submission, state_ref
+from replica.notary.requests import Submission, format_state_ref, state_ref
+from tests.integration.feed_reader import HttpFollower, read_all
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
@@ -174,6 +176,59 @@ async def test_the_next_replica_answers_when_the_active_one_is_killed(world: Wor
     await world.cluster.wait_until_ready([active.name])
 
 
+async def test_followers_miss_nothing_and_get_nothing_twice_across_kills(world: World) -> None:
+    """Goal: a stream goes on at the next replica, byte by byte. Method: follow through HAProxy, kill actives."""
+    followers = [HttpFollower(world.cluster.endpoint) for _ in range(3)]
+    for follower in followers:
+        follower.start()
+    before = await read_all(world.cluster.endpoint)
+    for fault in (ReplicaProcess.kill_group, ReplicaProcess.terminate):
+        await world.outage_of(fault)
+        await world.cluster.wait_until_ready([replica.name for replica in world.cluster.replicas.values()][:1])
+    after = await read_all(world.cluster.endpoint)
+    assert len(after) > len(before)
+    assert after[: len(before)] == before
+    await eventually(lambda: _holds(all(follower.offset >= len(after) for follower in followers)))
+    for follower in followers:
+        await follower.stop()
+        assert follower.streams >= 3
+        assert follower.lines[: len(after)] == after
+    assert [json.loads(line)["offset"] for line in after] == list(range(1, len(after) + 1))
+
+
+async def test_what_was_asked_is_told_about_a_transaction_and_a_state(world: World) -> None:
+    """Goal: the queries over real servers. Method: notarise, double-spend, ask for status, state and its history."""
+    state = state_ref(os.urandom(32), 3)
+    party = world.cluster.parties[0]
+    winner, loser = (party.sign(os.urandom(32), [state], command_id=os.urandom(8).hex()) for _ in range(2))
+    answer = await world.client.submit(winner)
+    assert isinstance(answer, Notarised)
+    world.notarised[answer.tx_id] = answer.log_offset
+    await world.client.submit(loser)
+    tx_id, reference = answer.tx_id.hex(), format_state_ref(state)
+
+    async def attempts() -> bool:
+        history = await _get(world, f"/v1/states/{reference}/attempts")
+        found = [(a["code"], a["command_id"]) for a in history["attempts"]]
+        return found == [("NOTARISED", winner.command_id), ("STATE_CONFLICT", loser.command_id)]
+
+    await eventually(attempts)
+    status = await _get(world, f"/v1/transactions/{tx_id}/status")
+    assert (status["log_offset"], status["requested_by"]["command_id"]) == (answer.log_offset, winner.command_id)
+    known = await _get(world, f"/v1/states/{reference}")
+    assert (known["consumed_by"], known["log_offset"]) == (tx_id, answer.log_offset)
+    assert (await _get(world, f"/v1/states/{format_state_ref(state_ref(os.urandom(32), 0))}"))["consumed"] is False
+
+
+async def test_pruning_goes_through_the_active_and_keeps_what_is_needed(world: World) -> None:
+    """Goal: the command, the admin call, the lock session. Method: ask for what is safe, then for more."""
+    owner = world.cluster.owner_dsn()
+    code, printed = await _notary(world, "store", "prune", "--as", owner, "--json")
+    assert (code, json.loads(printed)) == (0, {"pruned_to": 0, "safe_to": 0, "deleted": 0})
+    code, _ = await _notary(world, "store", "prune", "--as", owner, "--up-to", "1")
+    assert code == 2  # younger than the deduplication period
+
+
 async def test_front_ends_end_with_their_core(world: World) -> None:
     """Goal: no front end speaks for a core that is gone. Method: SIGKILL the core alone, look for orphans."""
     front_ends: list[int] = []
@@ -230,6 +285,16 @@ async def test_a_cluster_that_is_started_again_is_the_same_notary(world: World) 
         found = await world.client.look_up(tx_id)
         assert isinstance(found, Notarised)
         assert found.log_offset == log_offset
+
+
+async def _holds(fact: bool) -> bool:
+    return fact
+
+
+async def _get(world: World, path: str) -> Any:
+    async with aiohttp.ClientSession() as session, session.get(world.cluster.endpoint + path) as response:
+        assert response.status == 200, await response.read()
+        return await response.json(content_type=None)
 
 
 async def _all_gone(pids: list[int]) -> bool:

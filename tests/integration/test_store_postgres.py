@@ -26,12 +26,12 @@ from replica.store.bulletin import Bulletin
 from replica.store.interface import NOTARISED, Command, Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase
 from replica.store.migrate import migrate
-from replica.store.postgres import PostgresStore
+from replica.store.postgres import PostgresStore, named_statement
 from replica.store.reader import CompletionReader, open_reader
 from replica.store.schema import Migration
 from replica.store.status import read_status
 from tests.integration.conftest import MakeDatabase
-from tests.unit.reader_contract import ReaderContract, publish_some
+from tests.unit.reader_contract import PruningContract, ReaderContract, publish_over_time, publish_some
 from tests.unit.store_contract import (
     FRESH,
     IN_FLIGHT,
@@ -40,6 +40,7 @@ from tests.unit.store_contract import (
     Ends,
     NewStore,
     StoreContract,
+    accepted,
     activated,
     at,
     command,
@@ -129,8 +130,8 @@ async def reader(dsn: str) -> AsyncIterator[CompletionReader]:
     await reader.close()
 
 
-class TestPostgresReader(ReaderContract):
-    """See ReaderContract."""
+class TestPostgresReader(ReaderContract, PruningContract):
+    """See ReaderContract and PruningContract."""
 
 
 async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:
@@ -179,6 +180,39 @@ async def test_every_field_is_stored_as_it_was(new_store: NewStore, dsn: str) ->
     assert ledger_offset == 1
     fields[4] = tuple(fields[4])  # type: ignore[arg-type]
     assert Completion(*fields) == done  # type: ignore[arg-type]
+
+
+async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
+    new_store: NewStore, reader: CompletionReader, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: deleting is house-keeping below a bound that is there already. Method: chunks, twice; what is left."""
+    from replica.store import prune
+    from replica.store.export import export_completions
+
+    monkeypatch.setattr(prune, "CHUNK_ROWS", 2)
+    store = await publish_over_time(new_store)
+    told: list[int] = []
+    assert await prune.delete_pruned(dsn, told.append) == 0
+    await store.prune(5, 10**9)
+    assert await prune.delete_pruned(dsn, told.append) == 5
+    assert await prune.delete_pruned(dsn, told.append) == 0
+    assert told == [2, 4, 5]
+    assert await rows(dsn, "SELECT min(ledger_offset), count(*) FROM completion") == [(6, 5)]
+    assert await rows(dsn, "SELECT min(ledger_offset), count(*) FROM command_accepted") == [(6, 5)]
+    assert await store.admit([command(6), command(5)], 0) == [accepted(6), FRESH]
+    assert await reader.first_at(3, 10) == 6
+    with export_completions(dsn) as export:
+        assert (export.pruned_to, [offset for offset, _ in export.rows]) == (5, [6, 7, 8, 9, 10])
+
+
+async def test_replicas_cannot_delete_what_was_published(dsn: str, postgres_server: PostgresServer) -> None:
+    """Goal: the bound is moved by one login, rows are deleted by another. Method: the roles' rights, by the server."""
+    name = str(conninfo_to_dict(dsn)["dbname"])
+    await postgres_server.run_script(named_statement("roles"), name)
+    for role, deletes, moves in (("notary_writer", False, True), ("notary_pruner", True, False)):
+        delete = f"has_table_privilege('{role}', 'completion', 'DELETE')"
+        move = f"has_column_privilege('{role}', 'participant', 'pruned_to', 'UPDATE')"
+        assert await rows(dsn, f"SELECT {delete}, {move}") == [(deletes, moves)]
 
 
 async def test_ten_thousand_states_of_conflict_fit(new_store: NewStore, dsn: str) -> None:

@@ -195,7 +195,7 @@ class Misfortune:
     def _cut_link(self, replica: Replica) -> bool:
         if replica.core is None:
             return False
-        replica.core.new_link(self._world.link_answer_max_s)
+        replica.core.new_link(self._world.link_answer_max_s, self._world)
         return True
 
     # ---- the database ----

@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ha.election.driver import Election, Role
+from ledger_api.server.feed import Feed
 from replica.core.participant import Participant
 from replica.core.settings import CoreSettings
 from replica.link.interface import Replies, Standing, TicketedAnswer, TicketedLookUp, TicketedSubmission
@@ -17,6 +18,7 @@ from replica.link.interface import Told as AnyAnswer
 from replica.link.memory import MemoryLink
 from replica.store.memory import MemoryStore
 from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, SimulatedClock, SimulatedLog
+from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
 
@@ -47,11 +49,13 @@ class Core:
     election: Election[DatabaseSession]
     door: Door
     link: MemoryLink
+    feed: Feed
 
-    def new_link(self, answer_max_s: float) -> None:
+    def new_link(self, answer_max_s: float, world: World) -> None:
         """A front end loses its core, and another one is started."""
         self.link.cut()
         self.link = MemoryLink(self.door, answer_max_s)
+        self.feed = make_feed(self.link, self.process.name, world)
 
     @property
     def claims_to_lead(self) -> bool:
@@ -183,11 +187,14 @@ class Replica:
         door = Door(process, participant, self.told)
         participant.is_leading, participant.give_up = election.is_leading, election.step_down
         participant.announce = lambda: self._announced(door)
-        self.core = Core(process, participant, election, door, MemoryLink(door, world.link_answer_max_s))
+        link = MemoryLink(door, world.link_answer_max_s)
+        self.core = Core(process, participant, election, door, link, make_feed(link, self.name, world))
         return self.core
 
     def _announced(self, door: Door) -> None:
         door.announce()
+        if self.core is not None:
+            self.core.link.news.ring()
         self._world.claims_changed(self)
 
     def ended(self, process: Process, error: BaseException | None) -> None:

@@ -40,6 +40,8 @@ def judge_run(world: World) -> Summary:
         world.blame(f"{finding.code.name}: {finding.message}: {finding.evidence}")
     for problem in (*tables.contradictions, *[early for server in world.servers for early in server.too_early]):
         world.blame(problem)
+    for follower in world.followers:
+        follower.judge()
     _check_indexes(world)
     return report.summary
 

@@ -18,6 +18,7 @@ from replica.notary.answers import Answer
 from replica.notary.errors import IndexUnreadable
 from tests.simulation.clients import Balancer, Client, Content
 from tests.simulation.doubles import DatabaseServer, Tables, Topic
+from tests.simulation.followers import Follower
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.process import Process, SimulatedTask, make_task
@@ -88,6 +89,7 @@ class World:
         self._by_name = {replica.name: replica for replica in self.replicas}
         self.balancer = Balancer(self, 0.1)
         self.clients = [Client(number, operations, self) for number, operations in enumerate(plan.clients)]
+        self.followers = [Follower(0, self, updates=False), Follower(1, self, updates=True)]
         self.misfortune = Misfortune(self)
         self.splits = 0
         self.healed = False
@@ -100,6 +102,7 @@ class World:
         tasks = [asyncio.create_task(self.balancer.run())]
         for replica in self.replicas:
             replica.start(after_failure=False)
+        tasks += [asyncio.create_task(follower.run()) for follower in self.followers]
         clients = [asyncio.create_task(client.run()) for client in self.clients]
         self.misfortune.plan()
         await self._pass_time(self.plan.duration_s)
@@ -110,6 +113,9 @@ class World:
         for task in clients:
             if task.done():
                 task.result()  # raises what broke a client: a mistake of the simulator's
+        for task in tasks:
+            if task.done():
+                task.result()
         for task in (*tasks, *clients):
             task.cancel()
         await asyncio.gather(*tasks, *clients, return_exceptions=True)
@@ -176,6 +182,11 @@ class World:
         published = self.primary.tables.position
         if published is None or published.offset != end:
             missing.append(f"published to {None if published is None else published.offset} of {end}")
+        behind = [
+            follower.name for follower in self.followers if follower.offset < len(self.primary.tables.completions)
+        ]
+        if behind:
+            missing.append(f"not told of every completion: {behind}")
         if self.primary.tables.in_flight:
             missing.append(f"{len(self.primary.tables.in_flight)} commands in flight")
         return missing

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from replica.notary.errors import StoreUnavailable
+from replica.store.interface import ParticipantStore, Pruned
 from replica.store.reader import CompletionReader
-from tests.unit.store_contract import REJECTED, NewStore, at, command, completion, serving
+from tests.unit.store_contract import REJECTED, NewStore, activated, at, command, completion, serving
 
 COUNT = 30
 
@@ -22,6 +23,14 @@ async def publish_some(new_store: NewStore) -> None:
             for m in range(n, n + 3)
         ]
         await store.publish(done, at(100 + 10 * (n // 3)))
+
+
+async def publish_over_time(new_store: NewStore) -> ParticipantStore:
+    """Ten completions, recorded at 1,000, 2,000, … microseconds; the store that published them."""
+    store = await serving(new_store)
+    for n in range(1, 11):
+        await store.publish([completion(command(n), n, recorded_us=1_000 * n)], at(n))
+    return store
 
 
 class ReaderContract:
@@ -80,3 +89,40 @@ class ReaderContract:
         assert await reader.read(0, 3) == first
         await reader.close()
         await reader.close()
+
+
+class PruningContract:
+    """The same for a store that prunes."""
+
+    async def test_the_bound_moves_to_what_is_safe_and_never_back(
+        self, new_store: NewStore, reader: CompletionReader
+    ) -> None:
+        """Goal: young completions stay. Method: bounds below, at and above what is old enough, and lower ones."""
+        store = await publish_over_time(new_store)
+        assert await store.prune(None, 0) == Pruned(0, 0)
+        assert await store.prune(6, 5_001) == Pruned(0, 5)
+        assert await store.prune(3, 5_001) == Pruned(3, 5)
+        assert await store.prune(2, 5_001) == Pruned(3, 5)
+        assert await store.prune(None, 5_001) == Pruned(5, 5)
+        assert await store.prune(None, 2_000) == Pruned(5, 5)
+        assert await store.prune(None, 10**9) == Pruned(10, 10)
+        assert (await (await serving(new_store)).published()).pruned_to == 10
+
+    async def test_what_tells_which_commands_are_in_flight_is_not_pruned(
+        self, new_store: NewStore, reader: CompletionReader
+    ) -> None:
+        """Goal: the next activation still knows what to settle. Method: a command admitted between publications."""
+        store = await publish_over_time(new_store)
+        await store.admit([command(20), command(21)], 0)
+        await store.publish([completion(command(20), 11, recorded_us=11_000)], at(11))
+        await store.publish([completion(command(30), 12, recorded_us=12_000)], at(12))
+        assert await store.prune(None, 10**9) == Pruned(10, 10)
+        assert await (await activated(new_store)).pending(10) == [command(21)]
+
+    async def test_offsets_are_found_above_the_bound(self, new_store: NewStore, reader: CompletionReader) -> None:
+        """Goal: what is pruned is not needed to find the rest. Method: prune, then search."""
+        store = await publish_over_time(new_store)
+        await store.prune(4, 10**9)
+        assert await reader.first_at(2, 10) == 5
+        assert await reader.first_at(7, 10) == 7
+        assert [offset for offset, _ in await reader.read(4, 10)][:2] == [5, 6]

@@ -11,10 +11,12 @@ from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
 from replica.cli.history import why_it_ended
 from replica.cli.steer import judge, why_not
-from replica.core.admin import Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
+from replica.core.admin import PruneCall, Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
 from replica.core.settings import AdminSettings
 from replica.local.health import ReplicaHealth
+from replica.notary.errors import NotActive
 from replica.store.bulletin import PastReign
+from replica.store.interface import Pruned
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -115,6 +117,38 @@ class Elector:
         return SwitchoverReport(self.outcome, None, 0.1)
 
 
+class Pruner:
+    """Prunes up to 70 at most; not at all when it is not active."""
+
+    def __init__(self, *, active: bool = True) -> None:
+        self.active = active
+
+    async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
+        if not self.active:
+            raise NotActive("only the active")
+        return Pruned(70 if up_to is None else up_to if up_to <= 70 else 10, 70)
+
+
+@pytest.mark.parametrize(
+    ("call", "active", "code"),
+    [
+        (PruneCall("r2"), True, "WRONG_REPLICA"),
+        (PruneCall("r1", 71), True, "UNSAFE_TO_PRUNE"),
+        (PruneCall("r1", 7), False, "NOT_ACTIVE"),
+    ],
+)
+async def test_pruning_is_refused_when_it_is_not_safe_or_not_ours(call: PruneCall, active: bool, code: str) -> None:
+    """Goal: nothing is let go by mistake, and the bound is told. Method: each reason alone, then both good calls."""
+    steering = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(active=active))
+    with pytest.raises(SteeringRefused) as caught:
+        await steering.prune(call)
+    assert caught.value.code == code
+    assert code != "UNSAFE_TO_PRUNE" or "70" in str(caught.value)
+    willing = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner())
+    assert (await willing.prune(PruneCall("r1", 5))).pruned_to == 5
+    assert (await willing.prune(PruneCall("r1"))).pruned_to == 70
+
+
 @pytest.mark.parametrize(
     ("call", "paused", "outcome", "code"),
     [
@@ -131,7 +165,7 @@ async def test_a_replica_refuses_what_it_cannot_do(
     """Goal: a call that is not for this replica, or not now, changes nothing. Method: each reason alone."""
     elector = Elector(outcome)
     with pytest.raises(SteeringRefused) as caught:
-        await Steering("r1", ("r1", "r2"), elector, lambda: paused).switchover(call)
+        await Steering("r1", ("r1", "r2"), elector, lambda: paused, Pruner()).switchover(call)
     assert caught.value.code == code
     assert elector.asked == (["r2"] if code == "NOT_ACTIVE" else [])
 

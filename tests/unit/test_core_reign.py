@@ -11,12 +11,12 @@ from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import change_id
-from replica.notary.errors import Code
+from replica.notary.errors import Code, NotActive
 from replica.notary.receipts import verify_receipt
 from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, decode_record, encode_record
 from replica.notary.requests import TimeWindow
 from replica.notary.rules import hash_of_tx_id
-from replica.store.interface import NOTARISED, Admitted, Command
+from replica.store.interface import NOTARISED, Admitted, Command, Pruned
 from tests.simulation.virtual import run_virtually
 from tests.unit.core_world import PARTY, SIGNER, Replica, World, name_of, state, submission
 
@@ -371,3 +371,28 @@ def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
             assert answer.code == Code.OUTCOME_UNKNOWN.name
 
     run_virtually(story())
+
+
+def test_pruning_moves_the_bound_and_front_ends_hear_of_it() -> None:
+    """Goal: only what deduplication is done with goes. Method: inside its period, after it, and while passive."""
+
+    async def scenario() -> None:
+        async with World(core=CoreSettings(deduplication_max_s=10.0)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            for tx in range(1, 4):
+                await replica.submit(submission(tx, [state(tx)]))
+            await asyncio.sleep(1.0)
+            assert await replica.participant.prune(2, 0.0) == Pruned(0, 0)
+            await asyncio.sleep(10.0)
+            assert await replica.participant.prune(None, 60.0) == Pruned(0, 0)
+            assert await replica.participant.prune(2, 0.0) == Pruned(2, 3)
+            assert replica.link.standing.pruned_to == 2
+            await replica.stop()
+            with pytest.raises(NotActive):
+                await replica.participant.prune(None, 0.0)
+            successor = await world.replica(2)
+            await successor.until_active()
+            assert successor.link.standing.pruned_to == 2
+
+    run_virtually(scenario())

@@ -15,6 +15,9 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'notary_writer') THEN
         CREATE ROLE notary_writer NOLOGIN IN ROLE notary_reader;
     END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'notary_pruner') THEN
+        CREATE ROLE notary_pruner NOLOGIN IN ROLE notary_reader;
+    END IF;
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'notary_archivist') THEN
         CREATE ROLE notary_archivist NOLOGIN IN ROLE notary_reader;
     END IF;
@@ -27,7 +30,7 @@ GRANT USAGE ON SCHEMA public TO notary_reader;
 GRANT SELECT ON schema_version, participant, epoch_grant, admission, command_accepted, completion,
                 command_in_flight, leader_history, published_state, archive_head, failover_pause TO notary_reader;
 
-GRANT UPDATE (topic_id, epoch, ledger_end, published_offset, published_position) ON participant TO notary_writer;
+GRANT UPDATE (topic_id, epoch, ledger_end, published_offset, published_position, pruned_to) ON participant TO notary_writer;
 GRANT INSERT, UPDATE (ended_at, end_reason, found_over_at, found_over_by) ON epoch_grant TO notary_writer;
 GRANT INSERT, UPDATE, DELETE ON failover_pause TO notary_writer;
 GRANT INSERT, DELETE ON admission TO notary_writer;
@@ -35,3 +38,6 @@ GRANT INSERT, UPDATE ON command_accepted TO notary_writer;
 GRANT INSERT ON completion TO notary_writer;
 
 GRANT INSERT, UPDATE ON archive_head TO notary_archivist;
+
+-- For the login that `notary store prune` uses; replicas move the bound, and delete nothing.
+GRANT DELETE ON completion, command_accepted TO notary_pruner;

@@ -1,0 +1,37 @@
+"""Calls of a replica's admin listener, from its own machine."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from replica.config import Config
+from replica.core.admin import Refusal
+from replica.notary.errors import ConfigError
+
+AnswerT = TypeVar("AnswerT")
+
+
+async def ask_admin(
+    session: aiohttp.ClientSession, config: Config, name: str, call: msgspec.Struct, kind: type[AnswerT], *, path: str
+) -> AnswerT:
+    """The answer of one replica. Raises ConfigError when it cannot be called from here, or refuses."""
+    port = config.replica(name).admin_port
+    if port is None:
+        raise ConfigError(f"{name} has no admin_port, so it cannot be steered")
+    url = f"http://{config.admin.host}:{port}{path}"
+    body = msgspec.json.encode(call)
+    try:
+        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:
+            content = await answer.read()
+            if answer.status != HTTPStatus.OK:
+                refusal = msgspec.json.decode(content, type=Refusal)
+                raise ConfigError(f"{name} refuses: {refusal.code}, {refusal.detail}")
+            return msgspec.json.decode(content, type=kind)
+    except (aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+        raise ConfigError(
+            f"{name}'s admin listener does not answer on {url}: run this on its machine ({error})"
+        ) from None
