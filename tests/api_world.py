@@ -139,8 +139,8 @@ class ApiWorld:
         identify = everybody if caller is None else lambda _: caller
         reads = Reads(self.feed, self.counts, self.settings, explain, identify).routes()
         queries = Queries(participant, self.feed, explain, identify).routes()
-        api = Api(participant, gate, self.counts, self.settings, about=about, reads=reads, queries=queries)
-        self.server = HttpServer(api.handle, self.settings)
+        self.api = Api(participant, gate, self.counts, self.settings, about=about, reads=reads, queries=queries)
+        self.server = HttpServer(self.api.handle, self.settings)
         self.port = 0
 
     @property

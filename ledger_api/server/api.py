@@ -6,25 +6,28 @@ import asyncio
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 import msgspec
 import structlog
 from aiohttp import web
 
+from ledger_api.server.contract import Contract
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
 from ledger_api.server.logs import LogLimit
-from ledger_api.server.routes import Call, Route
+from ledger_api.server.routes import About, Call, Parameter, Right, Route, RouteTable
 from ledger_api.server.settings import ApiSettings
 from replica.link.counts import ApiCounts, Latency
 from replica.link.interface import Participant, refuse_as_passive
 from replica.notary.answers import Answer, NotNow
 from replica.notary.documents import (
     BatchAnswerDocument,
+    BatchDocument,
     NotarisedDocument,
     NotaryDocument,
     ProblemDocument,
+    SubmissionDocument,
     answer_to_document,
     problem_document,
 )
@@ -33,7 +36,7 @@ from replica.notary.requests import parse_tx_id
 
 CHUNK = 32  # submissions of a batch that are checked in a row: about 2 ms, then others get their turn
 SUBMISSIONS, BATCH = "/v1/submissions", "/v1/submissions/batch"
-TRANSACTIONS, NOTARY = "/v1/transactions/", "/v1/notary"
+TRANSACTIONS, NOTARY = "/v1/transactions/{tx_id}", "/v1/notary"
 _JSON_TYPE = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?\s*', re.IGNORECASE)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,64}")
 _RETRY_ERROR_S = 1.0
@@ -41,6 +44,44 @@ _log = structlog.get_logger(__name__)
 _encoder = msgspec.json.Encoder()
 
 Document = NotarisedDocument | ProblemDocument
+
+_SUBMITTING = (Code.SIGNATURE_INVALID, Code.PARTY_UNKNOWN, Code.OVERLOADED, Code.OUTCOME_UNKNOWN)
+_SUBMIT_ONE = About(
+    summary="Notarise one transaction and wait for the answer",
+    body=SubmissionDocument,
+    answers={200: NotarisedDocument},
+    right=Right.ACT,
+    codes=(
+        *_SUBMITTING,
+        Code.MALFORMED_REQUEST,
+        Code.TOO_MANY_STATES,
+        Code.STATE_CONFLICT,
+        Code.TX_ID_REUSED,
+        Code.TIME_WINDOW_CLOSED,
+        Code.COMMAND_ID_REUSED,
+        Code.SUBMISSION_IN_FLIGHT,
+        Code.SUBMISSION_NOT_SEQUENCED,
+    ),
+)
+_SUBMIT_BATCH = About(
+    summary="Notarise up to batch_max transactions; one result each, in order",
+    body=BatchDocument,
+    answers={200: BatchAnswerDocument},
+    right=Right.ACT,
+    codes=(Code.EMPTY_BATCH, Code.BATCH_TOO_LARGE, Code.OVERLOADED),
+)
+_LOOK_UP = About(
+    summary="Whether a transaction was notarised, with a fresh receipt",
+    answers={200: NotarisedDocument},
+    right=Right.READ,
+    codes=(Code.MALFORMED_REQUEST, Code.TX_NOT_FOUND, Code.NOT_ACTIVE, Code.OVERLOADED, Code.OUTCOME_UNKNOWN),
+    argument=Parameter("tx_id", "The transaction's id.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}),
+)
+_DESCRIBE = About(
+    summary="The notary's public key, limits and release, and this replica's role; passives answer as well",
+    answers={200: NotaryDocument},
+    right=Right.NONE,
+)
 
 
 class Api:
@@ -54,8 +95,8 @@ class Api:
         settings: ApiSettings,
         *,
         about: NotaryDocument,
-        reads: Mapping[str, Route],
-        queries: Mapping[tuple[str, str], Route],
+        reads: Iterable[Route],
+        queries: Iterable[Route],
     ) -> None:
         self._participant = participant
         self._gate = gate
@@ -67,29 +108,21 @@ class Api:
         self._bodies_bytes = 0
         self._id_prefix = os.urandom(4).hex()
         self._id_numbers = itertools.count(1)
-        self._routes = {
-            SUBMISSIONS: Route("POST", SUBMISSIONS, self._submit_one),
-            BATCH: Route("POST", BATCH, self._submit_batch),
-            NOTARY: Route("GET", NOTARY, self._describe),
-            **reads,
-        }
-        self._named_routes = {
-            (TRANSACTIONS, ""): Route("GET", TRANSACTIONS + "{tx_id}", self._look_up),
-            **queries,
-        }
-        self._named_prefixes = {prefix for prefix, _ in self._named_routes}
+        contract = Contract(about.version)
+        self.routes = RouteTable([*self._own_routes(), *reads, *queries, *contract.routes()])
+        contract.describe(self.routes)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to one HTTP request, whatever happens on the way."""
         started_s = self._loop.time()
         request_id = self._request_id(request)
-        route, argument, query = self._find_route(request.raw_path)
-        label = "other" if route is None else route.label
+        route, argument, query = self.routes.find(request.raw_path)
+        label = "other" if route is None else route.path
         try:
             if route is None:
                 raise BadRequest(f"there is no {argument[:100]!r}", Code.ROUTE_NOT_FOUND)
             if request.method != route.method:
-                raise BadRequest(f"{route.label} takes {route.method}", Code.METHOD_NOT_ALLOWED)
+                raise BadRequest(f"{route.path} takes {route.method}", Code.METHOD_NOT_ALLOWED)
             if route.method == "POST":
                 reply = await self._answer_body(request, route, request_id)
             else:
@@ -107,6 +140,14 @@ class Api:
         return reply
 
     # ---- calls ----
+
+    def _own_routes(self) -> list[Route]:
+        return [
+            Route("POST", SUBMISSIONS, self._submit_one, _SUBMIT_ONE),
+            Route("POST", BATCH, self._submit_batch, _SUBMIT_BATCH),
+            Route("GET", TRANSACTIONS, self._look_up, _LOOK_UP),
+            Route("GET", NOTARY, self._describe, _DESCRIBE),
+        ]
 
     async def _answer_body(self, request: web.BaseRequest, route: Route, request_id: str) -> Reply:
         """Read the body and answer it; bodies under way are bounded together, because they are held in memory."""
@@ -183,18 +224,6 @@ class Api:
         return Reply(200, _encoder.encode(document), call.request_id)
 
     # ---- parts of them ----
-
-    def _find_route(self, raw_path: str) -> tuple[Route | None, str, str]:
-        """The route, the rest of the path behind it, and the query, which most calls ignore."""
-        route = self._routes.get(raw_path)
-        if route is not None:
-            return route, "", ""
-        path, _, query = raw_path.partition("?")
-        for prefix in self._named_prefixes:
-            if path.startswith(prefix):
-                name, _, tail = path[len(prefix) :].partition("/")
-                return self._named_routes.get((prefix, tail)), name, query
-        return self._routes.get(path), path, query
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id")

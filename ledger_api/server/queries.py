@@ -16,23 +16,65 @@ from ledger_api.server.feed import Entry, Feed, FeedRefused, Wanted
 from ledger_api.server.http import Reply
 from ledger_api.server.query import Query
 from ledger_api.server.reads import Explainer, Identify
-from ledger_api.server.routes import Call, Route
+from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from replica.link.interface import Participant
 from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
 from replica.notary.documents import format_time
+from replica.notary.errors import Code
 from replica.notary.feed_documents import (
     AttemptsDocument,
     RequesterDocument,
     StateStatusDocument,
     TransactionStatusDocument,
 )
-from replica.notary.receipts import receipt_to_document
+from replica.notary.receipts import ReceiptDocument, receipt_to_document
 from replica.notary.requests import format_state_ref, parse_state_ref, parse_tx_id
 from replica.notary.rules import hash_of_tx_id
 from replica.store.reader import Row
 
 TRANSACTIONS, STATES = "/v1/transactions/", "/v1/states/"
 _encoder = msgspec.json.Encoder()
+
+_LOOKED_UP = (Code.MALFORMED_REQUEST, Code.QUERY_INVALID, Code.NOT_ACTIVE, Code.OVERLOADED, Code.OUTCOME_UNKNOWN)
+_TX_ID = Parameter("tx_id", "The transaction's id.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"})
+_STATE_REF = Parameter(
+    "state", "`<transaction id>:<output index>`.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}:[0-9]{1,9}$"}
+)
+_STATUS = About(
+    summary="Where and when a transaction was notarised, and for whom",
+    answers={200: TransactionStatusDocument},
+    right=Right.READ,
+    codes=(*_LOOKED_UP, Code.TX_NOT_FOUND, Code.FEED_UNAVAILABLE),
+    argument=_TX_ID,
+)
+_RECEIPT = About(
+    summary="A fresh receipt of a notarised transaction",
+    answers={200: ReceiptDocument},
+    right=Right.READ,
+    codes=(*_LOOKED_UP, Code.TX_NOT_FOUND),
+    argument=_TX_ID,
+)
+_STATE = About(
+    summary="Whether a state was consumed, and by which transaction",
+    answers={200: StateStatusDocument},
+    right=Right.READ,
+    codes=(*_LOOKED_UP, Code.FEED_UNAVAILABLE),
+    argument=_STATE_REF,
+)
+_ATTEMPTS = About(
+    summary="The completions of those who tried to consume a state, a page at a time",
+    answers={200: AttemptsDocument},
+    right=Right.READ,
+    codes=(*_LOOKED_UP, Code.OFFSET_PRUNED, Code.OFFSET_AFTER_END, Code.FEED_UNAVAILABLE),
+    argument=_STATE_REF,
+    parameters=(
+        Parameter(
+            "after",
+            "The offset behind which to go on; left out: 0.",
+            {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+        ),
+    ),
+)
 
 
 class Queries:
@@ -44,23 +86,23 @@ class Queries:
         self._explain = explain
         self._identify = identify
 
-    def routes(self) -> dict[tuple[str, str], Route]:
-        """The calls by what comes before and behind the name in the path."""
-        return {
-            (TRANSACTIONS, "status"): self._route("GET", TRANSACTIONS + "{tx_id}/status", self._transaction),
-            (TRANSACTIONS, "receipt"): self._route("GET", TRANSACTIONS + "{tx_id}/receipt", self._receipt),
-            (STATES, ""): self._route("GET", STATES + "{state}", self._state),
-            (STATES, "attempts"): self._route("GET", STATES + "{state}/attempts", self._attempts),
-        }
+    def routes(self) -> list[Route]:
+        """The calls."""
+        return [
+            self._route("GET", TRANSACTIONS + "{tx_id}/status", self._transaction, _STATUS),
+            self._route("GET", TRANSACTIONS + "{tx_id}/receipt", self._receipt, _RECEIPT),
+            self._route("GET", STATES + "{state}", self._state, _STATE),
+            self._route("GET", STATES + "{state}/attempts", self._attempts, _ATTEMPTS),
+        ]
 
-    def _route(self, method: str, label: str, answer: Callable[[Call], Awaitable[Reply]]) -> Route:
+    def _route(self, method: str, path: str, answer: Callable[[Call], Awaitable[Reply]], about: About) -> Route:
         async def guarded(call: Call) -> Reply:
             try:
                 return await answer(call)
             except FeedRefused as refused:
                 return self._explain.feed(refused, call.request_id)
 
-        return Route(method, label, guarded)
+        return Route(method, path, guarded, about)
 
     async def _receipt(self, call: Call) -> Reply:
         Query(call.query, ())

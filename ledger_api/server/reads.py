@@ -11,18 +11,56 @@ from ledger_api.server.entitlement import Caller
 from ledger_api.server.feed import Feed, FeedRefused, Wanted
 from ledger_api.server.http import PROBLEM, Reply, retry_after_header
 from ledger_api.server.query import Query
-from ledger_api.server.routes import Call, Route
+from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.streams import EVENTS, StreamReply
 from replica.link.counts import ApiCounts
 from replica.notary.answers import Answer
 from replica.notary.documents import ProblemDocument, answer_to_document, problem_document
 from replica.notary.errors import BadRequest, Code, Retry
-from replica.notary.feed_documents import CompletionsDocument, LedgerEndDocument, UpdatesDocument
+from replica.notary.feed_documents import CompletionsDocument, LedgerEndDocument, StreamDocument, UpdatesDocument
 
 COMPLETIONS, UPDATES, LEDGER_END = "/v1/completions", "/v1/updates", "/v1/ledger-end"
 PAGE_DEFAULT = 100
 _encoder = msgspec.json.Encoder()
+
+_OFFSET = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_PAGED = (
+    Parameter("after", "The offset behind which to start; left out: 0, the ledger's begin.", _OFFSET),
+    Parameter("follow", "Stream, live at the end, until the client leaves.", {"type": "boolean", "default": False}),
+    Parameter("limit", "Most rows of a page; not with follow=true.", {"type": "integer", "minimum": 1}),
+    Parameter("party", "Only what concerns this party, or one of these.", {"type": "string"}, repeated=True),
+)
+_FEED = (
+    Code.QUERY_INVALID,
+    Code.OFFSET_PRUNED,
+    Code.OFFSET_AFTER_END,
+    Code.TOO_MANY_STREAMS,
+    Code.FEED_UNAVAILABLE,
+    Code.NOT_ACTIVE,
+)
+_COMPLETIONS = About(
+    summary="Completions of submissions behind an offset: a page, or a stream with follow=true",
+    answers={200: CompletionsDocument},
+    right=Right.READ,
+    codes=_FEED,
+    parameters=(*_PAGED, Parameter("user_id", "Only submissions of this user.", {"type": "string"})),
+    lines=StreamDocument,
+)
+_UPDATES = About(
+    summary="Notarised transactions behind an offset, each once: a page, or a stream with follow=true",
+    answers={200: UpdatesDocument},
+    right=Right.READ,
+    codes=_FEED,
+    parameters=_PAGED,
+    lines=StreamDocument,
+)
+_LEDGER_END = About(
+    summary="The newest published offset, and the offset up to which completions may be gone",
+    answers={200: LedgerEndDocument},
+    right=Right.READ,
+    codes=(Code.QUERY_INVALID, Code.NOT_ACTIVE),
+)
 
 Identify = Callable[[web.BaseRequest], Caller]
 
@@ -70,20 +108,20 @@ class Reads:
         self._explain = explain
         self._identify = identify
 
-    def routes(self) -> dict[str, Route]:
-        """The calls by path."""
-        return {
-            COMPLETIONS: Route("GET", COMPLETIONS, self._completions),
-            UPDATES: Route("GET", UPDATES, self._updates),
-            LEDGER_END: Route("GET", LEDGER_END, self._ledger_end),
-        }
+    def routes(self) -> list[Route]:
+        """The calls."""
+        return [
+            Route("GET", COMPLETIONS, self._completions, _COMPLETIONS),
+            Route("GET", UPDATES, self._updates, _UPDATES),
+            Route("GET", LEDGER_END, self._ledger_end, _LEDGER_END),
+        ]
 
     async def _completions(self, call: Call) -> Reply:
-        query = Query(call.query, ("after", "follow", "limit", "party", "user_id"))
+        query = Query(call.query, _names(_COMPLETIONS))
         return await self._answer(call, query, self._wanted(call, query, updates=False))
 
     async def _updates(self, call: Call) -> Reply:
-        query = Query(call.query, ("after", "follow", "limit", "party"))
+        query = Query(call.query, _names(_UPDATES))
         return await self._answer(call, query, self._wanted(call, query, updates=True))
 
     async def _ledger_end(self, call: Call) -> Reply:
@@ -149,3 +187,7 @@ class Reads:
             UpdatesDocument(updates=lines, **ends) if wanted.updates else CompletionsDocument(completions=lines, **ends)
         )
         return Reply(200, _encoder.encode(document), call.request_id)
+
+
+def _names(about: About) -> tuple[str, ...]:
+    return tuple(parameter.name for parameter in about.parameters)

@@ -39,6 +39,23 @@ _MICROSECOND = timedelta(microseconds=1)
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
+def described(pattern: str) -> msgspec.Meta:
+    """Tells the specification what a text looks like; our own code checks it, with an error that says more."""
+    return msgspec.Meta(extra_json_schema={"pattern": pattern})
+
+
+def refers_to(name: str) -> msgspec.Meta:
+    """Tells the specification which document stands where bytes are kept as they came."""
+    return msgspec.Meta(extra_json_schema={"$ref": f"#/components/schemas/{name}"})
+
+
+_NO_UNPRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]+$"
+Hex32 = Annotated[str, described("^[0-9a-fA-F]{64}$")]
+Hex64 = Annotated[str, described("^[0-9a-fA-F]{128}$")]
+StateText = Annotated[str, described("^[0-9a-fA-F]{64}:[0-9]{1,10}$")]
+Name = Annotated[str, described(_NO_UNPRINTABLE)]  # its length is bounded in bytes, which no schema can say
+
+
 class WindowDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A time window `[from, until)`; at least one end is there."""
 
@@ -49,29 +66,29 @@ class WindowDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A signed notarisation request. States are `<64 hexadecimal digits>:<index>`, in any order."""
 
-    tx_id: str
-    inputs: list[str]
-    references: list[str] = []
+    tx_id: Hex32
+    inputs: list[StateText]
+    references: list[StateText] = []
     time_window: WindowDocument | None = None
-    party: str
-    public_key: str
-    signature: str
+    party: Name
+    public_key: Hex32
+    signature: Hex64
 
 
 class SubmissionDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A request and the command it is submitted under. An id that is left out gets its default."""
 
     request: RequestDocument
-    command_id: str | None = None  # default: the transaction id
-    user_id: str = ANONYMOUS
-    act_as: list[str] | None = None  # default: the requesting party
-    submission_id: str | None = None  # default: a random one
+    command_id: Name | None = None  # default: the transaction id
+    user_id: Name = ANONYMOUS
+    act_as: list[Name] | None = None  # default: the requesting party
+    submission_id: Name | None = None  # default: a random one
 
 
 class BatchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Submissions in the order in which they are to be logged. Each is judged by itself, bad ones too."""
 
-    submissions: list[msgspec.Raw]
+    submissions: list[Annotated[msgspec.Raw, refers_to("SubmissionDocument")]]
 
 
 class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +135,19 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
 class BatchAnswerDocument(msgspec.Struct, frozen=True):
     """One result for each submission, in order."""
 
-    results: list[msgspec.Raw]
+    results: list[
+        Annotated[
+            msgspec.Raw,
+            msgspec.Meta(
+                extra_json_schema={
+                    "anyOf": [
+                        {"$ref": "#/components/schemas/NotarisedDocument"},
+                        {"$ref": "#/components/schemas/ProblemDocument"},
+                    ]
+                }
+            ),
+        ]
+    ]
 
 
 class NotaryDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,33 @@ class Code(Enum):
         "The party and key are not in the notary's registry",
         "Ask the notary's operator to register this key for this X.500 name.",
     )
+    KEY_NOT_VALID = (
+        403,
+        "The key is registered for the party, but not for this time",
+        "Sign with a key whose period has begun and not ended; the operator's registry has the periods.",
+    )
+    # Who calls, and what he may.
+    TOKEN_MISSING = (
+        401,
+        "The call has no token",
+        "Send `Authorization: Bearer TOKEN` with a token of the configured issuer.",
+    )
+    TOKEN_INVALID = (
+        401,
+        "The token is not accepted",
+        "Get a new token; the detail says whether it is too old, for another audience, or signed by an unknown key.",
+    )
+    PERMISSION_DENIED = (
+        403,
+        "The token does not grant this",
+        "Use a token for this user with the right that the detail names, or ask the operator to grant it.",
+    )
+    RATE_EXCEEDED = (
+        429,
+        "This user or connection has asked more than its share of this front end; nothing was written",
+        "Send the same request again after Retry-After.",
+        Retry.SAME,
+    )
     # Refusals: definite answers of the notary, decided by the log.
     STATE_CONFLICT = (
         409,
@@ -181,6 +208,11 @@ class Code(Enum):
         0,
         "A private key file can be read by others",
         "chmod 600 the file, and consider the key as compromised.",
+    )
+    PLAINTEXT_EXPOSED = (
+        0,
+        "A connection would leave this machine unprotected",
+        "Configure TLS for what the detail names, or move it to a loopback address; see docs/security.md.",
     )
     TOPIC_UNSAFE = (
         0,

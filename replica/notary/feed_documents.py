@@ -6,9 +6,11 @@ the same bytes for the same offset.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from replica.notary.documents import ConflictDocument, ProblemDocument
+from replica.notary.documents import ConflictDocument, ProblemDocument, refers_to
 
 
 class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
@@ -58,7 +60,7 @@ class EndDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
 class CompletionsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A page. Go on with `next_after`; `ledger_end` and `pruned_to` are of the moment it was made."""
 
-    completions: list[msgspec.Raw]
+    completions: list[Annotated[msgspec.Raw, refers_to("CompletionDocument")]]
     next_after: int
     ledger_end: int
     pruned_to: int
@@ -67,7 +69,7 @@ class CompletionsDocument(msgspec.Struct, frozen=True, kw_only=True):
 class UpdatesDocument(msgspec.Struct, frozen=True, kw_only=True):
     """See CompletionsDocument."""
 
-    updates: list[msgspec.Raw]
+    updates: list[Annotated[msgspec.Raw, refers_to("UpdateDocument")]]
     next_after: int
     ledger_end: int
     pruned_to: int
@@ -122,7 +124,7 @@ class AttemptsDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A page of a state's history: the completions of the transaction that consumed it, and those it beat."""
 
     state: str
-    attempts: list[msgspec.Raw]
+    attempts: list[Annotated[msgspec.Raw, refers_to("CompletionDocument")]]
     next_after: int
     ledger_end: int
     pruned_to: int

@@ -247,7 +247,7 @@ async def test_other_media_types_are_refused(tmp_path: Path, headers: dict[str, 
         ("GET", "/v1/transactions/", 400, "MALFORMED_REQUEST", None),
         ("GET", "/v1/transactions/abc", 400, "MALFORMED_REQUEST", None),
         ("GET", "/v1/transactions/" + "zz" * 32, 400, "MALFORMED_REQUEST", None),
-        ("GET", "/v1/transactions/" + "ab" * 32 + "/x", 400, "MALFORMED_REQUEST", None),
+        ("GET", "/v1/transactions/" + "ab" * 32 + "/x", 404, "ROUTE_NOT_FOUND", None),
     ],
 )
 async def test_wrong_methods_and_paths(

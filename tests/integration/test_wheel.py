@@ -48,6 +48,7 @@ def test_the_wheel_carries_what_is_not_python(wheel: Path) -> None:
     assert {"haproxy/template.cfg.j2", "haproxy/keepalived.conf.j2"} <= set(names)
     assert {"replica/page/page.html", "replica/page/page.js", "replica/page/page.css"} <= set(names)
     assert "replica/store/sql/postgres/publish.sql" in names
+    assert "ledger_api/server/page.html.j2" in names
     assert any(name.startswith("replica/store/migrations/postgres/0001") for name in names)
     assert any(name.startswith("runbooks/") and name.endswith(".md") for name in names)
     assert not any(name.startswith("tests/") for name in names)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from replica.notary.errors import BadRequest, Code, NotaryError, Retry
-from tests.golden.error_table import DOCUMENT, table, table_in
+from tests.golden.error_table import API_DOCUMENT, DOCUMENT, api_table, table, table_in
 
 
 def test_the_documentation_has_exactly_the_catalogue() -> None:
-    """Goal: docs/formats.md is true. Method: compare its table; `python -m tests.golden.error_table` rewrites it."""
+    """Goal: the documents are true. Method: compare tables; `python -m tests.golden.error_table` rewrites them."""
     assert table_in(DOCUMENT.read_text()) == table()
+    assert table_in(API_DOCUMENT.read_text()) == api_table()
 
 
 @pytest.mark.parametrize("code", Code, ids=lambda code: code.name)

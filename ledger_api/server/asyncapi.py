@@ -1,0 +1,77 @@
+"""The AsyncAPI 3.0 document of what is a sequence of messages: the API's streams, and the request log. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
+from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, SettlementRecord
+
+Schema = dict[str, Any]
+_STREAMED = (CompletionDocument, UpdateDocument, CheckpointDocument, EndDocument)
+_LOGGED = (BarrierRecord, RequestRecord, SettlementRecord)
+_REF = "#/components/schemas/{name}"
+_RECORDS = (
+    "Records are MessagePack arrays; what JSON Schema shows as a text in base64 is a byte string there. A record "
+    "counts only if it carries the activation id of the barrier in force: docs/formats.md has the rule, and the "
+    "canonical bytes inside a request record."
+)
+
+
+def make_asyncapi(version: str) -> Schema:
+    """The document; `version` is the release."""
+    _, schemas = msgspec.json.schema_components([*_STREAMED, *_LOGGED], ref_template=_REF)
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Notary streams and request log",
+            "version": version,
+            "description": "Lines of JSON that the ledger API streams, and the records of the request log.",
+        },
+        "defaultContentType": "application/json",
+        "channels": {
+            "completions": _stream("/v1/completions", "Completions", (CompletionDocument, *_STREAMED[2:])),
+            "updates": _stream("/v1/updates", "Notarised transactions", (UpdateDocument, *_STREAMED[2:])),
+            "requestLog": {
+                "address": "{topic}",
+                "description": f"The request log, format {FORMAT}: one Kafka topic with one partition, kept for ever. "
+                + _RECORDS,
+                "parameters": {"topic": {"description": "The setting kafka.topic."}},
+                "messages": _messages(_LOGGED),
+            },
+        },
+        "operations": {
+            name: {"action": "send", "channel": {"$ref": f"#/channels/{name}"}}
+            for name in ("completions", "updates", "requestLog")
+        },
+        "components": {
+            "messages": {kind.__name__: _message(kind) for kind in (*_STREAMED, *_LOGGED)},
+            "schemas": schemas,
+        },
+    }
+
+
+def _stream(path: str, what: str, kinds: tuple[type, ...]) -> Schema:
+    return {
+        "address": path + "?after={after}&follow=true",
+        "description": f"{what} behind an offset, one JSON document a line (application/x-ndjson), or server-sent "
+        "events with `Accept: text/event-stream`. A checkpoint tells how far a quiet stream is; go on behind the last "
+        "offset, on any replica.",
+        "parameters": {"after": {"description": "The offset behind which to start; 0 is the begin."}},
+        "messages": _messages(kinds),
+    }
+
+
+def _messages(kinds: tuple[type, ...]) -> Schema:
+    return {kind.__name__: {"$ref": f"#/components/messages/{kind.__name__}"} for kind in kinds}
+
+
+def _message(kind: type) -> Schema:
+    content_type = "application/msgpack" if kind in _LOGGED else "application/json"
+    return {
+        "name": kind.__name__,
+        "contentType": content_type,
+        "payload": {"$ref": f"#/components/schemas/{kind.__name__}"},
+    }

@@ -1,0 +1,86 @@
+"""What describes the API, served by the API itself: OpenAPI, the streams, the error catalogue, and a page of it all."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.resources import files
+
+import msgspec
+
+from ledger_api.server.asyncapi import make_asyncapi
+from ledger_api.server.http import Reply
+from ledger_api.server.openapi import Schema, make_openapi
+from ledger_api.server.routes import About, Call, Right, Route, RouteTable
+from replica.notary.catalogue import CatalogueDocument, catalogue
+
+OPENAPI, ASYNCAPI = "/v1/openapi.json", "/v1/asyncapi.json"
+ERRORS, DOCS = "/v1/errors", "/v1/docs"
+_HTML = "text/html; charset=utf-8"
+# The page has no script, and loads nothing from anywhere.
+_PAGE_HEADERS = (
+    b"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none';"
+    b" base-uri 'none'; form-action 'none'\r\n"
+)
+
+
+def _about(summary: str, answer: object) -> About:
+    return About(summary=summary, answers={200: answer}, right=Right.NONE)
+
+
+class Contract:
+    """Answers the calls that describe the API. Each document is made when it is first asked for."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+        self._described = RouteTable([])
+
+    def describe(self, routes: RouteTable) -> None:
+        """These are the routes that there are."""
+        self._described = routes
+
+    def routes(self) -> list[Route]:
+        """The calls."""
+        return [
+            Route("GET", OPENAPI, self._answer_openapi, _about("This API as OpenAPI 3.1", "application/json")),
+            Route("GET", ASYNCAPI, self._answer_asyncapi, _about("Streams and request log", "application/json")),
+            Route("GET", ERRORS, self._answer_errors, _about("The error catalogue", CatalogueDocument)),
+            Route("GET", DOCS, self._answer_page, _about("All of this, as a page to read", _HTML)),
+        ]
+
+    async def _answer_openapi(self, call: Call) -> Reply:
+        return Reply(200, self._openapi_json, call.request_id)
+
+    async def _answer_asyncapi(self, call: Call) -> Reply:
+        return Reply(200, self._asyncapi_json, call.request_id)
+
+    async def _answer_errors(self, call: Call) -> Reply:
+        return Reply(200, self._errors_json, call.request_id)
+
+    async def _answer_page(self, call: Call) -> Reply:
+        return Reply(200, self._page, call.request_id, kind=_HTML.encode(), more=_PAGE_HEADERS)
+
+    @cached_property
+    def _openapi(self) -> Schema:
+        return make_openapi(self._described, self._version)
+
+    @cached_property
+    def _openapi_json(self) -> bytes:
+        return msgspec.json.encode(self._openapi)
+
+    @cached_property
+    def _asyncapi_json(self) -> bytes:
+        return msgspec.json.encode(make_asyncapi(self._version))
+
+    @cached_property
+    def _errors_json(self) -> bytes:
+        return msgspec.json.encode(catalogue())
+
+    @cached_property
+    def _page(self) -> bytes:
+        from jinja2 import Environment  # needed for this one page only
+
+        environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        template = environment.from_string((files("ledger_api.server") / "page.html.j2").read_text(encoding="utf-8"))
+        api, streams = self._openapi, make_asyncapi(self._version)
+        schemas = api["components"]["schemas"] | streams["components"]["schemas"]
+        return template.render(api=api, asyncapi=streams, schemas=schemas, codes=catalogue().codes).encode()
