@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -20,12 +21,15 @@ from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
 from replica.core.database import Database, Login, participant_database, with_password
 from replica.core.settings import AdminSettings, CoreSettings
+from replica.exposure import plaintext_connections
 from replica.link.settings import LinkSettings
-from replica.log.settings import CLOSE_MAX_S, KafkaSettings, check_secret
-from replica.notary.errors import ConfigError
+from replica.log.settings import CLOSE_MAX_S, KafkaSettings
+from replica.notary.errors import Code, ConfigError
+from replica.notary.secret_files import check_secret
 from replica.watch.settings import WatchSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
+Part = TypeVar("Part", bound=BaseModel | None)
 
 
 class DatabaseSettings(BaseModel):
@@ -214,6 +218,9 @@ def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
         raise ConfigError(f"{origin}: {problems}") from None
     except HaError as error:
         raise ConfigError(f"{origin}: election: {error}") from None
+    exposed = plaintext_connections(config)
+    if exposed:
+        raise ConfigError(f"{origin}: {'; '.join(exposed)}", Code.PLAINTEXT_EXPOSED)
     return _with_absolute_paths(config, base)
 
 
@@ -224,12 +231,17 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
     files = ("password_file", "reader_password_file")
     secrets = {name: path for name in files if (path := getattr(config.database, name)) is not None}
     database = config.database.model_copy(update={name: absolute(path) for name, path in secrets.items()})
-    api = config.api.model_copy(update={"registry_path": absolute(config.api.registry_path)})
+    api = config.api.model_copy(
+        update={
+            "registry_path": absolute(config.api.registry_path),
+            "tls": _with_absolute_files(config.api.tls, absolute),
+            "tokens": _with_absolute_files(config.api.tokens, absolute),
+        }
+    )
     archive = config.archive.model_copy(
         update={"folder": absolute(config.archive.folder), "key_file": absolute(config.archive.key_file)}
     )
-    named = {name: value for name, value in config.kafka.security if isinstance(value, Path)}
-    security = config.kafka.security.model_copy(update={name: absolute(path) for name, path in named.items()})
+    security = _with_absolute_files(config.kafka.security, absolute)
     return config.model_copy(
         update={
             "data_dir": absolute(config.data_dir),
@@ -240,3 +252,10 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "kafka": config.kafka.model_copy(update={"security": security}),
         }
     )
+
+
+def _with_absolute_files(part: Part, absolute: Callable[[Path], Path]) -> Part:
+    """The same settings with every path in them made absolute."""
+    if part is None:
+        return part
+    return part.model_copy(update={name: absolute(value) for name, value in part if isinstance(value, Path)})

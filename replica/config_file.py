@@ -128,7 +128,7 @@ def _tables(model: Any, path: tuple[str, ...], description: str) -> Iterator[Tab
             inner += _tables(HaproxySettings, where, text)
         elif (table_kind := _table_in(kind)) is not None:
             found = _tables(table_kind, where, text or _summary(table_kind))
-            inner += [dataclasses.replace(table, optional=default is None) for table in found]
+            inner += [dataclasses.replace(table, optional=table.optional or default is None) for table in found]
         else:
             settings.append(Setting(where, text, default))
     yield Table(path, description, tuple(settings))

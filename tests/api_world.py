@@ -8,11 +8,13 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from aiohttp import web
 from nacl.signing import SigningKey
 
 from ledger_api.client import Party
 from ledger_api.server.api import Api
-from ledger_api.server.entitlement import Caller, everybody
+from ledger_api.server.doorkeeper import OpenDoor
+from ledger_api.server.entitlement import Caller
 from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import HttpServer
@@ -114,6 +116,16 @@ class StubHandler:
         replies.send([(ticket, notarise(submission))])
 
 
+class FixedDoor(OpenDoor):
+    """Takes everybody for one caller."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def remembered(self, request: web.BaseRequest) -> Caller:
+        return self._caller
+
+
 class ApiWorld:
     """A real HTTP server over a stub participant."""
 
@@ -136,10 +148,12 @@ class ApiWorld:
         reader = MemoryReader(lambda: participant.database)
         self.feed = Feed(participant, reader, self.settings.checkpoint_s, asyncio.get_running_loop().time)
         explain = Explainer(self.counts)
-        identify = everybody if caller is None else lambda _: caller
-        reads = Reads(self.feed, self.counts, self.settings, explain, identify).routes()
-        queries = Queries(participant, self.feed, explain, identify).routes()
-        self.api = Api(participant, gate, self.counts, self.settings, about=about, reads=reads, queries=queries)
+        reads = Reads(self.feed, self.counts, self.settings, explain).routes()
+        queries = Queries(participant, self.feed, explain).routes()
+        door = OpenDoor() if caller is None else FixedDoor(caller)
+        self.api = Api(
+            participant, gate, self.counts, self.settings, about=about, reads=reads, queries=queries, door=door
+        )
         self.server = HttpServer(self.api.handle, self.settings)
         self.port = 0
 

@@ -13,6 +13,8 @@ import structlog
 from aiohttp import web
 
 from ledger_api.server.contract import Contract
+from ledger_api.server.doorkeeper import Doorkeeper, OpenDoor, RateExceeded, Rates
+from ledger_api.server.entitlement import EVERYBODY, Caller
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
 from ledger_api.server.logs import LogLimit
@@ -97,7 +99,10 @@ class Api:
         about: NotaryDocument,
         reads: Iterable[Route],
         queries: Iterable[Route],
+        door: Doorkeeper | None = None,
     ) -> None:
+        self._door = door or OpenDoor()
+        self._rates = Rates(settings, asyncio.get_running_loop().time)
         self._participant = participant
         self._gate = gate
         self._counts = counts
@@ -123,10 +128,17 @@ class Api:
                 raise BadRequest(f"there is no {argument[:100]!r}", Code.ROUTE_NOT_FOUND)
             if request.method != route.method:
                 raise BadRequest(f"{route.path} takes {route.method}", Code.METHOD_NOT_ALLOWED)
+            caller = EVERYBODY
+            if route.about.right is not Right.NONE:
+                caller = self._door.remembered(request) or await self._door.identify(request)
+                self._rates.charge(caller, request, 1)
             if route.method == "POST":
-                reply = await self._answer_body(request, route, request_id)
+                reply = await self._answer_body(request, route, request_id, caller)
             else:
-                reply = await route.answer(Call(request_id, argument, query, b"", request))
+                reply = await route.answer(Call(request_id, argument, query, b"", request, caller))
+        except RateExceeded as error:
+            self._refuse(error, request_id)
+            reply = self._reply(NotNow(error.code.name, error.detail, error.retry_after_s), request_id)
         except BadRequest as error:
             more = b"Allow: %b\r\n" % route.method.encode() if route and request.method != route.method else b""
             reply = self._reply(self._refuse(error, request_id), request_id, more)
@@ -149,7 +161,7 @@ class Api:
             Route("GET", NOTARY, self._describe, _DESCRIBE),
         ]
 
-    async def _answer_body(self, request: web.BaseRequest, route: Route, request_id: str) -> Reply:
+    async def _answer_body(self, request: web.BaseRequest, route: Route, request_id: str, caller: Caller) -> Reply:
         """Read the body and answer it; bodies under way are bounded together, because they are held in memory."""
         size = body_size(request, self._settings)
         refusal = self._refusal(0, size)
@@ -159,7 +171,8 @@ class Api:
             raise BadRequest("the body is not plain application/json in UTF-8", Code.MEDIA_TYPE_UNSUPPORTED)
         self._bodies_bytes += size
         try:
-            return await route.answer(Call(request_id, "", "", await read_body(request, self._settings), request))
+            body = await read_body(request, self._settings)
+            return await route.answer(Call(request_id, "", "", body, request, caller))
         finally:
             self._bodies_bytes -= size
 
@@ -167,7 +180,7 @@ class Api:
         refusal = self._refusal(1)
         if refusal is not None:
             return self._reply(refusal, call.request_id)
-        submission = self._gate.admit(call.body)
+        submission = self._gate.admit(call.body, call.caller)
         self._counts.in_flight += 1
         try:
             (answer,) = await self._participant.submit([submission])
@@ -177,18 +190,19 @@ class Api:
 
     async def _submit_batch(self, call: Call) -> Reply:
         documents = self._gate.split(call.body)
+        self._rates.charge(call.caller, call.request, len(documents) - 1)  # one was charged with the call
         refusal = self._refusal(len(documents))
         if refusal is not None:
             return self._reply(refusal, call.request_id)
         self._counts.in_flight += len(documents)
         try:
-            results = await self._submit_each(documents, call.request_id)
+            results = await self._submit_each(documents, call)
         finally:
             self._counts.in_flight -= len(documents)
         rendered = [msgspec.Raw(_encoder.encode(self._note(result, call.request_id))) for result in results]
         return Reply(200, _encoder.encode(BatchAnswerDocument(rendered)), call.request_id)
 
-    async def _submit_each(self, documents: list[msgspec.Raw], request_id: str) -> list[Answer | ProblemDocument]:
+    async def _submit_each(self, documents: list[msgspec.Raw], call: Call) -> list[Answer | ProblemDocument]:
         """Results in order. What is checked goes to the core at once, while the rest is still being checked."""
         results: dict[int, Answer | ProblemDocument] = {}
         under_way: list[tuple[list[int], asyncio.Task[list[Answer]]]] = []
@@ -196,10 +210,10 @@ class Api:
             places, submissions = [], []
             for place, raw in enumerate(documents[start : start + CHUNK], start):
                 try:
-                    submissions.append(self._gate.admit(raw))
+                    submissions.append(self._gate.admit(raw, call.caller))
                     places.append(place)
                 except BadRequest as error:
-                    results[place] = self._refuse(error, request_id)
+                    results[place] = self._refuse(error, call.request_id)
             under_way.append((places, asyncio.create_task(self._participant.submit(submissions))))
             await asyncio.sleep(0)
         for places, task in under_way:

@@ -1,22 +1,45 @@
-"""Who may read what: one pure rule for completions, updates and the history of a state."""
+"""Who may do and read what: one pure rule for submissions, completions, updates and the history of a state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from replica.notary.documents import ANONYMOUS, SubmissionDocument
+from replica.notary.errors import BadRequest, Code
+
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. `user_id` None: any user's; `read_as` None: any party's."""
+    """Who asks, and what was granted. None means any.
+
+    `subject`: the user that it submits as. `user_id`: whose submissions it reads; parties that it may act for are among
+    those that it reads. `expires_at_s`: Unix time from which it has no rights any more.
+    """
 
     user_id: str | None = None
     read_as: frozenset[str] | None = None
+    subject: str | None = None
+    act_as: frozenset[str] | None = None
+    expires_at_s: float = math.inf
 
 
-def everybody(_: object) -> Caller:
-    """The caller of an API that asks nobody who he is: for a port that only the participant's own use."""
-    return Caller()
+EVERYBODY = Caller()
+"""The caller of an API that asks nobody who he is: for a port that only the participant's own use."""
+
+
+def as_submitted_by(document: SubmissionDocument, caller: Caller) -> SubmissionDocument:
+    """The submission under the caller's own name. Raises BadRequest when he may not submit it: PERMISSION_DENIED.
+
+    The request's party counts as well as those of `act_as`: who may not act for a party cannot use what it has signed.
+    """
+    if caller.subject is None:
+        return document
+    if document.user_id not in (ANONYMOUS, caller.subject):
+        raise _denied(f"the token is of user {caller.subject!r}, not of {document.user_id!r}")
+    _check_parties(caller, (document.request.party, *(document.act_as or ())))
+    return msgspec.structs.replace(document, user_id=caller.subject)
 
 
 def may_see(caller: Caller, user_id: str, act_as: Sequence[str]) -> bool:
@@ -29,3 +52,13 @@ def may_see(caller: Caller, user_id: str, act_as: Sequence[str]) -> bool:
 def may_see_parties(caller: Caller, act_as: Sequence[str]) -> bool:
     """Whether the caller may be told what was notarised for these parties."""
     return caller.read_as is None or not caller.read_as.isdisjoint(act_as)
+
+
+def _check_parties(caller: Caller, parties: Iterable[str]) -> None:
+    for party in parties:
+        if caller.act_as is not None and party not in caller.act_as:
+            raise _denied(f"the token does not grant to act as {party!r}")
+
+
+def _denied(detail: str) -> BadRequest:
+    return BadRequest(detail, Code.PERMISSION_DENIED)

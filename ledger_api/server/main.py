@@ -11,14 +11,16 @@ import ctypes
 import gc
 import os
 import signal
+import ssl
 import sys
+from collections.abc import Callable
 
 import pydantic
 import structlog
 import uvloop
 
 from ledger_api.server.api import Api
-from ledger_api.server.entitlement import everybody
+from ledger_api.server.doorkeeper import OpenDoor, TokenDoor, make_doorkeeper
 from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import HttpServer
@@ -27,6 +29,7 @@ from ledger_api.server.queries import Queries
 from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry
 from ledger_api.server.settings import FrontEndDocument
+from ledger_api.server.tls import load_certificates, make_tls
 from replica.link.counts import ApiCounts
 from replica.link.frames import LinkBroken
 from replica.link.unix import LinkClient
@@ -82,19 +85,22 @@ class FrontEnd:
         """Serve until SIGTERM or the end of the link; returns the exit code. Raises ConfigError."""
         document = self._document
         registry = Registry(document.api.registry_path)
+        door = make_doorkeeper(document.api.tokens)
+        tls = None if document.api.tls is None else make_tls(document.api.tls)
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
         reader = open_reader(document.database)
         feed = Feed(link, reader, document.api.checkpoint_s, asyncio.get_running_loop().time)
-        server = HttpServer(self._api(link, registry, feed).handle, document.api)
-        listener = await self._listen(server)  # before the link: a front end that the core sees is one that serves
+        server = HttpServer(self._api(link, registry, feed, door).handle, document.api)
+        listener = await self._listen(server, tls)  # before the link: a front end that the core sees is one that serves
         try:
             await link.connect()
         except LinkBroken as error:
             listener.close()
             _log.error("link_refused", detail=str(error))
             return LINK_ENDED
-        stop = _on_signals(registry)
+        stop = _on_signals(lambda: self._reload(registry, door, tls))
         reporting = asyncio.create_task(self._report_for_ever(link, server), name="report")
+        fetching = asyncio.create_task(door.keep_fresh(), name="token keys")
         ended = asyncio.create_task(link.wait_ended(), name="link end")
         try:
             await asyncio.wait((ended, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
@@ -103,6 +109,7 @@ class FrontEnd:
             await feed.close()
             await server.shutdown(document.api.drain_max_s)
             reporting.cancel()
+            fetching.cancel()
             self._report(link, server)
             link.close()
         if stop.is_set():
@@ -110,7 +117,7 @@ class FrontEnd:
         _log.warning("link_ended", detail=ended.result())
         return LINK_ENDED
 
-    def _api(self, link: LinkClient, registry: Registry, feed: Feed) -> Api:
+    def _api(self, link: LinkClient, registry: Registry, feed: Feed, door: OpenDoor | TokenDoor) -> Api:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,
@@ -121,19 +128,26 @@ class FrontEnd:
         )
         gate = Gate(registry, self._counts, document.api.batch_max)
         explain = Explainer(self._counts)
-        reads = Reads(feed, self._counts, document.api, explain, everybody)
-        queries = Queries(link, feed, explain, everybody)
-        return Api(link, gate, self._counts, document.api, about=about, reads=reads.routes(), queries=queries.routes())
+        reads = Reads(feed, self._counts, document.api, explain).routes()
+        queries = Queries(link, feed, explain).routes()
+        return Api(link, gate, self._counts, document.api, about=about, reads=reads, queries=queries, door=door)
 
-    async def _listen(self, server: HttpServer) -> asyncio.Server:
+    async def _listen(self, server: HttpServer, tls: ssl.SSLContext | None) -> asyncio.Server:
         api = self._document.api
         try:
             listener = await asyncio.get_running_loop().create_server(
-                server, api.host, api.port, reuse_port=True, backlog=_BACKLOG
+                server,
+                api.host,
+                api.port,
+                reuse_port=True,
+                backlog=_BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=None if api.tls is None else api.tls.handshake_max_s,
             )
         except OSError as error:
             raise ConfigError(f"the API cannot listen on {api.host}:{api.port}: {error}") from None
-        _log.info("api_started", host=api.host, port=listener.sockets[0].getsockname()[1])
+        port = listener.sockets[0].getsockname()[1]
+        _log.info("api_started", host=api.host, port=port, tls=tls is not None, tokens=api.tokens is not None)
         return listener
 
     async def _report_for_ever(self, link: LinkClient, server: HttpServer) -> None:
@@ -145,22 +159,27 @@ class FrontEnd:
         self._counts.connections = len(server.connections)
         link.report(self._counts)
 
+    def _reload(self, registry: Registry, door: OpenDoor | TokenDoor, tls: ssl.SSLContext | None) -> None:
+        """Read again what may change while we serve. What is not right stays as it was, and the rest is taken."""
+        settings = self._document.api.tls
+        parts: list[tuple[str, Callable[[], object]]] = [("registry", registry.reload), ("token_keys", door.reload)]
+        if tls is not None and settings is not None:
+            parts.append(("certificates", lambda: load_certificates(tls, settings)))
+        for name, reload in parts:
+            try:
+                _log.info(f"{name}_reloaded", result=reload())
+            except ConfigError as error:
+                _log.error(f"{name}_refused", code=error.code.name, detail=f"the old one stays: {error.detail}")
 
-def _on_signals(registry: Registry) -> asyncio.Event:
-    """SIGTERM sets the event that is returned; SIGHUP reads the registry again."""
+
+def _on_signals(reload: Callable[[], None]) -> asyncio.Event:
+    """SIGTERM sets the event that is returned; SIGHUP reads registry, keys and certificates again."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, _ignore)  # Ctrl-C reaches the whole group: the core decides when we stop
-    loop.add_signal_handler(signal.SIGHUP, _reload, registry)
+    loop.add_signal_handler(signal.SIGHUP, reload)
     return stop
 
 
 def _ignore() -> None:
     pass
-
-
-def _reload(registry: Registry) -> None:
-    try:
-        _log.info("registry_reloaded", pairs=registry.reload())
-    except ConfigError as error:
-        _log.error("registry_refused", code=error.code.name, detail=f"the old registry stays: {error.detail}")

@@ -15,7 +15,7 @@ from ledger_api.server.entitlement import Caller, may_see, may_see_parties
 from ledger_api.server.feed import Entry, Feed, FeedRefused, Wanted
 from ledger_api.server.http import Reply
 from ledger_api.server.query import Query
-from ledger_api.server.reads import Explainer, Identify
+from ledger_api.server.reads import Explainer
 from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from replica.link.interface import Participant
 from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
@@ -80,11 +80,10 @@ _ATTEMPTS = About(
 class Queries:
     """Answers them; `explain` makes the problem documents."""
 
-    def __init__(self, participant: Participant, feed: Feed, explain: Explainer, identify: Identify) -> None:
+    def __init__(self, participant: Participant, feed: Feed, explain: Explainer) -> None:
         self._participant = participant
         self._feed = feed
         self._explain = explain
-        self._identify = identify
 
     def routes(self) -> list[Route]:
         """The calls."""
@@ -117,7 +116,7 @@ class Queries:
         if not isinstance(answer, Notarised):
             return self._explain.answer(answer, call.request_id)
         row = await self._feed.find(answer.log_offset)
-        caller = self._identify(call.request)
+        caller = call.caller
         document = TransactionStatusDocument(
             tx_id=answer.tx_id.hex(),
             content_digest=answer.content_digest.hex(),
@@ -135,7 +134,7 @@ class Queries:
             return self._explain.answer(status, call.request_id)
         if status.consumed_by is None or status.log_offset is None:
             return self._reply(StateStatusDocument(state=format_state_ref(status.state), consumed=False), call)
-        shown = await self._may_know_winner(self._identify(call.request), status.log_offset)
+        shown = await self._may_know_winner(call.caller, status.log_offset)
         document = StateStatusDocument(
             state=format_state_ref(status.state),
             consumed=True,
@@ -151,7 +150,7 @@ class Queries:
         status = await self._participant.look_up_state(_state_of(call))
         if isinstance(status, NotNow):
             return self._explain.answer(status, call.request_id)
-        return self._reply(await self._history(status, after, Wanted(caller=self._identify(call.request))), call)
+        return self._reply(await self._history(status, after, Wanted(caller=call.caller)), call)
 
     async def _history(self, status: StateStatus, after: int, wanted: Wanted) -> AttemptsDocument:
         standing = self._feed.check(after) if after else self._feed.check_active()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
-from aiohttp import web
 
-from ledger_api.server.entitlement import Caller
 from ledger_api.server.feed import Feed, FeedRefused, Wanted
 from ledger_api.server.http import PROBLEM, Reply, retry_after_header
 from ledger_api.server.query import Query
@@ -62,8 +58,6 @@ _LEDGER_END = About(
     codes=(Code.QUERY_INVALID, Code.NOT_ACTIVE),
 )
 
-Identify = Callable[[web.BaseRequest], Caller]
-
 
 class Explainer:
     """Problem documents of calls that read, counted by their code."""
@@ -97,16 +91,13 @@ class Explainer:
 
 
 class Reads:
-    """Answers them. What a caller may see is decided by `identify`, who he is, and `entitlement`, what he may."""
+    """Answers them. What a caller may see is decided by `entitlement`."""
 
-    def __init__(
-        self, feed: Feed, counts: ApiCounts, settings: ApiSettings, explain: Explainer, identify: Identify
-    ) -> None:
+    def __init__(self, feed: Feed, counts: ApiCounts, settings: ApiSettings, explain: Explainer) -> None:
         self._feed = feed
         self._counts = counts
         self._settings = settings
         self._explain = explain
-        self._identify = identify
 
     def routes(self) -> list[Route]:
         """The calls."""
@@ -139,7 +130,7 @@ class Reads:
             updates=updates,
             user_id=None if updates else query.text("user_id"),
             parties=frozenset(parties) if parties else None,
-            caller=self._identify(call.request),
+            caller=call.caller,
         )
 
     async def _answer(self, call: Call, query: Query, wanted: Wanted) -> Reply:

@@ -1,19 +1,28 @@
 """The party registry: which public keys may sign for which X.500 name. Only registered pairs are served.
 
-A TOML file with one table, `parties`: the name in RFC 4514 form, and its Ed25519 public keys in hexadecimal.
+A TOML file with one table, `parties`: the name in RFC 4514 form, and its Ed25519 public keys in hexadecimal, each for
+ever or for a period. Keys are rotated by letting the periods of the old and the new one overlap.
 
     [parties]
-    "O=Bank A,L=London,C=GB" = ["d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"]
+    "O=Bank A,L=London,C=GB" = [
+        {key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a", until = 2027-02-01T00:00:00Z},
+        {key = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c", from = 2027-01-01T00:00:00Z},
+    ]
+
+The period is the front end's check, by its clock, before a request is logged. A request in the log stays what it is.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
+import msgspec
 from cryptography import x509
 
 from replica.notary.documents import bytes_from_hex
@@ -21,6 +30,21 @@ from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.requests import PARTY_MAX_BYTES, PUBLIC_KEY_BYTES
 
 KEYS_PER_PARTY_MAX = 100
+
+
+class Period(msgspec.Struct, frozen=True):
+    """When a key may be used, `[from_s, until_s)` in Unix time."""
+
+    from_s: float = -math.inf
+    until_s: float = math.inf
+
+    def covers(self, now_s: float) -> bool:
+        """Whether that is now."""
+        return self.from_s <= now_s < self.until_s
+
+
+ALWAYS = Period()
+Pairs = Mapping[tuple[str, bytes], Period]
 
 
 class Registry:
@@ -31,9 +55,9 @@ class Registry:
         self._path = path
         self._pairs = read_registry(path)
 
-    def knows(self, party: str, public_key: bytes) -> bool:
-        """Whether this key may sign for this party, spelt exactly as in the file."""
-        return (party, public_key) in self._pairs
+    def period(self, party: str, public_key: bytes) -> Period | None:
+        """When this key may sign for this party, spelt exactly as in the file; None: never."""
+        return self._pairs.get((party, public_key))
 
     def reload(self) -> int:
         """Read the file again; returns how many pairs it has. Raises ConfigError if it is bad: the old pairs stay."""
@@ -41,8 +65,8 @@ class Registry:
         return len(self._pairs)
 
 
-def read_registry(path: Path) -> frozenset[tuple[str, bytes]]:
-    """All pairs of party and public key in a registry file. Raises ConfigError."""
+def read_registry(path: Path) -> Pairs:
+    """All pairs of party and public key in a registry file, with their periods. Raises ConfigError."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -52,9 +76,13 @@ def read_registry(path: Path) -> frozenset[tuple[str, bytes]]:
     parties = tables.get("parties")
     if not isinstance(parties, dict) or len(tables) != 1:
         raise ConfigError(f"the party registry {path} has one table, [parties]")
-    return frozenset(
-        (check_party(party), key) for party, keys in parties.items() for key in _check_keys(path, party, keys)
-    )
+    pairs: dict[tuple[str, bytes], Period] = {}
+    for party, keys in parties.items():
+        check_party(party)
+        for key, period in _check_keys(path, party, keys):
+            if pairs.setdefault((party, key), period) != period:
+                raise ConfigError(f"the party {party!r} in {path} names key {key.hex()} with two periods")
+    return pairs
 
 
 def write_registry(path: Path, parties: Mapping[str, Sequence[str]]) -> None:
@@ -64,7 +92,7 @@ def write_registry(path: Path, parties: Mapping[str, Sequence[str]]) -> None:
     """
     lines = ["# Party (RFC 4514) = its Ed25519 public keys. Read again on SIGHUP.", "[parties]"]
     for party, keys in parties.items():
-        hex_keys = [key.hex() for key in _check_keys(path, check_party(party), list(keys))]
+        hex_keys = [key.hex() for key, _ in _check_keys(path, check_party(party), list(keys))]
         lines.append(f"{json.dumps(party, ensure_ascii=False)} = {json.dumps(hex_keys)}")  # as TOML spells them, too
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -84,10 +112,29 @@ def check_party(party: str) -> str:
     return party
 
 
-def _check_keys(path: Path, party: str, keys: object) -> list[bytes]:
+def _check_keys(path: Path, party: str, keys: object) -> list[tuple[bytes, Period]]:
     if not isinstance(keys, list) or not 1 <= len(keys) <= KEYS_PER_PARTY_MAX:
         raise ConfigError(f"the party {party!r} in {path} has a list of 1 to {KEYS_PER_PARTY_MAX} keys")
     try:
-        return [bytes_from_hex("a public key", str(key), PUBLIC_KEY_BYTES) for key in keys]
+        return [_check_key(key) for key in keys]
     except BadRequest as error:
         raise ConfigError(f"the party {party!r} in {path}: {error.detail}") from None
+
+
+def _check_key(entry: object) -> tuple[bytes, Period]:
+    if not isinstance(entry, dict):
+        return bytes_from_hex("a public key", str(entry), PUBLIC_KEY_BYTES), ALWAYS
+    unknown = entry.keys() - {"key", "from", "until"}
+    if unknown:
+        raise BadRequest(f"a key has `key`, `from` and `until`, not {', '.join(sorted(unknown))}")
+    ends = {name: _unix_time(entry[name]) for name in ("from", "until") if name in entry}
+    period = Period(ends.get("from", -math.inf), ends.get("until", math.inf))
+    if period.from_s >= period.until_s:
+        raise BadRequest("a key's period starts before it ends")
+    return bytes_from_hex("a public key", str(entry.get("key")), PUBLIC_KEY_BYTES), period
+
+
+def _unix_time(moment: object) -> float:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise BadRequest("a key's period has times with a zone, such as 2027-01-01T00:00:00Z")
+    return moment.timestamp()

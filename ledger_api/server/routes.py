@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
+from ledger_api.server.entitlement import Caller
 from ledger_api.server.http import Reply
 from replica.notary.errors import Code
 
@@ -51,13 +52,14 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(NamedTuple):
-    """One HTTP request, read: its correlation id, what the path names behind the route, its query, and its body."""
+    """One HTTP request, read: its correlation id, what the path names, its query, its body, and who calls."""
 
     request_id: str
     argument: str
     query: str
     body: bytes
     request: web.BaseRequest
+    caller: Caller
 
 
 class Route(NamedTuple):

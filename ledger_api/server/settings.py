@@ -9,6 +9,54 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from replica.link.settings import LinkSettings
 
+_ALGORITHM = "([RPE]S(256|384|512)|EdDSA|Ed25519)"  # all asymmetric
+
+
+class TlsSettings(BaseModel):
+    """TLS of the API. Without, it speaks plain HTTP, and only on a loopback address."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate_file: Path = Field(description="PEM of the server's certificate, intermediate ones behind it.")
+    key_file: Path = Field(description="PEM of its private key, mode 0600. Files are read again on SIGHUP.")
+    client_ca_file: Path | None = Field(
+        None, description="PEM of the authorities that sign clients' certificates: then every client needs one."
+    )
+    version_min: Literal["1.2", "1.3"] = Field("1.2", description="Oldest version of TLS that is spoken.")
+    handshake_max_s: float = Field(5.0, gt=0, le=60, description="Longest wait for a client's handshake.")
+
+
+class TokenSettings(BaseModel):
+    """Whose tokens (JSON Web Tokens) count. Without, nobody is asked for one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys_file: Path | None = Field(
+        None, description="JWKS, or a public key or certificate in PEM. Read again on SIGHUP."
+    )
+    jwks_url: str | None = Field(
+        None, pattern="^https://", description="Where the issuer publishes its keys, instead of `keys_file`."
+    )
+    jwks_refresh_s: float = Field(300.0, ge=10, le=86_400, description="How often they are fetched again.")
+    audience: str | None = Field(None, min_length=1, description="What a token's `aud` must name.")
+    scope: str | None = Field(None, min_length=1, description="What a token's `scope` must have among its words.")
+    issuer: str | None = Field(None, min_length=1, description="What a token's `iss` must be.")
+    algorithms: str = Field(
+        "RS256,PS256,ES256,ES384,EdDSA",
+        pattern=f"^{_ALGORITHM}(,{_ALGORITHM})*$",
+        description="Signatures that are accepted, comma-separated.",
+    )
+    rights_claim: str = Field("notary", min_length=1, description="The claim that grants rights.")
+    leeway_s: float = Field(5.0, ge=0, le=120, description="How far the issuer's clock may be off.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.keys_file is None) == (self.jwks_url is None):
+            raise ValueError("either keys_file or jwks_url says where the keys are")
+        if self.audience is None and self.scope is None:
+            raise ValueError("audience or scope must be set: a token for another service would be accepted")
+        return self
+
 
 class ApiSettings(BaseModel):
     """What a front end takes, and how long it waits. Every bound holds for each front-end process by itself."""
@@ -24,6 +72,10 @@ class ApiSettings(BaseModel):
     in_flight_max: int = Field(8_192, ge=1, le=1_000_000, description="Submissions and look-ups under way.")
     connections_max: int = Field(4_096, ge=1, le=1_000_000, description="Client connections; further ones are closed.")
     header_max_bytes: int = Field(8_192, ge=1_024, le=65_536, description="Largest request line, and header field.")
+    rate_per_s: float = Field(
+        0.0, ge=0, description="Submissions and reads a second of one user, or of one connection without; 0: any."
+    )
+    rate_burst: int = Field(2_000, ge=1, description="So many at once.")
     headers_max: int = Field(64, ge=16, le=1_024, description="Header fields of one request.")
     idle_max_s: float = Field(75.0, gt=0, description="A connection without a whole request head is closed then.")
     body_read_max_s: float = Field(10.0, gt=0, description="Longest wait for a request's body.")
@@ -40,6 +92,8 @@ class ApiSettings(BaseModel):
     report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the core is told what was counted.")
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    tls: TlsSettings | None = Field(None, description="TLS of the API.")
+    tokens: TokenSettings | None = Field(None, description="Whose tokens count.")
 
     @model_validator(mode="after")
     def _a_largest_request_fits(self) -> Self:
@@ -47,6 +101,8 @@ class ApiSettings(BaseModel):
             raise ValueError("bodies_max_bytes is at least body_max_bytes")
         if self.in_flight_max < self.batch_max:
             raise ValueError("in_flight_max is at least batch_max: a larger batch could never be taken")
+        if self.rate_burst < self.batch_max:
+            raise ValueError("rate_burst is at least batch_max: a larger batch could never be taken")
         return self
 
 

@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 
 from pipeline.session import connector_jars
 from pipeline.sources.kafka_python import LogSource
-from replica.log.settings import KafkaSettings, check_secret
+from replica.log.settings import KafkaSettings
 from replica.log.topic import PARTITION
 from replica.notary.errors import ConfigError
+from replica.notary.secret_files import check_secret
 
 Connector = Literal["auto", "spark", "python"]
 

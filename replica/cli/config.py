@@ -147,10 +147,16 @@ def _row_document(name: str, value: object, origin: str) -> dict[str, object]:
 def _check_files(config: Config) -> None:
     """Raises ConfigError unless a replica could use every file that is named."""
     from ledger_api.server.registry import read_registry
+    from ledger_api.server.tls import make_tls
+    from ledger_api.server.tokens import read_keys
     from replica.core.signer import load_signer
 
     load_signer(config.notary_key_file)
     read_registry(config.api.registry_path)
+    if config.api.tls is not None:
+        make_tls(config.api.tls)
+    if config.api.tokens is not None and config.api.tokens.keys_file is not None:
+        read_keys(config.api.tokens.keys_file)
     config.shared_database()
     config.kafka.security.client_config()
 

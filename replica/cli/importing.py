@@ -87,7 +87,7 @@ def import_states(
 
 def _fill(staging: Staging, file: Path | None, database: Path | None, table: str, columns: Columns) -> None:
     from replica.importing.sources import file_identity, read_csv, read_table
-    from replica.log.settings import check_secret
+    from replica.notary.secret_files import check_secret
 
     rows: Iterator[Consumed]
     if file is not None:

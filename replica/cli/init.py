@@ -31,15 +31,23 @@ EXAMPLE: dict[str, Any] = {
         for number in (1, 2, 3)
     ],
     "database": {
-        "conninfo": "host=db-1.example,db-2.example dbname=notary user=notary target_session_attrs=read-write",
+        "conninfo": "host=db-1.example,db-2.example dbname=notary user=notary target_session_attrs=read-write"
+        " sslmode=verify-full sslrootcert=/etc/notary/database-ca.pem",
         "password_file": "database.password",
         "scope": "notary",
     },
-    "kafka": {"bootstrap_servers": "kafka-1.example:9092,kafka-2.example:9092,kafka-3.example:9092"},
-    "api": {"registry_path": "parties.toml"},
+    "kafka": {
+        "bootstrap_servers": "kafka-1.example:9093,kafka-2.example:9093,kafka-3.example:9093",
+        "security": {"protocol": "SSL", "ca_file": "kafka-ca.pem"},
+    },
+    "api": {
+        "registry_path": "parties.toml",
+        "tls": {"certificate_file": "api.crt", "key_file": "api.key"},
+    },
 }
 _NEXT = """Next:
   1. put your addresses into {path}, and the database role's password into a file (chmod 600)
+     and the API's certificate and key beside it (api.crt, api.key; chmod 600)
   2. notary keys create notary.key      the notary's signing key; copy it to every replica's machine
   3. register parties in parties.toml   "O=Bank A,L=London,C=GB" = ["<public key>"] under [parties]
   4. notary topic create                the request log, with the settings that safety rests on

@@ -31,6 +31,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         health_port=address.health_port,
         api_workers=config.api_workers,
         front_end_argv=front_end_argv(),
+        front_end_drain_max_s=api.drain_max_s,
         front_end_document=api.model_dump(mode="json"),
         kafka=config.kafka,
         election=config.election,

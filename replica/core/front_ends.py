@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 CONFIGURATION_EXIT = 2  # a front end that ends with this needs a person
 _RESTART_PAUSE_S = 0.2
-_STOP_MAX_S = 1.0
+_STOP_SLACK_S = 0.5  # for a front end to end once it has drained
 
 
 class FrontEnds:
@@ -29,7 +29,11 @@ class FrontEnds:
         count: int,
         document: Callable[[int], Mapping[str, object]],
         clock: Clock,
+        *,
+        drain_max_s: float,
     ) -> None:
+        """`drain_max_s`: how long a front end that is told to stop may wait for answers under way."""
+        self._stop_max_s = drain_max_s + _STOP_SLACK_S
         self._argv = tuple(argv)
         self._count = count
         self._document = document
@@ -72,7 +76,7 @@ class FrontEnds:
                 process.terminate()
         for process in running:
             try:
-                async with asyncio.timeout(_STOP_MAX_S):
+                async with asyncio.timeout(self._stop_max_s):
                     await process.wait()
             except TimeoutError:
                 process.kill()

@@ -44,6 +44,7 @@ from replica.store.bulletin import Bulletin
 
 log = structlog.get_logger()
 
+PRIVATE_UMASK = 0o077  # whatever a replica creates, folders of the index among it, is its account's alone
 EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 2
 _GC_THRESHOLD = (50_000, 20, 50)  # a batch makes thousands of objects that live for milliseconds, and no cycles
 _FAILED_MARK = "failed"  # left in the replica's folder while it runs: a start that finds it is in hold-down
@@ -62,6 +63,7 @@ class ReplicaSettings:
     health_port: int
     api_workers: int
     front_end_argv: tuple[str, ...]
+    front_end_drain_max_s: float
     front_end_document: Mapping[str, object]  # `api` settings, as the front end takes them
     kafka: KafkaSettings
     election: ElectionSettings
@@ -76,6 +78,7 @@ class ReplicaSettings:
 def run_replica(settings: ReplicaSettings) -> int:
     """Run one replica until SIGTERM or SIGINT; returns the exit code: 0, 1 (start again), 2 (a person is needed)."""
     set_up_logging(replica=settings.name)
+    os.umask(PRIVATE_UMASK)
     gc.freeze()  # what is loaded stays
     gc.set_threshold(*_GC_THRESHOLD)
     try:
@@ -119,7 +122,8 @@ class _Replica:
     async def run(self) -> None:
         """Start everything, wait for a signal or a failure, stop in reverse order. Raises what made it fail."""
         settings = self._settings
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.folder.chmod(0o700)  # one that somebody else made is closed as well
         mark = settings.folder / _FAILED_MARK
         after_failure = mark.exists()
         mark.touch()
@@ -192,7 +196,13 @@ class _Replica:
                 stack.push_async_callback(admin.stop)
             participant.start()
             stack.push_async_callback(participant.stop)
-            front_ends = FrontEnds(settings.front_end_argv, settings.api_workers, self._front_end_document, self._clock)
+            front_ends = FrontEnds(
+                settings.front_end_argv,
+                settings.api_workers,
+                self._front_end_document,
+                self._clock,
+                drain_max_s=settings.front_end_drain_max_s,
+            )
             manager = ServiceManager()
             manager.start(
                 lambda: f"{election.role}, epoch {participant.epoch}, applied {participant.follower.applied_offset}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Protocol
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from replica.notary.errors import Code, ConfigError
+from replica.notary.errors import ConfigError
+from replica.notary.secret_files import check_secret
 
 
 class Signer(Protocol):
@@ -38,15 +38,11 @@ class FileSigner:
 
 def load_signer(path: Path) -> FileSigner:
     """The key in a file. Raises ConfigError when it is missing, not Ed25519 in PKCS#8, or can be read by others."""
+    check_secret(path)
     try:
-        mode = path.stat().st_mode
-        pem = path.read_bytes()
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise ConfigError(f"the notary's key {path} cannot be read: {error.strerror}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{path} has mode {stat.S_IMODE(mode):04o}, it must be 0600", Code.KEY_UNSAFE)
-    try:
-        key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} holds no usable private key: {error}") from None
     if not isinstance(key, Ed25519PrivateKey):

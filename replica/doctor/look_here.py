@@ -18,8 +18,8 @@ from replica.config import Config
 from replica.core.database import HIDDEN
 from replica.core.signer import load_signer
 from replica.doctor.facts import FileFacts, MachineFacts
-from replica.log.settings import check_secret
 from replica.notary.errors import ConfigError
+from replica.notary.secret_files import check_secret
 
 _STA_UNSYNC = 0x40  # of adjtimex(2)
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}

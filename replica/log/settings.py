@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from replica.notary.errors import Code, ConfigError
+from replica.notary.secret_files import check_secret
 
 CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
 
@@ -101,13 +100,3 @@ class KafkaSettings(BaseModel):
     compression: Literal["none", "lz4", "zstd"] = Field("none", description="Of record batches, by the client.")
     read_ahead_mib: int = Field(16, ge=2, le=1_024, description="Records fetched ahead of the reader.")
     security: KafkaSecurity = Field(KafkaSecurity(), description="How the connection to the brokers is protected.")
-
-
-def check_secret(path: Path) -> None:
-    """Raise ConfigError when a file with a secret is missing, or (KEY_UNSAFE) when others can read it."""
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{path} has mode {stat.S_IMODE(mode):04o}, it must be 0600", Code.KEY_UNSAFE)

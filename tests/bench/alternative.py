@@ -159,7 +159,7 @@ async def serve(settings: Mapping[str, Any]) -> None:
             "version": "0",
         }
 
-    front_ends = FrontEnds(front_end_argv(), settings["workers"], document, SystemClock())
+    front_ends = FrontEnds(front_end_argv(), settings["workers"], document, SystemClock(), drain_max_s=1.0)
     await asyncio.gather(handler.work(), front_ends.run())
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import Authority
+
 ROOT = Path(__file__).resolve().parents[2]
 ALICE = "ea967d52cf19cfc80f08ddeb400d06888cc8d1ed931b8da777b88df65ed8e70a"  # some Ed25519 public key
 BUILD_MAX_S, INSTALL_MAX_S, RUN_MAX_S = 120, 300, 60
@@ -63,5 +65,7 @@ def test_the_installed_command_runs(notary: Path, tmp_path: Path) -> None:
     assert (tmp_path / "notary.key").stat().st_mode & 0o777 == 0o600
     (tmp_path / "parties.toml").write_text(f'[parties]\n"CN=Alice,O=Test,C=GB" = ["{ALICE}"]\n')
     (tmp_path / "database.password").touch(mode=0o600)
+    certificate_file, key_file = Authority(tmp_path).issue("api")
+    assert (certificate_file.name, key_file.name) == ("api.crt", "api.key")
     assert "notary.toml is valid" in run(notary, "config", "check", cwd=tmp_path)
     assert "/health/active" in run(notary, "haproxy", "render", cwd=tmp_path)

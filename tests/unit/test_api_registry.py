@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger_api.server.registry import Registry, read_registry, write_registry
+from ledger_api.server.registry import ALWAYS, Registry, read_registry, write_registry
 from replica.notary.errors import ConfigError
 
 KEY_A, KEY_B = "ab" * 32, "cd" * 32
@@ -20,7 +20,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     """Goal: names with anything legal in them survive the file. Method: quotes, commas, umlauts, several keys."""
     path = tmp_path / "parties.toml"
     write_registry(path, PARTIES)
-    assert read_registry(path) == {(party, bytes.fromhex(key)) for party, keys in PARTIES.items() for key in keys}
+    expected = {(party, bytes.fromhex(key)): ALWAYS for party, keys in PARTIES.items() for key in keys}
+    assert read_registry(path) == expected
     assert [entry.name for entry in tmp_path.iterdir()] == ["parties.toml"]
 
 
@@ -29,7 +30,11 @@ def test_only_registered_pairs_are_known(tmp_path: Path) -> None:
     path = tmp_path / "parties.toml"
     write_registry(path, {"O=A": [KEY_A], "O=B": [KEY_B]})
     registry = Registry(path)
-    known = [registry.knows(party, bytes.fromhex(key)) for party in ("O=A", "O=B", "O=C") for key in (KEY_A, KEY_B)]
+    known = [
+        registry.period(party, bytes.fromhex(key)) is ALWAYS
+        for party in ("O=A", "O=B", "O=C")
+        for key in (KEY_A, KEY_B)
+    ]
     assert known == [True, False, False, True, False, False]
 
 
@@ -50,6 +55,12 @@ def test_only_registered_pairs_are_known(tmp_path: Path) -> None:
         '[parties]\n"O=A" = ["abcd"]',
         '[parties]\n"O=A" = [1]',
         f'[parties]\n"O=A" = ["{KEY_A}"]\n"O=A" = ["{KEY_B}"]',
+        f'[parties]\n"O=A" = [{{key = "{KEY_A}", till = 2027-01-01T00:00:00Z}}]',
+        f'[parties]\n"O=A" = [{{key = "{KEY_A}", until = "2027-01-01"}}]',
+        f'[parties]\n"O=A" = [{{key = "{KEY_A}", until = 2027-01-01T00:00:00}}]',
+        '[parties]\n"O=A" = [{until = 2027-01-01T00:00:00Z}]',
+        f'[parties]\n"O=A" = [{{key = "{KEY_A}", from = 2027-01-01T00:00:00Z, until = 2026-01-01T00:00:00Z}}]',
+        f'[parties]\n"O=A" = ["{KEY_A}", {{key = "{KEY_A}", until = 2027-01-01T00:00:00Z}}]',
     ],
 )
 def test_a_file_that_is_not_right_is_refused_and_changes_nothing(tmp_path: Path, text: str) -> None:
@@ -60,9 +71,27 @@ def test_a_file_that_is_not_right_is_refused_and_changes_nothing(tmp_path: Path,
     path.write_text(text)
     with pytest.raises(ConfigError):
         registry.reload()
-    assert registry.knows("O=A", bytes.fromhex(KEY_A))
+    assert registry.period("O=A", bytes.fromhex(KEY_A)) is ALWAYS
     with pytest.raises(ConfigError):
         Registry(path)
+
+
+def test_a_key_is_good_for_its_period_only(tmp_path: Path) -> None:
+    """Goal: rotation with an overlap. Method: an old and a new key, before, at and behind each end; then a reload."""
+    path, day_s = tmp_path / "parties.toml", 86_400.0
+    path.write_text(
+        "[parties]\n"
+        f'"O=A" = [{{key = "{KEY_A}", until = 1970-01-03T00:00:00Z}}, {{key = "{KEY_B}", from = 1970-01-02T00:00:00Z}}]'
+    )
+    registry = Registry(path)
+    good = [
+        [period is not None and period.covers(now_s) for now_s in (0.0, day_s, 2 * day_s - 1, 2 * day_s)]
+        for period in (registry.period("O=A", bytes.fromhex(key)) for key in (KEY_A, KEY_B))
+    ]
+    assert good == [[True, True, True, False], [False, True, True, True]]
+    write_registry(path, {"O=A": [KEY_B]})
+    registry.reload()
+    assert registry.period("O=A", bytes.fromhex(KEY_A)) is None
 
 
 def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:

@@ -108,7 +108,13 @@ async def test_a_configuration_leads_to_oracle(tmp_path: Path, monkeypatch: pyte
     secret = tmp_path / "database.password"
     secret.write_text("hunter2\n")
     secret.chmod(0o600)
-    values = EXAMPLE | {"database": {"conninfo": URL, "password_file": "database.password", "scope": "NOTARY"}}
+    values = EXAMPLE | {
+        "database": {
+            "conninfo": "oracle://notary@127.0.0.1:1521/notary",
+            "password_file": "database.password",
+            "scope": "NOTARY",
+        }
+    }
     database = make_config(values, tmp_path, "test").shared_database()
     assert await database.migrate() != []
     assert asked[0]["password"] == "hunter2"

@@ -1,0 +1,173 @@
+"""Who calls, and how much he may ask: tokens, each verified once, their keys, and the rate of each caller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import aiohttp
+import structlog
+from aiohttp import web
+from joserfc.jwk import KeySet
+
+from ledger_api.server.entitlement import EVERYBODY, Caller
+from ledger_api.server.rate import RateLimit
+from ledger_api.server.settings import ApiSettings, TokenSettings
+from ledger_api.server.tokens import KeyUnknown, check_token, parse_keys, read_keys, token_in
+from replica.notary.errors import BadRequest, Code, ConfigError
+
+REMEMBERED_MAX = 4_096  # tokens; about 1 kB each
+JWKS_MAX_BYTES = 256 * 1024
+JWKS_ANSWER_MAX_S = 5.0
+_REFETCH_PAUSE_S = 5.0  # an unknown key makes the keys be fetched again, but a flood of such tokens must not
+_log = structlog.get_logger(__name__)
+
+Fetch = Callable[[str], Awaitable[str]]
+
+
+class RateExceeded(BadRequest):
+    """Nothing was done; ask again after `retry_after_s`."""
+
+    default_code = Code.RATE_EXCEEDED
+
+    def __init__(self, detail: str, retry_after_s: float) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class Doorkeeper(Protocol):
+    """Says who calls. A call that a route answers for everybody never comes here."""
+
+    def remembered(self, request: web.BaseRequest) -> Caller | None:
+        """The caller, if that is known without any work; None otherwise."""
+
+    async def identify(self, request: web.BaseRequest) -> Caller:
+        """The caller. Raises BadRequest: TOKEN_MISSING, TOKEN_INVALID."""
+
+
+class OpenDoor:
+    """Asks nobody."""
+
+    def remembered(self, request: web.BaseRequest) -> Caller | None:
+        """Anybody."""
+        return EVERYBODY
+
+    async def identify(self, request: web.BaseRequest) -> Caller:
+        """Anybody."""
+        return EVERYBODY
+
+    def reload(self) -> None:
+        """There is nothing to read."""
+
+    async def keep_fresh(self) -> None:
+        """There is nothing to fetch."""
+
+
+class TokenDoor:
+    """Checks tokens. One that was checked is remembered by its text, until it expires or the keys change."""
+
+    def __init__(
+        self, settings: TokenSettings, *, now_s: Callable[[], float] = time.time, fetch: Fetch | None = None
+    ) -> None:
+        """`now_s`: Unix time. `fetch` gets a JWKS by its address. Raises ConfigError for a file that is not right."""
+        self._settings = settings
+        self._now_s = now_s
+        self._fetch = fetch or fetch_jwks
+        self._keys = KeySet([]) if settings.keys_file is None else read_keys(settings.keys_file)
+        self._remembered: dict[str, Caller] = {}
+        self._fetched_at_s = float("-inf")
+        self._fetching = asyncio.Lock()
+
+    def remembered(self, request: web.BaseRequest) -> Caller | None:
+        """The caller, when this very token was checked before and still holds."""
+        caller = self._remembered.get(request.headers.get("Authorization", ""))
+        if caller is None or self._now_s() >= caller.expires_at_s:
+            return None
+        return caller
+
+    async def identify(self, request: web.BaseRequest) -> Caller:
+        """Check the token."""
+        header = request.headers.get("Authorization")
+        token = token_in(header)
+        try:
+            caller = check_token(token, self._keys, self._settings, self._now_s())
+        except KeyUnknown:
+            if not await self._fetch_again(_REFETCH_PAUSE_S):
+                raise
+            caller = check_token(token, self._keys, self._settings, self._now_s())
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[header or ""] = caller
+        return caller
+
+    def reload(self) -> None:
+        """Read the file of keys again; tokens are checked anew. Raises ConfigError: then the old keys stay."""
+        if self._settings.keys_file is not None:
+            self._use(read_keys(self._settings.keys_file))
+
+    async def keep_fresh(self) -> None:
+        """Fetch the keys again and again, until cancelled; returns at once when they are in a file."""
+        while self._settings.jwks_url is not None:
+            await self._fetch_again(0.0)
+            await asyncio.sleep(self._settings.jwks_refresh_s)
+
+    def _use(self, keys: KeySet) -> None:
+        self._keys = keys
+        self._remembered.clear()
+
+    async def _fetch_again(self, pause_s: float) -> bool:
+        """Whether newer keys are in use now than when this was called."""
+        url = self._settings.jwks_url
+        if url is None:
+            return False
+        asked_at_s = self._now_s()
+        async with self._fetching:
+            if self._fetched_at_s > asked_at_s:
+                return True  # by another call, meanwhile
+            if asked_at_s - self._fetched_at_s < pause_s:
+                return False
+            self._fetched_at_s = self._now_s()
+            try:
+                keys = parse_keys(await self._fetch(url), url)
+            except (ConfigError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                _log.warning("token_keys_not_fetched", url=url, detail=str(error))
+                return False
+        self._use(keys)
+        return True
+
+
+async def fetch_jwks(url: str) -> str:
+    """The text at an https address. Raises ClientError, TimeoutError, or ValueError when it is too long."""
+    timeout = aiohttp.ClientTimeout(total=JWKS_ANSWER_MAX_S)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(url, allow_redirects=False, raise_for_status=True) as answer,
+    ):
+        raw = await answer.content.read(JWKS_MAX_BYTES + 1)
+    if len(raw) > JWKS_MAX_BYTES:
+        raise ValueError(f"a JWKS has at most {JWKS_MAX_BYTES} bytes")
+    return raw.decode()
+
+
+class Rates:
+    """Charges each caller for what he asks: a user by his name, whoever has none by his connection."""
+
+    def __init__(self, settings: ApiSettings, now_s: Callable[[], float]) -> None:
+        self._limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
+        self._now_s = now_s
+
+    def charge(self, caller: Caller, request: web.BaseRequest, count: int) -> None:
+        """Take `count` submissions or reads from the caller's share. Raises RateExceeded."""
+        if self._limit is None:
+            return
+        wait_s = self._limit.take(caller.subject or id(request.protocol), count, self._now_s())
+        if wait_s > 0:
+            who = "this connection" if caller.subject is None else f"user {caller.subject!r}"
+            raise RateExceeded(f"{who} has used its share", wait_s)
+
+
+def make_doorkeeper(settings: TokenSettings | None) -> OpenDoor | TokenDoor:
+    """The one that the settings ask for. Raises ConfigError."""
+    return OpenDoor() if settings is None else TokenDoor(settings)

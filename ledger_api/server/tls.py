@@ -1,0 +1,35 @@
+"""TLS of the API: it ends in the front end, so that the load balancer holds no keys."""
+
+from __future__ import annotations
+
+import ssl
+
+from ledger_api.server.settings import TlsSettings
+from replica.notary.errors import ConfigError
+from replica.notary.secret_files import check_secret
+
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def make_tls(settings: TlsSettings) -> ssl.SSLContext:
+    """The server's side of TLS. Raises ConfigError, with KEY_UNSAFE when others can read the key."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = _VERSIONS[settings.version_min]
+    context.set_alpn_protocols(["http/1.1"])
+    load_certificates(context, settings)
+    return context
+
+
+def load_certificates(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    """Read the files, at the start or again: connections made from now on use what they hold. Raises ConfigError.
+
+    Authorities are added, never taken away: to stop trusting one, start the front ends again.
+    """
+    check_secret(settings.key_file)
+    try:
+        context.load_cert_chain(settings.certificate_file, settings.key_file)
+        if settings.client_ca_file is not None:
+            context.load_verify_locations(settings.client_ca_file)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the API's certificates cannot be used: {error}") from None

@@ -1,0 +1,148 @@
+"""Tokens: JSON Web Tokens with an asymmetric signature, and the rights that their claims grant.
+
+    {"sub": "treasury", "aud": "notary", "exp": 1800000000,
+     "notary": {"act_as": ["O=Bank A,L=London,C=GB"], "read_as": ["O=Bank B,L=Paris,C=FR"], "admin": false}}
+
+`sub` is the user. `act_as` and `read_as` name parties; `"admin": true` reads everything. Nothing is granted by default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import load_pem_x509_certificate
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import Key, KeySet, import_key
+
+from ledger_api.server.entitlement import Caller
+from ledger_api.server.settings import TokenSettings
+from replica.notary.errors import BadRequest, Code, ConfigError
+from replica.notary.requests import ID_MAX_BYTES
+
+KEYS_MAX = 100
+KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
+RSA_BITS_MIN = 2_048
+TOKEN_MAX_CHARACTERS = 8_192
+_PARTIES_MAX = 1_000
+
+
+class TokenRefused(BadRequest):
+    """The token does not count; nothing was done."""
+
+    default_code = Code.TOKEN_INVALID
+
+
+class KeyUnknown(TokenRefused):
+    """It is signed by a key that is not among ours, perhaps one that was published a moment ago."""
+
+
+class Rights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The claim that grants."""
+
+    act_as: Annotated[list[str], msgspec.Meta(max_length=_PARTIES_MAX)] = []
+    read_as: Annotated[list[str], msgspec.Meta(max_length=_PARTIES_MAX)] = []
+    admin: bool = False
+
+
+def read_keys(path: Path) -> KeySet:
+    """The public keys in a file: a JWKS, or one key or certificate in PEM. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the tokens' keys in {path} cannot be read: {error}") from None
+    return parse_keys(text, str(path))
+
+
+def parse_keys(text: str, origin: str) -> KeySet:
+    """The public keys in a JWKS or PEM. Raises ConfigError: no key, too many, a symmetric or private or weak one."""
+    try:
+        if text.lstrip().startswith("{"):
+            documents = json.loads(text).get("keys")
+            if not isinstance(documents, list):
+                raise ValueError("a JWKS has a list of keys")
+            keys = [import_key(document) for document in documents[: KEYS_MAX + 1]]
+        else:
+            keys = [_key_from_pem(text.encode())]
+    except (JoseError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{origin} holds no keys for tokens: {error}") from None
+    if not 1 <= len(keys) <= KEYS_MAX:
+        raise ConfigError(f"{origin} holds {len(keys)} keys for tokens; 1 to {KEYS_MAX} are taken")
+    for key in keys:
+        if key.key_type not in KEY_TYPES or key.is_private:
+            raise ConfigError(f"{origin} holds a symmetric or private key: tokens are checked with public keys only")
+        raw = key.raw_value
+        if isinstance(raw, RSAPublicKey) and raw.key_size < RSA_BITS_MIN:
+            raise ConfigError(f"{origin} holds an RSA key of less than {RSA_BITS_MIN} bits")
+    return KeySet(keys)
+
+
+def check_token(token: str, keys: KeySet, settings: TokenSettings, now_s: float) -> Caller:
+    """Whom a token speaks for. Raises TokenRefused; KeyUnknown when other keys might know it."""
+    if len(token) > TOKEN_MAX_CHARACTERS:
+        raise TokenRefused(f"a token has at most {TOKEN_MAX_CHARACTERS} characters")
+    try:
+        decoded = jwt.decode(token, keys, algorithms=settings.algorithms.split(","))
+        _registry(settings, now_s).validate(decoded.claims)
+    except InvalidKeyIdError:
+        raise KeyUnknown("the token is signed by a key that is not known here") from None
+    except (JoseError, ValueError) as error:
+        raise TokenRefused(f"the token is not accepted: {error}") from None
+    return _caller(decoded.claims, settings)
+
+
+def token_in(header: str | None) -> str:
+    """The token in an Authorization header. Raises BadRequest: TOKEN_MISSING."""
+    scheme, _, token = (header or "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise BadRequest("the call has no `Authorization: Bearer` header", Code.TOKEN_MISSING)
+    return token.strip()
+
+
+def _key_from_pem(pem: bytes) -> Key:
+    """The key in a PEM; of a certificate, its key. Raises ValueError or TypeError."""
+    if b"BEGIN CERTIFICATE" in pem:
+        public = load_pem_x509_certificate(pem).public_key()
+        pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    for kind in ("RSA", "EC", "OKP"):
+        try:
+            return import_key(pem, kind)
+        except (JoseError, ValueError, TypeError):
+            continue
+    raise ValueError("not a public key or certificate in PEM, RSA, EC or EdDSA")
+
+
+def _registry(settings: TokenSettings, now_s: float) -> jwt.JWTClaimsRegistry:
+    options: dict[str, Any] = {"exp": {"essential": True}, "sub": {"essential": True}}
+    if settings.audience is not None:
+        options["aud"] = {"essential": True, "value": settings.audience}
+    if settings.issuer is not None:
+        options["iss"] = {"essential": True, "value": settings.issuer}
+    return jwt.JWTClaimsRegistry(now=int(now_s), leeway=int(settings.leeway_s), **options)
+
+
+def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
+    scopes = claims.get("scope", "")
+    if settings.scope is not None and not (isinstance(scopes, str) and settings.scope in scopes.split()):
+        raise TokenRefused(f"the token has not the scope {settings.scope!r}")
+    subject = claims["sub"]
+    if not 0 < len(subject.encode()) <= ID_MAX_BYTES:
+        raise TokenRefused(f"the token's subject has 1 to {ID_MAX_BYTES} bytes")
+    try:
+        rights = msgspec.convert(claims.get(settings.rights_claim, {}), Rights)
+    except msgspec.ValidationError as error:
+        raise TokenRefused(f"the token's claim {settings.rights_claim!r}: {error}") from None
+    act_as = frozenset(rights.act_as)
+    return Caller(
+        subject=subject,
+        act_as=act_as,
+        user_id=None if rights.admin else subject,
+        read_as=None if rights.admin else act_as | frozenset(rights.read_as),
+        expires_at_s=float(claims["exp"]) + settings.leeway_s,
+    )

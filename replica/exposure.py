@@ -1,0 +1,52 @@
+"""Nothing leaves a machine unprotected: which connections of a configuration would, and what to set. Pure.
+
+Not asked of the health listener: it has no secrets, changes nothing, and load balancers ask it in plain HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from replica.core.settings import LOOPBACK_HOSTS
+
+if TYPE_CHECKING:
+    from replica.config import Config
+
+_ORACLE = "oracle://"
+
+
+def plaintext_connections(config: Config) -> list[str]:
+    """What would be sent unprotected beyond a loopback address, each with the setting that protects it."""
+    return [*_api(config), *_kafka(config), *_database(config.database.conninfo)]
+
+
+def _api(config: Config) -> Iterator[str]:
+    exposed = [replica.name for replica in config.replicas if not _is_local(replica.host)]
+    if exposed and config.api.tls is None:
+        yield f"the API of {', '.join(exposed)} is not on a loopback address: set api.tls"
+
+
+def _kafka(config: Config) -> Iterator[str]:
+    hosts = [server.rpartition(":")[0] for server in config.kafka.bootstrap_servers.split(",")]
+    protocol = config.kafka.security.protocol
+    if not all(map(_is_local, hosts)) and not protocol.endswith("SSL"):
+        yield f"brokers beyond this machine with kafka.security.protocol = {protocol}: set SSL or SASL_SSL"
+
+
+def _database(conninfo: str) -> Iterator[str]:
+    if conninfo.startswith(_ORACLE):
+        host = conninfo.rpartition("@")[2].partition("/")[0].rpartition(":")[0]
+        if "tcps" not in conninfo.lower() and not _is_local(host):
+            yield "an Oracle database beyond this machine: use a tcps connect string"
+        return
+    from psycopg.conninfo import conninfo_to_dict
+
+    given = conninfo_to_dict(conninfo)
+    hosts = [host for name in ("host", "hostaddr") for host in str(given.get(name) or "").split(",") if host]
+    if not all(map(_is_local, hosts)) and given.get("sslmode") != "verify-full":
+        yield "a database beyond this machine: database.conninfo needs sslmode=verify-full (and sslrootcert)"
+
+
+def _is_local(host: str) -> bool:
+    return host in LOOPBACK_HOSTS or host.startswith(("/", "127."))

@@ -1,0 +1,262 @@
+"""Tokens: only asymmetric signatures of known keys, for us, in time; and they grant no more than they say."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+
+from ledger_api.server.doorkeeper import RateExceeded, Rates, TokenDoor
+from ledger_api.server.entitlement import Caller, as_submitted_by, may_see
+from ledger_api.server.rate import BUCKETS_MAX, RateLimit
+from ledger_api.server.settings import ApiSettings, TokenSettings
+from ledger_api.server.tokens import KeyUnknown, TokenRefused, check_token, parse_keys, read_keys, token_in
+from replica.notary.documents import RequestDocument, SubmissionDocument
+from replica.notary.errors import BadRequest, Code, ConfigError
+from tests.certificates import Authority
+from tests.tokens import AUDIENCE, NOW_S, Issuer
+
+ISSUER = Issuer()
+SETTINGS = TokenSettings(keys_file=Path("unused"), audience=AUDIENCE)
+RIGHTS = {"act_as": ["O=A"], "read_as": ["O=B"]}
+
+
+def check(token: str, settings: TokenSettings = SETTINGS, now_s: float = NOW_S) -> Caller:
+    return check_token(token, parse_keys(ISSUER.jwks(), "test"), settings, now_s)
+
+
+def test_a_token_grants_what_it_says_and_nothing_else() -> None:
+    """Goal: rights per party. Method: a token with each right, one with none, one of an administrator."""
+    assert check(ISSUER.token(notary=RIGHTS)) == Caller(
+        subject="treasury",
+        act_as=frozenset({"O=A"}),
+        user_id="treasury",
+        read_as=frozenset({"O=A", "O=B"}),
+        expires_at_s=NOW_S + 60 + SETTINGS.leeway_s,
+    )
+    nobody = check(ISSUER.token())
+    assert (nobody.act_as, nobody.read_as) == (frozenset(), frozenset())
+    assert not may_see(nobody, "treasury", ["O=A"])
+    admin = check(ISSUER.token(notary={"admin": True}))
+    assert admin.act_as == frozenset()
+    assert may_see(admin, "anybody", ["O=Z"])
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        ISSUER.token(aud="other"),
+        ISSUER.token(aud=None),
+        ISSUER.token(sub=None),
+        ISSUER.token(sub=""),
+        ISSUER.token(sub=17),
+        ISSUER.token(exp=None),
+        ISSUER.token(exp="soon"),
+        ISSUER.token(expires_at_s=NOW_S - 60),
+        ISSUER.token(nbf=int(NOW_S) + 600),
+        ISSUER.token(notary={"act_as": "O=A"}),
+        ISSUER.token(notary={"superuser": True}),
+        Issuer("k1").token(),
+        ISSUER.token()[:-2] + "AA",
+        "a.b.c",
+        "",
+        "x" * 9_000,
+        jwt.encode(
+            {"alg": "HS256", "kid": "k1"}, {"sub": "x"}, OctKey.import_key("secret-secret-secret-secret-secret")
+        ),
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.",
+    ],
+)
+def test_what_is_not_for_us_is_refused(token: str) -> None:
+    """Goal: no forged, foreign, old or malformed token counts, nor one without a signature. Method: one of each."""
+    with pytest.raises(TokenRefused) as refused:
+        check(token)
+    assert refused.value.code is Code.TOKEN_INVALID
+    assert token not in refused.value.detail or not token
+
+
+def test_a_public_key_cannot_be_used_as_a_shared_secret() -> None:
+    """Goal: the classic confusion of algorithms. Method: HMAC with the public key's own bytes."""
+    claims = {"sub": "x", "aud": AUDIENCE, "exp": int(NOW_S) + 60}
+    signed = b".".join(urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in ({"alg": "HS256"}, claims))
+    mac = hmac.digest(ISSUER.key.as_pem(private=False), signed, "sha256")
+    forged = (signed + b"." + urlsafe_b64encode(mac).rstrip(b"=")).decode()
+    with pytest.raises(TokenRefused):
+        check(forged)
+
+
+def test_scope_and_issuer_are_checked_when_set() -> None:
+    """Goal: tokens of another service or issuer. Method: with and without each."""
+    settings = TokenSettings(keys_file=Path("unused"), scope="notarise", issuer="https://issuer")
+    good = {"aud": None, "scope": "openid notarise", "iss": "https://issuer"}
+    assert check(ISSUER.token(**good), settings).subject == "treasury"
+    for change in (
+        {"scope": "openid"},
+        {"scope": None},
+        {"scope": ["notarise"]},
+        {"iss": "https://other"},
+        {"iss": None},
+    ):
+        with pytest.raises(TokenRefused):
+            check(ISSUER.token(**good | change), settings)
+
+
+def test_keys_from_jwks_pem_and_certificate(tmp_path: Path) -> None:
+    """Goal: what an issuer hands out is understood. Method: a key of each kind, and what is no public key."""
+    certificate, private_key = Authority(tmp_path).issue("issuer")
+    for text in (ISSUER.jwks(Issuer("k2")), ISSUER.key.as_pem(private=False).decode(), certificate.read_text()):
+        assert parse_keys(text, "test").keys
+    for kind in (RSAKey.generate_key(2048), OKPKey.generate_key("Ed25519")):
+        assert parse_keys(kind.as_pem(private=False).decode(), "test").keys
+    bad = [
+        json.dumps({"keys": []}),
+        json.dumps({"keys": [OctKey.generate_key(256).as_dict()]}),
+        json.dumps({"keys": [ISSUER.key.as_dict(private=True)]}),
+        json.dumps({"keys": "k"}),
+        json.dumps([]),
+        private_key.read_text(),
+        "nothing",
+        "{",
+    ]
+    for text in bad:
+        with pytest.raises(ConfigError):
+            parse_keys(text, "test")
+    with pytest.raises(ConfigError):
+        read_keys(tmp_path / "missing")
+
+
+def request(header: str | None) -> Any:
+    """As much of an HTTP request as a doorkeeper looks at."""
+    headers = {} if header is None else {"Authorization": header}
+    return SimpleNamespace(headers=headers, protocol=object())
+
+
+class World:
+    """A doorkeeper whose clock and whose issuer's page are moved by the test."""
+
+    def __init__(self, keys_file: Path | None = None) -> None:
+        self.now_s, self.page, self.fetches = NOW_S, ISSUER.jwks(), 0
+        source: dict[str, Any] = {"keys_file": keys_file} if keys_file else {"jwks_url": "https://issuer/keys"}
+        self.door = TokenDoor(TokenSettings(**source, audience=AUDIENCE), now_s=lambda: self.now_s, fetch=self._fetch)
+
+    async def _fetch(self, url: str) -> str:
+        self.fetches += 1
+        return self.page
+
+
+async def test_a_token_is_checked_once_and_forgotten_in_time(tmp_path: Path) -> None:
+    """Goal: no cost per request, and no rights after the end. Method: ask twice, expire, replace the keys."""
+    world = World(ISSUER.write(tmp_path / "keys.json"))
+    asked = request("Bearer " + ISSUER.token(notary=RIGHTS))
+    assert world.door.remembered(asked) is None
+    caller = await world.door.identify(asked)
+    assert world.door.remembered(asked) is caller
+    world.now_s = caller.expires_at_s
+    assert world.door.remembered(asked) is None
+    with pytest.raises(TokenRefused):
+        await world.door.identify(asked)
+    world.now_s = NOW_S
+    Issuer("k2").write(tmp_path / "keys.json")
+    world.door.reload()
+    assert world.door.remembered(asked) is None
+    with pytest.raises(KeyUnknown):
+        await world.door.identify(asked)
+
+
+async def test_a_rotated_key_is_fetched_when_it_is_met(tmp_path: Path) -> None:
+    """Goal: rotation without a restart, and no flood of fetches. Method: a new key on the page, then unknown ones."""
+    world = World()
+    old, new = request("Bearer " + ISSUER.token()), Issuer("k2")
+    assert (await world.door.identify(old)).subject == "treasury"
+    world.page, world.now_s = new.jwks(ISSUER), NOW_S + 10
+    assert (await world.door.identify(request("Bearer " + new.token()))).subject == "treasury"
+    assert world.fetches == 2
+    for _ in range(20):
+        with pytest.raises(KeyUnknown):
+            await world.door.identify(request("Bearer " + Issuer("k3").token()))
+    assert world.fetches == 2
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc"])
+def test_a_call_without_a_token_says_so(header: str | None) -> None:
+    """Goal: the code tells what to do. Method: headers without a token."""
+    with pytest.raises(BadRequest) as refused:
+        token_in(header)
+    assert refused.value.code is Code.TOKEN_MISSING
+
+
+def document(party: str = "O=A", **more: Any) -> SubmissionDocument:
+    signed = RequestDocument(tx_id="", inputs=[], party=party, public_key="", signature="")
+    return SubmissionDocument(request=signed, **more)
+
+
+def test_a_caller_submits_as_himself_for_his_parties() -> None:
+    """Goal: nobody acts for another. Method: other users, other parties, in the request and in act_as."""
+    caller = check(ISSUER.token(notary=RIGHTS))
+    assert as_submitted_by(document(), caller).user_id == "treasury"
+    assert as_submitted_by(document(act_as=["O=A"], user_id="treasury"), caller).user_id == "treasury"
+    for other in (document(user_id="cashier"), document("O=B"), document(act_as=["O=A", "O=B"])):
+        with pytest.raises(BadRequest) as refused:
+            as_submitted_by(other, caller)
+        assert refused.value.code is Code.PERMISSION_DENIED
+    assert as_submitted_by(document("O=Z", user_id="u"), Caller()).user_id == "u"
+
+
+def test_a_bucket_gives_its_rate_and_no_more() -> None:
+    """Goal: bounded rate, bounded burst, bounded memory. Method: empty it, wait, and meet very many callers."""
+    limit = RateLimit(10.0, 20)
+    assert [limit.take("a", 20, 0.0), limit.take("a", 1, 0.0), limit.take("b", 20, 0.0)] == [0.0, 0.1, 0.0]
+    assert limit.take("a", 10, 1.0) == 0.0
+    assert limit.take("a", 1, 1.0) == pytest.approx(0.1)
+    for number in range(BUCKETS_MAX + 10):
+        limit.take(number, 1, 100.0 + number)
+    assert len(limit._buckets) <= BUCKETS_MAX
+
+
+def test_users_are_charged_by_name_and_others_by_connection(tmp_path: Path) -> None:
+    """Goal: a user cannot have more by opening connections. Method: two connections, with and without a name."""
+    settings = ApiSettings(registry_path=tmp_path, rate_per_s=1, rate_burst=10, batch_max=10)
+    rates, user = Rates(settings, lambda: 0.0), Caller(subject="treasury")
+    one, other = request(None), request(None)
+    rates.charge(user, one, 10)
+    with pytest.raises(RateExceeded) as refused:
+        rates.charge(user, other, 1)
+    assert refused.value.retry_after_s == 1.0
+    rates.charge(Caller(), one, 10)
+    rates.charge(Caller(), other, 10)
+    with pytest.raises(RateExceeded):
+        rates.charge(Caller(), one, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"audience": "a"},
+        {"keys_file": "k"},
+        {"keys_file": "k", "jwks_url": "https://x", "audience": "a"},
+        {"jwks_url": "http://x", "audience": "a"},
+        {"keys_file": "k", "audience": "a", "algorithms": "RS256,HS256"},
+        {"keys_file": "k", "audience": "a", "algorithms": "none"},
+    ],
+)
+def test_settings_that_would_let_others_in_are_refused(wrong: dict[str, object]) -> None:
+    """Goal: no symmetric algorithm, no plain fetch of keys, no token for another service. Method: each setting."""
+    with pytest.raises(ValueError, match="validation error"):
+        TokenSettings.model_validate(wrong)
+
+
+def test_an_elliptic_key_signs_for_its_own_curve_only() -> None:
+    """Goal: `alg` is checked against the key. Method: a P-384 key's token before an issuer of P-256."""
+    other = ECKey.generate_key("P-384", {"kid": "k1"})
+    token = jwt.encode(
+        {"alg": "ES384", "kid": "k1"}, {"sub": "x", "aud": AUDIENCE, "exp": int(NOW_S) + 60}, other, ["ES384"]
+    )
+    with pytest.raises(TokenRefused):
+        check(token)

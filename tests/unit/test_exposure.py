@@ -1,0 +1,69 @@
+"""Plaintext beyond loopback: refused at the start, with a code of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replica.config import make_config
+from replica.notary.errors import Code, ConfigError
+
+REPLICA = {"name": "r1", "host": "127.0.0.1", "api_port": 8080, "health_port": 8081}
+TLS = {"certificate_file": "api.crt", "key_file": "api.key"}
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """A configuration on loopback, with changes."""
+    return {
+        "data_dir": "data",
+        "notary_key_file": "notary.key",
+        "endpoint": {"host": "127.0.0.1", "port": 9000},
+        "replicas": [REPLICA],
+        "database": {"conninfo": "host=127.0.0.1 dbname=notary", "scope": "notary"},
+        "kafka": {"bootstrap_servers": "127.0.0.1:9092"},
+        "api": {"registry_path": "parties.toml"},
+    } | changes
+
+
+EXPOSED = [
+    {"replicas": [REPLICA | {"host": "10.0.0.1"}]},
+    {"kafka": {"bootstrap_servers": "127.0.0.1:9092,broker-2:9092"}},
+    {
+        "kafka": {
+            "bootstrap_servers": "broker:9092",
+            "security": {"protocol": "SASL_PLAINTEXT", "sasl_username": "u", "sasl_password_file": "p"},
+        }
+    },
+    {"database": {"conninfo": "host=db-1,db-2 dbname=notary", "scope": "notary"}},
+    {"database": {"conninfo": "host=db dbname=notary sslmode=require", "scope": "notary"}},
+    {"database": {"conninfo": "oracle://notary@db-1:1521/notary", "scope": "NOTARY"}},
+]
+PROTECTED = [
+    {},
+    {
+        "replicas": [REPLICA | {"host": "10.0.0.1"}],
+        "api": {"registry_path": "parties.toml", "tls": TLS},
+    },
+    {"kafka": {"bootstrap_servers": "broker:9093", "security": {"protocol": "SSL"}}},
+    {"database": {"conninfo": "host=db dbname=notary sslmode=verify-full", "scope": "notary"}},
+    {"database": {"conninfo": "host=/run/postgresql dbname=notary", "scope": "notary"}},
+    {"database": {"conninfo": "oracle://notary@tcps://db-1:2484/notary", "scope": "NOTARY"}},
+]
+
+
+@pytest.mark.parametrize("changes", EXPOSED)
+def test_plaintext_beyond_loopback_does_not_start(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Goal: nothing leaves the machine unprotected by mistake. Method: each connection beyond loopback, unprotected."""
+    with pytest.raises(ConfigError) as refused:
+        make_config(values(**changes), tmp_path, "test")
+    assert refused.value.code is Code.PLAINTEXT_EXPOSED
+
+
+@pytest.mark.parametrize("changes", PROTECTED)
+def test_what_is_protected_or_local_starts(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Goal: the check is no nuisance. Method: the same connections, protected; paths count from the file."""
+    config = make_config(values(**changes), tmp_path, "test")
+    if config.api.tls is not None:
+        assert config.api.tls.key_file == tmp_path / "api.key"
