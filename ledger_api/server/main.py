@@ -165,11 +165,11 @@ class FrontEnd:
         parts: list[tuple[str, Callable[[], object]]] = [("registry", registry.reload), ("token_keys", door.reload)]
         if tls is not None and settings is not None:
             parts.append(("certificates", lambda: load_certificates(tls, settings)))
-        for name, reload in parts:
+        for part, reload in parts:
             try:
-                _log.info(f"{name}_reloaded", result=reload())
+                _log.info("reloaded", part=part, result=reload())
             except ConfigError as error:
-                _log.error(f"{name}_refused", code=error.code.name, detail=f"the old one stays: {error.detail}")
+                _log.error("reload_refused", part=part, code=error.code.name, detail=error.detail)
 
 
 def _on_signals(reload: Callable[[], None]) -> asyncio.Event:

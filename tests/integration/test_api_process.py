@@ -237,7 +237,7 @@ async def test_the_registry_is_read_again_on_sighup(core: Core) -> None:
     _, lines = await core.end_of(process)
     events = [line["event"] for line in lines]
     assert events[0] == "api_started"
-    assert "registry_reloaded" in events
+    assert "reloaded" in events
 
 
 def _is_running(pid: int) -> bool:
