@@ -88,6 +88,10 @@ class Config(BaseSettings):
     notary_key_file: Path = Field(
         description="The notary's signing key, PKCS#8 PEM, mode 0600; one key for all replicas."
     )
+    notary_keys_file: Path | None = Field(
+        None,
+        description="Public keys that receipts may name, old ones too; `notary keys rotate` writes it. Else one key.",
+    )
     api_workers: int = Field(2, ge=1, le=64, description="Front-end processes of a replica.")
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
@@ -246,6 +250,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
         update={
             "data_dir": absolute(config.data_dir),
             "notary_key_file": absolute(config.notary_key_file),
+            "notary_keys_file": None if config.notary_keys_file is None else absolute(config.notary_keys_file),
             "database": database,
             "api": api,
             "archive": archive,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from aiohttp import web
@@ -27,7 +28,7 @@ from replica.link.counts import ApiCounts
 from replica.link.interface import Replies, Standing, TicketedLookUp, TicketedSubmission
 from replica.notary.answers import Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import summarise
-from replica.notary.documents import NotaryDocument
+from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import Code
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
@@ -139,6 +140,10 @@ class ApiWorld:
         self.counts = ApiCounts()
         about = NotaryDocument(
             notary_key=bytes(NOTARY_KEY.verify_key).hex(),
+            keys=[
+                NotaryKey("00" * 32, until=datetime(2026, 1, 1, tzinfo=UTC)),
+                NotaryKey(bytes(NOTARY_KEY.verify_key).hex()),
+            ],
             version="0.0.0",
             replica="r1",
             batch_max=self.settings.batch_max,

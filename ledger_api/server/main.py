@@ -15,6 +15,7 @@ import ssl
 import sys
 from collections.abc import Callable
 
+import msgspec
 import pydantic
 import structlog
 import uvloop
@@ -33,7 +34,7 @@ from ledger_api.server.tls import load_certificates, make_tls
 from replica.link.counts import ApiCounts
 from replica.link.frames import LinkBroken
 from replica.link.unix import LinkClient
-from replica.notary.documents import NotaryDocument
+from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import ConfigError
 from replica.store.reader import open_reader
 
@@ -121,6 +122,7 @@ class FrontEnd:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,
+            keys=msgspec.convert(document.notary_keys, list[NotaryKey]) or [NotaryKey(document.notary_key)],
             version=document.version,
             replica=document.replica,
             batch_max=document.api.batch_max,

@@ -120,4 +120,7 @@ class FrontEndDocument(BaseModel):
     api: ApiSettings = Field(description="The API's settings.")
     database: str = Field(min_length=1, repr=False, description="Where completions are read; with the password.")
     notary_key: str = Field(pattern="^[0-9a-f]{64}$", description="The notary's Ed25519 public key.")
+    notary_keys: tuple[dict[str, str], ...] = Field(
+        (), description="All keys that its receipts may name, as in the API."
+    )
     version: str = Field(description="Release of the notary.")

@@ -58,10 +58,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     pruned_to: int = 0
 
 
-def receipt_verifier(notary_key: bytes) -> Callable[[Receipt], bool]:
-    """Verifies receipts by the notary's public key; a signature that covers a batch is checked once."""
+def receipt_verifier(*notary_keys: bytes) -> Callable[[Receipt], bool]:
+    """Verifies receipts by any of the notary's public keys; a signature that covers a batch is checked once."""
     holds = lru_cache(_SIGNATURES_KEPT)(signature_holds)
-    return lambda receipt: verify_receipt(receipt, notary_key, holds)
+    return lambda receipt: receipt.notary_key in notary_keys and verify_receipt(receipt, receipt.notary_key, holds)
 
 
 def check(

@@ -65,7 +65,7 @@ def check_history(
     quiet_libraries()
     settings = load(find_config(config))
     began_s = monotonic()
-    report = _check(settings, histories, first_offset, not partial, _public_key(settings, notary_key))
+    report = _check(settings, histories, first_offset, not partial, _public_keys(settings, notary_key))
     took_s = monotonic() - began_s
     if as_json:
         print_json(document(report, took_s))
@@ -74,7 +74,7 @@ def check_history(
     raise typer.Exit(EXIT_FAILED if report.counts else EXIT_OK)
 
 
-def _check(config: Config, histories: list[Path], first_offset: int, complete: bool, key: bytes) -> Report:
+def _check(config: Config, histories: list[Path], first_offset: int, complete: bool, keys: list[bytes]) -> Report:
     from replica.checker.check import Scope, check, receipt_verifier
     from replica.local.topic_reader import read_topic
 
@@ -90,7 +90,7 @@ def _check(config: Config, histories: list[Path], first_offset: int, complete: b
             _events(histories),
             _told(read_topic(config.kafka, export.topic_id), status),
             completions=_completions(export),
-            verify=receipt_verifier(key),
+            verify=receipt_verifier(*keys),
             scope=scope,
         )
 
@@ -126,16 +126,18 @@ def _events(histories: list[Path]) -> Iterator[Event]:
             yield from read_history(stack.enter_context(path.open("rb")), str(path))
 
 
-def _public_key(config: Config, given: str | None) -> bytes:
+def _public_keys(config: Config, given: str | None) -> list[bytes]:
     from replica.core.signer import load_signer
     from replica.notary.errors import BadRequest, ConfigError
+    from replica.notary.keys import known_keys
 
     if given is None:
-        return load_signer(config.notary_key_file).public_key
+        signing = load_signer(config.notary_key_file).public_key
+        return [key.raw for key in known_keys(config.notary_keys_file, signing)]
     from replica.notary.documents import bytes_from_hex
 
     try:
-        return bytes_from_hex("--notary-key", given, 32)
+        return [bytes_from_hex("--notary-key", given, 32)]
     except BadRequest as error:
         raise ConfigError(error.detail) from None
 

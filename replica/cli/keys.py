@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from replica.cli.common import JsonOption, print_json
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
 
 app = typer.Typer(help="Make and show Ed25519 keys, for the notary or for a party.", no_args_is_help=True)
 
@@ -28,6 +28,36 @@ def show(file: FileArgument, as_json: JsonOption = False) -> None:
     from replica.core.signer import load_signer
 
     _tell(load_signer(file).public_key, as_json)
+
+
+@app.command()
+def rotate(
+    new: Annotated[Path, typer.Argument(help="File for the new key; it is made, mode 0600.")],
+    *,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new key for the notary, and add it to the public keys that verify, with the present one and its end.
+
+    Nothing signs with it yet. Then copy both files to every replica's machine, set notary_key_file to the new key and
+    notary_keys_file to the list, and restart the replicas one by one, passives first. Receipts of both keys verify.
+    """
+    from datetime import UTC, datetime
+
+    from replica.core.signer import create_key, load_signer
+    from replica.notary.keys import KEYS_NAME, read_keys, rotated, write_keys
+
+    file = find_config(config)
+    settings = load(file)
+    path = settings.notary_keys_file or settings.notary_key_file.with_name(KEYS_NAME)
+    keys = read_keys(path) if path.exists() else []
+    old = load_signer(settings.notary_key_file).public_key
+    key = create_key(new)
+    write_keys(path, rotated(keys, old, key, datetime.now(UTC).replace(microsecond=0)))
+    if as_json:
+        print_json({"public_key": key.hex(), "keys_file": str(path)})
+    else:
+        out.print(f"{key.hex()} is in {new}, and in {path} with those before; set notary_keys_file to it", markup=False)
 
 
 def _tell(public_key: bytes, as_json: bool) -> None:

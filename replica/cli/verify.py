@@ -17,7 +17,13 @@ ReceiptArgument = Annotated[
     typer.FileBinaryRead,
     typer.Argument(help="JSON file with a receipt, or with a whole answer; '-' reads standard input."),
 ]
-KeyOption = Annotated[str, typer.Option("--notary-key", help="The notary's public key, 64 hexadecimal digits.")]
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option("--notary-key", help="A public key of the notary's, 64 hexadecimal digits; old ones as well."),
+]
+KeysOption = Annotated[
+    Path | None, typer.Option("--notary-keys", help="File with the notary's public keys, old ones too.", exists=True)
+]
 RequestOption = Annotated[
     Path | None,
     typer.Option(
@@ -27,18 +33,28 @@ RequestOption = Annotated[
 
 
 def verify(
-    receipt: ReceiptArgument, *, notary_key: KeyOption, request: RequestOption = None, as_json: JsonOption = False
+    receipt: ReceiptArgument,
+    *,
+    notary_key: KeyOption = None,
+    notary_keys: KeysOption = None,
+    request: RequestOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Verify that the notary certified a transaction id with its content. Needs no network.
 
     Exit code 0: it did. 1: the receipt proves nothing of the kind. 2: a file is not what it should be.
     """
     from replica.notary.documents import bytes_from_hex
+    from replica.notary.keys import read_keys
     from replica.notary.receipts import verify_receipt
 
     try:
         found = _receipt(receipt.read())
-        problem = "" if verify_receipt(found, bytes_from_hex("--notary-key", notary_key, 32)) else "it does not verify"
+        keys = [bytes_from_hex("--notary-key", key, 32) for key in notary_key or ()]
+        keys += [key.raw for key in read_keys(notary_keys)] if notary_keys else []
+        if not keys:
+            raise _unusable("name the notary's key: --notary-key, or a file of them: --notary-keys")
+        problem = "" if any(verify_receipt(found, key) for key in keys) else "it does not verify"
         if not problem and request is not None and _content(request) != (found.tx_id, found.content_digest):
             problem = "it certifies another transaction or other content than the request's"
     except BadRequest as error:

@@ -10,10 +10,11 @@ import random
 import secrets
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import structlog
 import uvloop
 
@@ -39,7 +40,9 @@ from replica.link.unix import LinkServer
 from replica.log.kafka import KafkaLog
 from replica.log.librdkafka import TopicMissing
 from replica.log.settings import KafkaSettings
+from replica.notary.documents import NotaryKey
 from replica.notary.errors import ConfigError, FormatUnknown, LogRefused, NotaryError, StoreMismatch
+from replica.notary.keys import known_keys
 from replica.store.bulletin import Bulletin
 
 log = structlog.get_logger()
@@ -58,6 +61,7 @@ class ReplicaSettings:
     version: str
     folder: Path
     notary_key_file: Path
+    notary_keys_file: Path | None
     database: Database
     health_host: str
     health_port: int
@@ -82,7 +86,9 @@ def run_replica(settings: ReplicaSettings) -> int:
     gc.freeze()  # what is loaded stays
     gc.set_threshold(*_GC_THRESHOLD)
     try:
-        uvloop.run(_Replica(settings, load_signer(settings.notary_key_file)).run())
+        signer = load_signer(settings.notary_key_file)
+        keys = known_keys(settings.notary_keys_file, signer.public_key)
+        uvloop.run(_Replica(settings, signer, keys).run())
     except HaError as error:
         log.critical("replica_failed", code=error.code, detail=str(error))
         return exit_code(error)
@@ -113,9 +119,10 @@ def exit_code(error: BaseException) -> int:
 class _Replica:
     """The parts of one core process, wired."""
 
-    def __init__(self, settings: ReplicaSettings, signer: FileSigner) -> None:
+    def __init__(self, settings: ReplicaSettings, signer: FileSigner, keys: Sequence[NotaryKey]) -> None:
         self._settings = settings
         self._signer = signer
+        self._keys = keys
         self._clock: Clock = SystemClock()
         self._generation = secrets.token_hex(16)
 
@@ -254,6 +261,7 @@ class _Replica:
             "api": settings.front_end_document,
             "database": settings.database.reader_address,
             "notary_key": self._signer.public_key.hex(),
+            "notary_keys": msgspec.to_builtins(self._keys),
             "version": settings.version,
         }
 

@@ -150,10 +150,27 @@ class BatchAnswerDocument(msgspec.Struct, frozen=True):
     ]
 
 
+class NotaryKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One public key of the notary's, and when it signed: for people, as receipts have no date."""
+
+    public_key: str
+    from_: Instant | None = msgspec.field(default=None, name="from")
+    until: Instant | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The 32 bytes of the key. Raises BadRequest."""
+        return bytes_from_hex("public_key", self.public_key, PUBLIC_KEY_BYTES)
+
+
 class NotaryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client must know of the notary; `active` and `epoch` are this replica's, at this moment."""
+    """What a client must know of the notary; `active` and `epoch` are this replica's, at this moment.
+
+    `notary_key` signs now; receipts may name any of `keys`, which has those that signed before a rotation as well.
+    """
 
     notary_key: str
+    keys: list[NotaryKey] = []
     signature_scheme: str = "ed25519"
     version: str
     replica: str
