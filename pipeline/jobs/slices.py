@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.archive.manifest import load_manifest
+from pipeline.archive.segment import parquet_path
 from pipeline.judging.columns import Columns, decode
 from replica.log.kafka import KafkaLog
 from replica.log.settings import KafkaSettings
@@ -27,7 +29,9 @@ _READ_MAX_RECORDS = 10_000
 class LogSlices(Protocol):
     """A log cut into slices. Pickled into tasks, which read their own slice; the driver reads none."""
 
-    topic_id: str
+    @property
+    def topic_id(self) -> str:
+        """The identity of the log."""
 
     def __len__(self) -> int:
         """Number of slices."""
@@ -102,6 +106,17 @@ def parquet_log(topic_id: str, paths: Sequence[Path], until_offset: int = OFFSET
     """The log in these files, in log order, up to and with `until_offset`; only the files' footers are read here."""
     parts = [part for path in paths for part in _slices_of(path) if part.first_offset <= until_offset]
     return ParquetLog(topic_id, tuple(parts), until_offset + 1)
+
+
+def archived_log(folder: Path, public_key: bytes | None = None, until_offset: int = OFFSET_MAX) -> ParquetLog:
+    """The log in an archive, up to and with `until_offset`; the manifest is checked, the files are not.
+
+    Raises ArchiveDamaged when the manifest does not hold (with its signatures, if the archive's `public_key` is given).
+    """
+    manifest = load_manifest(folder, public_key)
+    facts = [segment.facts for segment in manifest.segments]
+    paths = [parquet_path(manifest.segments_folder, one.first, one.last) for one in facts]
+    return parquet_log(manifest.topic_id, paths, until_offset)
 
 
 def kafka_log(settings: KafkaSettings, until_offset: int = OFFSET_MAX) -> KafkaLogSlices:

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json
+from replica.cli.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    ConfigChoice,
+    JsonOption,
+    NameOption,
+    find_config,
+    load,
+    out,
+    print_json,
+)
+from replica.cli.index_jobs import diff_with_log, rebuild_on_spark, tell_diff, tell_rebuilt
+from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, teller
+from replica.cli.pipeline import MasterOption, require_pipeline
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +31,20 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look after a replica's index; the replica must be stopped.", no_args_is_help=True)
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder to write the copy into; it must not exist yet.")]
+
+
+REPLAY, SPARK = "replay", "spark"
+EngineOption = Annotated[str, typer.Option("--engine", help="What makes the new index: `replay` or `spark`.")]
+UntilOption = Annotated[int | None, typer.Option("--until-offset", min=0, help="Last log offset to apply.")]
+ReplicaOption = Annotated[str | None, typer.Option("--replica", help="Compare with this replica's index.")]
+OtherFolderOption = Annotated[
+    Path | None, typer.Option("--folder", help="Compare with this index, a checkpoint perhaps.", exists=True)
+]
+LogOption = Annotated[
+    str | None, typer.Option("--log", help="Compare with an index made from the `topic` or the `archive`.")
+]
+DatabaseOption = Annotated[bool, typer.Option("--database", help="Compare with the completions.")]
+FirstOption = Annotated[int, typer.Option("--first", min=1, max=1_000, help="How many differences to show.")]
 
 
 @app.command()
@@ -39,12 +66,71 @@ def verify(name: NameOption, config: ConfigChoice = None, as_json: JsonOption = 
 
 
 @app.command()
-def rebuild(name: NameOption, config: ConfigChoice = None) -> None:
-    """Move the index aside; the replica makes a new one from the log when it starts."""
+def rebuild(
+    name: NameOption,
+    *,
+    engine: EngineOption = REPLAY,
+    source: SourceOption = ARCHIVE,
+    until_offset: UntilOption = None,
+    master: MasterOption = "local[2]",
+    work: WorkOption = None,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the index aside and have another one: read again by the replica when it starts, or made by Spark now.
+
+    `replay` needs nothing but the replica. `spark` makes the same index in parallel, from the archive or the topic; the
+    replica then reads what came since from the topic.
+    """
+    folder = _stopped_index(config, name)
+    if engine == SPARK:
+        where = Where(source, master, work)
+        moved, rebuilt = rebuild_on_spark(
+            load(find_config(config)), folder, where, until_offset, teller("rebuild", as_json)
+        )
+        tell_rebuilt(moved, rebuilt, as_json)
+        return
+    if engine != REPLAY:
+        raise ConfigError(f"--engine is {REPLAY} or {SPARK}, not {engine!r}")
     from replica.index.rocks import quarantine_index
 
-    moved = quarantine_index(_stopped_index(config, name), time.time_ns() // 1_000)
+    moved = quarantine_index(folder, time.time_ns() // 1_000)
     out.print(f"moved to [bold]{moved}[/]; start the replica, and delete that folder when nobody needs it any more")
+
+
+@app.command()
+def diff(
+    name: NameOption,
+    *,
+    replica: ReplicaOption = None,
+    folder: OtherFolderOption = None,
+    log: LogOption = None,
+    database: DatabaseOption = False,
+    first: FirstOption = 10,
+    master: MasterOption = "local[2]",
+    work: WorkOption = None,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare an index with another replica's, with a checkpoint, with the log, or with the database's completions.
+
+    Both are compared as far as both have come. Exit code 0: no difference. 1: differences, the first ones named.
+    """
+    settings = load(find_config(config))
+    own = _stopped_index(config, name)
+    if [replica is not None, folder is not None, log is not None, database].count(True) != 1:
+        raise ConfigError("compare with one thing: --replica, --folder, --log or --database")
+    require_pipeline()
+    from pipeline.audit.index_diff import diff_index_database, diff_indexes
+
+    if database:
+        found = diff_index_database(own, settings.conninfo(), first)
+    elif log is not None:
+        found = diff_with_log(settings, own, Where(log, master, work), first)
+    else:
+        found = diff_indexes(own, _stopped_index(config, replica) if replica is not None else Path(folder or ""), first)
+    tell_diff(found, as_json)
+    raise typer.Exit(EXIT_OK if found.same else EXIT_FAILED)
 
 
 @app.command()

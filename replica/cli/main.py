@@ -8,6 +8,7 @@ import typer
 
 from replica.cli import (
     archive,
+    audit,
     check,
     config,
     doctor,
@@ -70,6 +71,8 @@ app.add_typer(index.app, name="index", rich_help_panel=_RUN)
 app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)
 app.command("check", rich_help_panel=_CHECK)(check.check_history)
+app.command("audit", rich_help_panel=_CHECK)(audit.audit)
+app.add_typer(audit.trace_app, name="trace", rich_help_panel=_CHECK)
 app.add_typer(archive.app, name="archive", rich_help_panel=_PIPELINE)
 app.add_typer(restore.app, name="restore", rich_help_panel=_PIPELINE)
 app.add_typer(recovery.app, name="recovery", rich_help_panel=_PIPELINE)

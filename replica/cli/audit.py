@@ -1,0 +1,170 @@
+"""`notary audit` and `notary trace`: does everything follow from the log, and who did what."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from replica.cli.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    ConfigChoice,
+    JsonOption,
+    find_config,
+    load,
+    make_table,
+    out,
+    print_json,
+)
+from replica.cli.log_source import TOPIC, SourceOption, Where, WorkOption, teller
+from replica.cli.pipeline import MasterOption, require_pipeline
+
+if TYPE_CHECKING:
+    from pipeline.audit.audit import AuditReport
+    from pipeline.audit.trace import Subject
+
+AnswersOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--answers", help="JSON lines with what clients were told: histories, answers, receipts.", exists=True
+    ),
+]
+NoDatabaseOption = Annotated[bool, typer.Option("--no-database", help="Leave the completions in the database out.")]
+WatermarkOption = Annotated[
+    Path | None,
+    typer.Option("--watermark", help="File that keeps how far all is verified; the next audit goes on there."),
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many records to show at most.")]
+
+trace_app = typer.Typer(help="Who submitted what, when, with the evidence.", no_args_is_help=True)
+
+
+def audit(
+    *,
+    answers: AnswersOption = None,
+    no_database: NoDatabaseOption = False,
+    watermark: WatermarkOption = None,
+    source: SourceOption = TOPIC,
+    master: MasterOption = "local[2]",
+    work: WorkOption = None,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge the log again, and hold everything against it: signatures, completions, answers, receipts, epochs, density.
+
+    Exit code 0: nothing is wrong. 1: findings, or the audit could not be made.
+    """
+    require_pipeline()
+    from pipeline.audit.audit import Scope, audit_log
+    from pipeline.audit.watermark import load_watermark, save_watermark
+    from replica.core.signer import load_signer
+
+    settings = load(find_config(config))
+    where = Where(source, master, work)
+    with where.job("audit", settings.data_dir) as (session, folder):
+        scope = Scope(
+            None if no_database else settings.conninfo(),
+            tuple(path.absolute() for path in answers or ()),
+            load_signer(settings.notary_key_file).public_key if answers else b"",
+            None if watermark is None else load_watermark(watermark),
+        )
+        now_us = time.time_ns() // 1_000
+        report = audit_log(session, where.log(settings), folder, scope, now_us=now_us, tell=teller("audit", as_json))
+    if watermark is not None and report.watermark is not None:
+        save_watermark(watermark, report.watermark)
+    if as_json:
+        print_json(_document(report))
+    else:
+        _print(report)
+    raise typer.Exit(EXIT_OK if report.clean else EXIT_FAILED)
+
+
+@trace_app.command("state")
+def trace_state(
+    ref: Annotated[str, typer.Argument(help="<64 hexadecimal digits>:<index>")],
+    *,
+    limit: LimitOption = 100,
+    source: SourceOption = TOPIC,
+    master: MasterOption = "local[2]",
+    work: WorkOption = None,
+    config: ConfigChoice = None,
+) -> None:
+    """Every request that wanted to consume a state or referred to it, as JSON."""
+    require_pipeline()
+    from pipeline.audit.trace import of_state
+    from replica.notary.requests import parse_state_ref
+
+    _trace(of_state(parse_state_ref(ref)), limit, Where(source, master, work), config)
+
+
+@trace_app.command("tx")
+def trace_tx(
+    tx_id: Annotated[str, typer.Argument(help="Transaction id, 64 hexadecimal digits.")],
+    *,
+    limit: LimitOption = 100,
+    source: SourceOption = TOPIC,
+    master: MasterOption = "local[2]",
+    work: WorkOption = None,
+    config: ConfigChoice = None,
+) -> None:
+    """Every request under a transaction id, as JSON."""
+    require_pipeline()
+    from pipeline.audit.trace import of_tx
+    from replica.notary.requests import parse_tx_id
+
+    _trace(of_tx(parse_tx_id(tx_id)), limit, Where(source, master, work), config)
+
+
+@trace_app.command("party")
+def trace_party(
+    name: Annotated[str, typer.Argument(help="X.500 name of the party, exactly as it signed it.")],
+    *,
+    limit: LimitOption = 100,
+    source: SourceOption = TOPIC,
+    master: MasterOption = "local[2]",
+    work: WorkOption = None,
+    config: ConfigChoice = None,
+) -> None:
+    """The first requests of a party, as JSON."""
+    require_pipeline()
+    from pipeline.audit.trace import of_party
+
+    _trace(of_party(name), limit, Where(source, master, work), config)
+
+
+def _trace(subject: Subject, limit: int, where: Where, config: Path | None) -> None:
+    from pipeline.audit.trace import trace
+
+    settings = load(find_config(config))
+    with where.job("trace", settings.data_dir) as (session, folder):
+        print_json(trace(session, where.log(settings), folder, subject, limit))
+
+
+def _document(report: AuditReport) -> dict[str, Any]:
+    import msgspec
+
+    found = msgspec.to_builtins(report)
+    return {"clean": report.clean, **found}
+
+
+def _print(report: AuditReport) -> None:
+    table = make_table("verified", ">count")
+    for name, count in [
+        (f"records from offset {report.from_offset}", report.end_offset - report.from_offset),
+        ("requests whose signature was verified", sum(report.outcomes.values())),
+        *((f"  judged {outcome}", count) for outcome, count in sorted(report.outcomes.items())),
+        *((f"void records, {reason}", count) for reason, count in sorted(report.voids.items())),
+        ("epochs in force", len(report.epochs)),
+        ("completions compared", report.completions),
+        ("answers and receipts compared", report.answers),
+    ]:
+        table.add_row(name, f"{count:,}")
+    out.print(table)
+    for finding in report.findings:
+        out.print(f"[bold red]{finding.code.value}[/] at offset {finding.offset}: ", end="")
+        out.print(finding.message, markup=False)
+    total = sum(report.counts.values())
+    out.print(f"[bold red]{total:,} findings[/]" if total else "[bold green]nothing is wrong[/]: no double spend")

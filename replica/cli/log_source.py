@@ -1,0 +1,65 @@
+"""Where a command of the pipeline reads the log from, and where its tasks may leave files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import say
+from replica.cli.pipeline import archive_public_key, spark
+from replica.notary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.jobs.slices import LogSlices
+    from replica.config import Config
+
+TOPIC, ARCHIVE = "topic", "archive"
+SourceOption = Annotated[str, typer.Option("--log", help="Read the log from the `topic`, or from the `archive`.")]
+WorkOption = Annotated[
+    Path | None,
+    typer.Option("--work", help="Folder that all Spark workers reach, for their files; else one beside the data."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a job gets the log from, where Spark runs, and where its tasks may leave files."""
+
+    source: str
+    master: str
+    work: Path | None
+
+    @contextmanager
+    def job(self, app: str, beside: Path) -> Iterator[tuple[SparkSession, Path]]:
+        """A session, and a new folder for the files that tasks exchange, by default `beside` the data; gone afterwards.
+
+        Raises ConfigError.
+        """
+        parent = self.work or beside
+        parent.mkdir(parents=True, exist_ok=True)
+        with spark(app, self.master) as session, tempfile.TemporaryDirectory(prefix="pipeline-", dir=parent) as name:
+            yield session, Path(name).absolute()
+
+    def log(self, config: Config, until_offset: int | None = None) -> LogSlices:
+        """The log as jobs read it. Raises ConfigError, ArchiveDamaged, LogRefused and LogUnavailable."""
+        from pipeline.jobs.slices import OFFSET_MAX, archived_log, kafka_log
+
+        until = OFFSET_MAX if until_offset is None else until_offset
+        if self.source == TOPIC:
+            return kafka_log(config.kafka, until)
+        if self.source == ARCHIVE:
+            return archived_log(config.archive.folder, archive_public_key(config, None), until)
+        raise ConfigError(f"--log is {TOPIC} or {ARCHIVE}, not {self.source!r}")
+
+
+def teller(part: str, as_json: bool) -> Callable[[str], None]:
+    """Tells people how far a job is; says nothing to programs."""
+    return (lambda text: None) if as_json else lambda text: say(part, text)

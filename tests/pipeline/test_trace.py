@@ -1,0 +1,45 @@
+"""Tracing: who submitted what, with evidence that stands on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.audit.trace import of_party, of_state, of_tx, trace
+from replica.notary.receipts import signature_holds
+from replica.notary.requests import format_state_ref, state_ref
+from tests.pipeline.log_files import write_log
+from tests.pipeline.signed_log import PARTY, log_values, tx
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_state_a_transaction_and_a_party_are_traced(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: all that touched a subject, with verdict and proof. Method: the log with each kind of verdict."""
+    log = write_log(tmp_path / "log", log_values(), [4])
+    ref = state_ref(tx(1001), 1)
+
+    of_one = trace(spark, log, tmp_path / "1", of_state(ref), 10)
+    assert [(one["offset"], one["outcome"]) for one in of_one] == [
+        (1, "NOTARISED"),
+        (2, "STATE_CONFLICT"),
+        (4, "STATE_CONFLICT"),
+        (5, "NOTARISED"),
+    ]
+    loser = of_one[2]
+    assert loser["conflicts"] == [
+        {"state": format_state_ref(ref), "usage": "reference", "consumed_by": tx(1).hex(), "consumed_at": 1}
+    ]
+    proof = (bytes.fromhex(loser[name]) for name in ("public_key", "signed_bytes", "signature"))
+    assert signature_holds(*proof) and loser["signature_holds"]
+    assert (loser["party"], loser["replica"], loser["epoch"]) == (PARTY, "r1", 1)
+
+    assert [one["outcome"] for one in trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10)] == [
+        "NOTARISED",
+        "NOTARISED",
+        "TX_ID_REUSED",
+    ]
+    assert [one["offset"] for one in trace(spark, log, tmp_path / "3", of_party(PARTY), 3)] == [1, 2, 3]
+    assert trace(spark, log, tmp_path / "4", of_party(PARTY[:-1]), 3) == []
