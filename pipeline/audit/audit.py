@@ -128,12 +128,16 @@ class _Auditing:
             return
         until = min(self._check_position(decode_position(state.position)), self._plan.position.offset)
         verified = 0 if self._scope.verified is None else self._scope.verified.ledger_offset
-        published = self._keep(published_completions(self._spark, conninfo, verified, state.ledger_end))
+        start = max(verified, state.pruned_to)
+        published = self._keep(published_completions(self._spark, conninfo, start, state.ledger_end))
         extent = published.where(F.col("log_offset") <= until).agg(
             F.count("*").alias("rows"), F.min("log_offset").alias("first"), F.max("ledger_offset").alias("last")
         )
         (row,) = extent.collect()
-        self._completions, self._ledger_offset = row.rows, row.last or verified
+        self._completions, self._ledger_offset = row.rows, row.last or start
+        from_offset = self._after + 1
+        if start > verified:  # pruned; perhaps within the completions of one record
+            from_offset = until + 1 if row.first is None else max(from_offset, row.first + 1)
         logged = logged_completions(
             self._spark,
             self._log,
@@ -142,7 +146,7 @@ class _Auditing:
             decided=self._decided,
             told=conflicting_states(self._spark, self._judged),
         )
-        self._checks += [wrong_completions(logged, published, self._after + 1, until), wrong_ledger(published)]
+        self._checks += [wrong_completions(logged, published, from_offset, until), wrong_ledger(published)]
 
     def report(self, now_us: int) -> AuditReport:
         """Run the checks; the driver gets counts and the first findings."""

@@ -179,7 +179,11 @@ def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]
     """Completions behind `after`; each is compared with the one before, so the range is read from there on."""
     before: tuple[int, int] | None = None
     for ledger_offset, completion in export_range(conninfo, after - 1, until):
-        follows = before is None or (ledger_offset == before[0] + 1 and completion.log_offset >= before[1])
+        follows = (
+            ledger_offset in (after, after + 1)
+            if before is None
+            else ledger_offset == before[0] + 1 and completion.log_offset >= before[1]
+        )
         before = ledger_offset, completion.log_offset
         if ledger_offset > after:
             yield {

@@ -17,7 +17,7 @@ from replica.index.rocks import StoredIndex, read_index
 from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN
 from replica.notary.rules import TX_KEY
-from replica.store.export import Export, export_completions
+from replica.store.export import Export, export_completions, published_state
 from replica.store.interface import NOTARISED, Completion
 
 _LOOKED_UP_TOGETHER = 1_000
@@ -63,18 +63,21 @@ def diff_index_database(folder: Path, conninfo: str, first_max: int = 10) -> Ind
         if index.position is not None and export.topic_id not in (None, index.position.topic_id):
             raise LogRefused(f"the database belongs to topic id {export.topic_id}, not {index.position.topic_id}")
         until = min(_offset(index), export.published_offset)
-        published = 0
+        pruned = published_state(conninfo).pruned_to > 0
+        first, published = None, 0
 
         def wrong() -> Iterator[Difference]:
-            nonlocal published
+            nonlocal first, published
             for completion, value in _with_entries(index, _notarising(export, until)):
+                first = completion.log_offset if first is None else first
                 published += 1
                 expected = completion.content_digest + completion.log_offset.to_bytes(8, "big")
                 if value != expected:
                     yield Difference(TX_KEY + completion.tx_id, value, expected)
 
         found = _diff(until, wrong(), first_max)
-        entries = sum(key[:1] == TX_KEY and recorded_at(value) <= until for key, value in index.entries)
+        start = 0 if not pruned else until + 1 if first is None else first
+        entries = sum(key[:1] == TX_KEY and start <= recorded_at(value) <= until for key, value in index.entries)
         return msgspec.structs.replace(found, unpublished_count=max(0, entries - published + found.difference_count))
 
 

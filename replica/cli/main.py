@@ -21,6 +21,7 @@ from replica.cli import (
     log,
     recovery,
     replica,
+    report,
     restore,
     status,
     steer,
@@ -72,6 +73,7 @@ app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)
 app.command("check", rich_help_panel=_CHECK)(check.check_history)
 app.command("audit", rich_help_panel=_CHECK)(audit.audit)
+app.command("report", rich_help_panel=_CHECK)(report.report)
 app.add_typer(audit.trace_app, name="trace", rich_help_panel=_CHECK)
 app.add_typer(archive.app, name="archive", rich_help_panel=_PIPELINE)
 app.add_typer(restore.app, name="restore", rich_help_panel=_PIPELINE)

@@ -54,11 +54,15 @@ def export_completions(conninfo: str) -> Iterator[Export]:
 
 
 class PublishedState(msgspec.Struct, frozen=True):
-    """How far the database is: the published position's bytes (None: nothing published) and the ledger's end."""
+    """How far the database is: the published position's bytes (None: nothing published) and the ledger's end.
+
+    Completions up to and with ledger offset `pruned_to` may be gone.
+    """
 
     topic_id: str | None
     position: bytes | None
     ledger_end: int
+    pruned_to: int
 
 
 def published_state(conninfo: str) -> PublishedState:

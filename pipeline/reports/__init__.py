@@ -1,0 +1,7 @@
+"""Reports: what the log tells of load, conflicts, parties and fail-over, and what telemetry tells of latency.
+
+tables.py    DataFrame → DataFrame: one function for each table, all of bounded size
+telemetry.py what clients measured: latency, and estimates against it
+charts.py    tables → SVG
+report.py    the job: Parquet for programs, one self-contained page for people
+"""

@@ -1,0 +1,91 @@
+"""Charts as SVG text, to be put into a page: no file, no script, no font from elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+from matplotlib.figure import Figure
+
+COLOURS = {
+    "NOTARISED": "#2a7f62",
+    "STATE_CONFLICT": "#c8553d",
+    "TX_ID_REUSED": "#8e5ea2",
+    "TIME_WINDOW_CLOSED": "#d9a441",
+}
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "notary",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def over_time(
+    series: Mapping[str, tuple[Sequence[int], Sequence[float]]], label: str, reigns: Sequence[int] = ()
+) -> str:
+    """Lines over time, microseconds UTC, by name; `reigns`: when somebody took over, as vertical lines."""
+    with mpl.rc_context(_STYLE):
+        figure, axes = _figure(label)
+        for name, (at_us, values) in series.items():
+            axes.plot([_time(one) for one in at_us], values, label=name, color=COLOURS.get(name), linewidth=1.4)
+        for taken_over_us in reigns:
+            axes.axvline(_time(taken_over_us), color="#888", linestyle=":", linewidth=1)
+        if series:
+            axes.legend(frameon=False)
+        figure.autofmt_xdate()
+        return _svg(figure)
+
+
+def bars(names: Sequence[str], values: Sequence[float], label: str) -> str:
+    """Horizontal bars, the first on top."""
+    with mpl.rc_context(_STYLE):
+        figure, axes = _figure("", height=0.6 + 0.24 * max(1, len(names)))
+        shown = [name if len(name) <= 40 else f"{name[:18]}…{name[-18:]}" for name in names]
+        axes.barh(range(len(names)), values, color="#41708f")
+        axes.set_yticks(range(len(names)), shown)
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+        return _svg(figure)
+
+
+def histogram(up_to: Sequence[float], counts: Sequence[int], label: str) -> str:
+    """Counts up to bounds that grow by a fifth of a decade, on a logarithmic axis."""
+    with mpl.rc_context(_STYLE):
+        figure, axes = _figure("operations")
+        lower = [bound / 10**0.2 for bound in up_to]
+        axes.bar(
+            lower, counts, [bound - low for bound, low in zip(up_to, lower, strict=True)], align="edge", color="#41708f"
+        )
+        axes.set_xscale("log")
+        axes.set_xlabel(label)
+        return _svg(figure)
+
+
+def _figure(label: str, height: float = 2.8) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(8.5, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_ylabel(label)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _time(at_us: int) -> datetime:
+    return datetime.fromtimestamp(at_us / 1e6, UTC)
+
+
+def instant(at_us: int) -> str:
+    """A time for people."""
+    return _time(at_us).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
