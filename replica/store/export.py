@@ -75,8 +75,8 @@ def published_state(conninfo: str) -> PublishedState:
         row = connection.execute(named_statement("published")).fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
-        position, ledger_end, _ = row
-        return PublishedState(export.topic_id, position, ledger_end)
+        position, ledger_end, pruned_to = row
+        return PublishedState(export.topic_id, position, ledger_end, pruned_to)
 
 
 def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, Completion]]:

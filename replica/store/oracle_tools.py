@@ -111,8 +111,8 @@ def export_range(login: Mapping[str, str], after: int, until: int) -> Iterator[t
 def published_state(login: Mapping[str, str]) -> PublishedState:
     """See replica.store.export."""
     with export_completions(login) as export:
-        ((position, ledger_end, _),) = run_once(login, "published", {})
-        return PublishedState(export.topic_id, position, int(ledger_end))
+        ((position, ledger_end, pruned_to),) = run_once(login, "published", {})
+        return PublishedState(export.topic_id, position, int(ledger_end), int(pruned_to))
 
 
 def _rows(cursor: oracledb.Cursor, ledger_end: int, after: int = -1) -> Iterator[tuple[int, Completion]]:
