@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run test check fmt bench faults faults-quick runbooks soak dist lock jar-checksums clean
+.PHONY: help setup setup-tests run test check fmt bench bench-pipeline faults faults-quick runbooks soak dist lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-oracle: setup ## The conformance suite on a real Oracle: DSN=oracle://USER:
 
 bench: setup ## Measure throughput, latency and outages; writes build/bench.json
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polars and the notary; writes build/bench-pipeline.json
+	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
 faults: setup ## Every fault against real servers, at full length
 	@$(BIN)/pytest tests/faults $(ARGS)

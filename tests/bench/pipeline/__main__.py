@@ -1,0 +1,168 @@
+"""`python -m tests.bench.pipeline`: the data pipeline against replay, DuckDB, Polars, a plain pool and the notary."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from subprocess import PIPE, Popen
+from time import monotonic
+from typing import Any
+
+import msgspec
+import structlog
+import uvloop
+
+from pipeline.audit.signatures import bad_signatures
+from pipeline.jobs.judge import plan_log
+from pipeline.jobs.slices import parquet_log
+from pipeline.session import spark_session
+from replica.index.rocks import verify_index
+from replica.local.process import descendants
+from replica.notary.receipts import signature_holds
+from tests.bench.pipeline.archiving import measure_archive
+from tests.bench.pipeline.big_log import TOPIC_ID, write_big_log
+from tests.bench.pipeline.engines import ENGINES
+from tests.bench.pipeline.signed import write_signed_log
+from tests.bench.report import Report
+
+FOLDER = Path("build/bench-pipeline")
+JSON = Path("build/bench-pipeline.json")
+SIZES = "1000000,10000000"
+SIGNED_RECORDS = 100_000
+SAMPLE_S = 0.2
+REBUILD, AUDIT, ARCHIVE = PARTS = ("rebuild", "audit", "archive")
+
+
+def main() -> int:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.pipeline", description=__doc__)
+    parser.add_argument("--records", default=SIZES, help="lengths of the log that indexes are made of")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
+    parser.add_argument("--json", type=Path, default=JSON, help="where the figures go")
+    arguments = parser.parse_args()
+    parts = set(arguments.only.split(","))
+    if not parts <= set(PARTS):
+        parser.error(f"there is no part {', '.join(parts - set(PARTS))}")
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    report = Report()
+    report.section("Conditions")
+    load = os.getloadavg()[0]
+    report.add(
+        "load_average_at_start", round(load, 2), "load average at the start, cores", f"{load:.2f}, {os.cpu_count()}"
+    )
+    if REBUILD in parts:
+        for records in map(int, arguments.records.split(",")):
+            measure_rebuild(records, report)
+            report.write(arguments.json)
+    if AUDIT in parts:
+        measure_audit(report)
+    if ARCHIVE in parts:
+        uvloop.run(measure_archive(FOLDER / "archive", report))
+    report.write(arguments.json)
+    return 0
+
+
+def measure_rebuild(records: int, report: Report) -> None:
+    """Every engine on the same log, each in a process of its own; all must make the same index."""
+    size = f"{records // 1_000_000}m" if records >= 1_000_000 else str(records)
+    report.section(f"Index of {records:,} records")
+    folder = FOLDER / size
+    write_big_log(folder / "log", records)
+    took_s: dict[str, float] = {}
+    digests: dict[str, str] = {}
+    for engine in ENGINES:
+        found, peak_gib = _run_engine(engine, folder)
+        took_s[engine] = found["took_s"]
+        summary = verify_index(Path(found["index"]))
+        digests[engine] = f"{summary.entry_count} {summary.digest.hex()} {summary.position}"
+        text = f"{found['took_s']:8.1f} s   {records / found['took_s']:10,.0f} records/s   peak {peak_gib:.2f} GiB"
+        if "warm_s" in found:
+            report.figures[f"rebuild_{engine}_warm_s_{size}"] = round(found["warm_s"], 2)
+            text += f"   (again, in the same session: {found['warm_s']:.1f} s)"
+        report.figures[f"rebuild_{engine}_peak_gib_{size}"] = round(peak_gib, 2)
+        report.add(f"rebuild_{engine}_s_{size}", round(found["took_s"], 2), engine, text)
+        shutil.rmtree(folder / engine)
+    if len(set(digests.values())) != 1:
+        raise SystemExit(f"the engines do not agree: {digests}")
+    for other in ("replay", "duckdb", "polars"):
+        ratio = took_s[other] / took_s["spark"]
+        report.add(
+            f"rebuild_vs_{other}_{size}", round(ratio, 2), f"Spark against {other}", f"{ratio:.2f} times as fast"
+        )
+    shutil.rmtree(folder)
+
+
+def _run_engine(engine: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """What the engine tells, and the most memory that its processes had at once, GiB."""
+    command = [sys.executable, "-m", "tests.bench.pipeline.engines", engine, folder / "log", folder / engine]
+    peak = 0
+    with Popen([str(part) for part in command], stdout=PIPE) as process:
+        ended = threading.Event()
+
+        def sample() -> None:
+            nonlocal peak
+            while not ended.wait(SAMPLE_S):
+                peak = max(peak, sum(map(_resident_bytes, (process.pid, *descendants(process.pid)))))
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        out, _ = process.communicate()
+        ended.set()
+        sampler.join()
+    if process.returncode:
+        raise SystemExit(f"{engine} ended with exit code {process.returncode}")
+    return msgspec.json.decode(out.strip().splitlines()[-1]), peak / 2**30
+
+
+def _resident_bytes(pid: int) -> int:
+    """Proportional share of memory, so that pages which workers share count once; 0 for one that has ended."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024
+    return 0
+
+
+def measure_audit(report: Report) -> None:
+    """The audit's signatures against a pool of two processes that does nothing but verify, with the same verifier."""
+    report.section(f"Signatures of {SIGNED_RECORDS:,} requests")
+    signed = write_signed_log(FOLDER / "signed", SIGNED_RECORDS)
+    with get_context("fork").Pool(2) as pool:
+        pool.map(_verify_all, [signed.checks[:100]] * 2)  # both are up
+        began_s = monotonic()
+        held = sum(pool.map(_verify_all, [signed.checks[at::16] for at in range(16)], chunksize=1))
+        pool_per_s = SIGNED_RECORDS / (monotonic() - began_s)
+    log = parquet_log(TOPIC_ID, signed.paths)
+    session = spark_session("bench-audit", shuffle_partitions=2)
+    plan, *_ = plan_log(session, log)
+    slices = range(len(log))
+    bad_signatures(session, log, plan, list(slices)[:2], after=-1).count()  # workers are up
+    began_s = monotonic()
+    bad = bad_signatures(session, log, plan, slices, after=-1).count()
+    audit_per_s = SIGNED_RECORDS / (monotonic() - began_s)
+    session.stop()
+    if bad or held != SIGNED_RECORDS:
+        raise SystemExit(f"{bad} signatures of the log and {SIGNED_RECORDS - held} of the pool do not hold")
+    report.add(
+        "pool_signatures_per_s",
+        round(pool_per_s),
+        "two processes, the verifier alone",
+        f"{pool_per_s:,.0f} signatures/s",
+    )
+    report.add("audit_signatures_per_s", round(audit_per_s), "audit on Spark", f"{audit_per_s:,.0f} signatures/s")
+    ratio = audit_per_s / pool_per_s
+    report.add("audit_vs_pool_ratio", round(ratio, 3), "audit against the pool", f"{ratio:.2f}")
+
+
+def _verify_all(checks: list[tuple[bytes, bytes, bytes]]) -> int:
+    return sum(signature_holds(*check) for check in checks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""One engine makes an index of a log in Parquet files: `python -m tests.bench.pipeline.engines ENGINE LOG INDEX`.
+
+Each engine has a process of its own, so that its memory can be told. All of them read the same files and leave an
+index that a replica opens. Spark is the product's job; `replay` is the replica's own code for applying the log; DuckDB
+and Polars get the claims from the product's decoder, and do the rest with their own means.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.jobs.slices import ParquetLog, parquet_log
+from pipeline.jobs.tasks import fixed_binaries
+from pipeline.judging.claims import CONSUMES, claims_of
+from pipeline.judging.contested import Resolver
+from pipeline.judging.plan import Survey, counted, make_plan, survey
+from replica.core.apply import Applier
+from replica.core.follow import bounded_runs
+from replica.core.settings import CoreSettings
+from replica.index.rocks import RocksIndex
+from replica.index.tables import adopt_tables, write_table
+from replica.notary.position import Position
+from replica.notary.rules import TX_KEY
+from tests.bench.pipeline.big_log import TOPIC_ID
+
+
+def spark(log: ParquetLog, folder: Path) -> dict[str, Any]:
+    """The product's job, its session's start not counted; then once more, with the session warm."""
+    from pipeline.jobs.rebuild import rebuild_index
+    from pipeline.session import spark_session
+
+    session = spark_session("bench")
+    took_s, entries = [], 0
+    for turn in ("cold", "warm"):
+        began_s = monotonic()
+        entries = rebuild_index(session, log, folder / turn, folder / f"work-{turn}").entry_count
+        took_s.append(monotonic() - began_s)
+    session.stop()
+    return {"took_s": took_s[0], "warm_s": took_s[1], "entries": entries, "index": str(folder / "warm")}
+
+
+def replay(log: ParquetLog, folder: Path) -> dict[str, Any]:
+    """What a replica does: runs of the size that it reads, judged and written one after the other."""
+    settings = CoreSettings()
+    began_s = monotonic()
+    index = RocksIndex(folder / "index")
+    applier = Applier(index, TOPIC_ID)
+    for records in _records(log, settings.read_batch_max):
+        for run in bounded_runs(records, settings.read_batch_states_max):
+            applier.apply(run)
+    index.close()
+    return {"took_s": monotonic() - began_s, "index": str(folder / "index")}
+
+
+def duckdb(log: ParquetLog, folder: Path) -> dict[str, Any]:
+    """Claims in a table; contested keys, losers and entries by SQL; one table file."""
+    import duckdb as engine
+
+    began_s = monotonic()
+    database = engine.connect(str(folder / "claims.duckdb"))
+    database.execute("SET threads = 2; SET preserve_insertion_order = false; SET memory_limit = '6GB'")
+    database.execute('CREATE TABLE claims (key BLOB, "at" BIGINT, consumes BOOLEAN, stands BLOB)')
+    for claims in _Claims(log):
+        database.register("slice", claims)
+        database.execute("INSERT INTO claims SELECT * FROM slice")
+    contested = database.execute(
+        'SELECT "at", key, consumes FROM claims WHERE key IN (SELECT key FROM claims GROUP BY key'
+        ' HAVING count(*) > 1 AND bool_or(consumes) AND min(stands) <> max(stands)) ORDER BY "at"'
+    ).fetchall()
+    dropped = pa.table({"offset": pa.array(_dropped(contested), pa.int64())})
+    database.register("dropped", dropped)
+    entries = database.execute(
+        'SELECT key, arg_min(stands, "at"), min("at") FROM claims WHERE consumes'
+        ' AND "at" NOT IN (SELECT "offset" FROM dropped) GROUP BY key ORDER BY key'
+    )
+    return _written(folder, _fetched(entries), _Claims.position, began_s)
+
+
+def polars(log: ParquetLog, folder: Path) -> dict[str, Any]:
+    """The same as one lazy query on its streaming engine."""
+    import polars as engine
+
+    began_s = monotonic()
+    collected = _Claims(log)
+    claims = engine.concat([engine.from_arrow(table) for table in collected], rechunk=False).lazy()  # type: ignore[misc]
+    keys = claims.group_by("key").agg(
+        engine.len().alias("n"), engine.col("consumes").any(), engine.col("stands").n_unique().alias("rivals")
+    )
+    disputed = keys.filter((engine.col("n") > 1) & engine.col("consumes") & (engine.col("rivals") > 1)).select("key")
+    contested = claims.join(disputed, on="key", how="semi").select("at", "key", "consumes").sort("at")
+    dropped = engine.DataFrame(
+        {"at": _dropped(contested.collect(engine="streaming").rows())}, schema={"at": engine.Int64}
+    )
+    entries = (
+        claims.filter("consumes")
+        .join(dropped.lazy(), on="at", how="anti")
+        .group_by("key")
+        .agg(engine.col("stands").sort_by("at").first(), engine.col("at").min())
+        .sort("key")
+        .collect(engine="streaming")
+    )
+    return _written(folder, entries.iter_rows(), collected.position, began_s)
+
+
+class _Claims:
+    """The claims of each slice as an Arrow table; then the position behind them all."""
+
+    position: Position
+
+    def __init__(self, log: ParquetLog) -> None:
+        self._log = log
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        surveys: list[Survey] = []
+        for number in range(len(self._log)):
+            columns = self._log.read(number)
+            surveys.append(survey(columns))
+            plan, _ = make_plan(TOPIC_ID, surveys)
+            claims = claims_of(columns, counted(columns, plan.rules_of(columns)), closed=False)
+            _Claims.position = plan.position
+            yield pa.table(
+                {
+                    "key": fixed_binaries(np.ascontiguousarray(claims["key"]).view("V37")),
+                    "at": claims["offset"].astype(np.int64),
+                    "consumes": claims["role"] & CONSUMES != 0,
+                    "stands": fixed_binaries(np.ascontiguousarray(claims["stands"])),
+                }
+            )
+
+
+def _dropped(contested: list[tuple[int, bytes, bool]]) -> list[int]:
+    rows = groupby(contested, key=lambda row: row[0])
+    return Resolver().dropped((at, [(key, consumes) for _, key, consumes in claims]) for at, claims in rows)
+
+
+def _fetched(entries: Any) -> Iterator[tuple[bytes, bytes, int]]:
+    while rows := entries.fetchmany(100_000):
+        yield from rows
+
+
+def _written(
+    folder: Path, rows: Iterator[tuple[bytes, bytes, int]], position: Position, began_s: float
+) -> dict[str, Any]:
+    count = 0
+
+    def entries() -> Iterator[tuple[bytes, bytes]]:
+        nonlocal count
+        for key, stands, at in rows:
+            count += 1
+            yield key if key[:1] != TX_KEY else key[:33], stands + at.to_bytes(8, "big")
+
+    write_table(folder / "all.sst", entries())
+    (folder / "index").mkdir()
+    adopt_tables(folder / "index", [folder / "all.sst"], count, position)
+    return {"took_s": monotonic() - began_s, "entries": count, "index": str(folder / "index")}
+
+
+def _records(log: ParquetLog, size: int) -> Iterator[list[tuple[int, bytes]]]:
+    for path in dict.fromkeys(part.path for part in log.slices):
+        for batch in pq.ParquetFile(path).iter_batches(size, columns=["offset", "value"]):
+            yield list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+
+
+ENGINES = {"spark": spark, "replay": replay, "duckdb": duckdb, "polars": polars}
+
+if __name__ == "__main__":
+    name, log_folder, index_folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    index_folder.mkdir(parents=True)
+    found = ENGINES[name](parquet_log(TOPIC_ID, sorted(log_folder.glob("*.parquet"))), index_folder)
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(found) + b"\n")
