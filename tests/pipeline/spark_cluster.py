@@ -18,7 +18,7 @@ from replica.local.ports import PortReservation
 
 _HOME = Path(pyspark.__file__).parent
 _ROOT = Path(__file__).parents[2]
-_START_MAX_S = 90.0
+_START_MAX_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _started(folder: Path, name: str, *command: str) -> Iterator[None]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(_ROOT),
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": "1g" if name == "connect" else "256m",
     }
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen([_HOME / "bin" / "spark-class", *command], env=environment, stdout=log, stderr=log)

@@ -15,7 +15,7 @@ from replica.notary.requests import Request, Submission
 
 _PARTY = "O=Party 000,L=London,C=GB"
 _ACTIVATION = bytes(range(16))
-_GROUP_RECORDS = 5_000
+_FILES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class SignedLog:
 
 
 def write_signed_log(folder: Path, records: int) -> SignedLog:
-    """Write a log of so many requests, behind a barrier, in files of a few thousand records: tasks of like length."""
+    """Write a log of so many requests, behind a barrier, in files of like length: one task each."""
     folder.mkdir(parents=True)
     key = SigningKey(bytes(range(32)))
     public_key = bytes(key.verify_key)
@@ -42,8 +42,9 @@ def write_signed_log(folder: Path, records: int) -> SignedLog:
         values.append(encode_record(RequestRecord(1, _ACTIVATION, number, number, submission)))
         checks.append((public_key, canonical, signature))
     paths = []
-    for start in range(0, len(values), _GROUP_RECORDS):
-        part = values[start : start + _GROUP_RECORDS]
+    size = -(-len(values) // _FILES)
+    for start in range(0, len(values), size):
+        part = values[start : start + size]
         paths.append(folder / f"{start:019d}.parquet")
         offsets = pa.array(range(start, start + len(part)), pa.int64())
         pq.write_table(pa.table({"offset": offsets, "value": pa.array(part, pa.binary())}), paths[-1])
