@@ -24,6 +24,7 @@ SLICE_MIB = 128
 OFFSET_MAX = 2**62
 _READ_WAIT_S = 10.0
 _READ_MAX_RECORDS = 10_000
+_READ_ATTEMPTS = 3
 
 
 class LogSlices(Protocol):
@@ -80,10 +81,16 @@ class KafkaLogSlices(msgspec.Struct, frozen=True):
         return (self.end_offset + SLICE_RECORDS - 1) // SLICE_RECORDS
 
     def read(self, number: int) -> Columns:
-        """See LogSlices. Raises LogRefused when the log is another one, and LogUnavailable."""
+        """See LogSlices. Raises LogRefused when the log is another one, and LogUnavailable after a few attempts."""
         start = number * SLICE_RECORDS
-        with asyncio.Runner() as runner:
-            values = runner.run(self._values(start, min(start + SLICE_RECORDS, self.end_offset)))
+        for attempt in range(1, _READ_ATTEMPTS + 1):  # Spark on one machine does not try a failed task again
+            try:
+                with asyncio.Runner() as runner:
+                    values = runner.run(self._values(start, min(start + SLICE_RECORDS, self.end_offset)))
+                break
+            except LogUnavailable:
+                if attempt == _READ_ATTEMPTS:
+                    raise
         return decode(start, pa.array(values, pa.large_binary()))
 
     async def _values(self, start: int, end: int) -> list[bytes]:
