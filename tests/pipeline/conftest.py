@@ -15,6 +15,7 @@ from tests.integration.conftest import (  # noqa: F401
     ports,
     postgres_server,
     servers_folder,
+    topic,
 )
 
 
