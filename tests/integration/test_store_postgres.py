@@ -20,9 +20,11 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.postgres import PostgresLockSession
 from replica.local.postgres import PostgresServer
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
+from replica.notary.position import encode_position
 from replica.store import migrate as migrations
 from replica.store.board import postgres_board
 from replica.store.bulletin import Bulletin
+from replica.store.export import published_state
 from replica.store.interface import NOTARISED, Command, Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase
 from replica.store.migrate import migrate
@@ -146,6 +148,16 @@ async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore
         sizes.append(len(page))
         after = page[-1][0]
     assert sizes == [4, 500, 102]
+
+
+async def test_the_published_state_is_that_of_the_store(new_store: NewStore, dsn: str) -> None:
+    """Goal: an audit starts from what the active published. Method: nothing yet, then one completion."""
+    assert published_state(dsn).position is None
+    store = await serving(new_store)
+    await store.publish([completion(command(1), 7)], at(7))
+    state = published_state(dsn)
+    assert (state.topic_id, state.ledger_end) == (TOPIC, 1)
+    assert state.position == encode_position(at(7))
 
 
 async def test_a_reader_cannot_write(reader: CompletionReader, dsn: str) -> None:

@@ -486,6 +486,22 @@ async def test_a_server_without_a_lease_is_refused(server: OracleServer) -> None
 # ---- the real driver ----
 
 
+async def test_a_caller_that_is_cancelled_costs_the_connection_and_no_statement(server: OracleServer) -> None:
+    """Goal: the socket is closed at once, the driver's call ends by itself. Method: cancel a call without an answer."""
+    connection = await OracleConnection.connect(LOGIN)
+    server.stalled.add("stall")
+    server._answers["stall"] = lambda session, values: None
+    call = asyncio.create_task(connection.run("/* ha.stall */ BEGIN NULL; END;", {}))
+    while not server.named("stall"):
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert server.sessions[-1].ended == ENDED
+    assert not connection.settled()
+    assert connection.answers == 0
+
+
 async def test_the_real_driver_s_socket_closes_while_it_waits() -> None:
     """Goal: hanging up reaches python-oracledb's own socket. Method: a listener that accepts and never answers."""
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
