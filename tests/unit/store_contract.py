@@ -85,10 +85,11 @@ def at(offset: int) -> Position:
 
 
 async def activated(new_store: NewStore) -> ParticipantStore:
-    """A store as an activation makes it: bound, with an epoch of its own, nothing asked yet."""
+    """A store as an activation makes it: bound, with an epoch of its own, and told what is published."""
     store = await new_store()
     await store.bind(TOPIC)
     await store.raise_epoch(0, "r")
+    await store.published()
     return store
 
 
