@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run test check fmt bench bench-pipeline faults faults-quick runbooks soak dist lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults faults-quick runbooks soak dist lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +16,12 @@ setup-tests:
 
 run: setup ## Bring up the whole cluster, notarise, kill the active, check every answer, keep serving until Ctrl-C
 	@$(BIN)/notary demo $(ARGS)
+
+demo-pipeline: setup ## Archive, audit, rebuild, compare, restore and report what `make run` left, and show the page
+	@$(BIN)/notary demo-pipeline
+
+drill: setup ## Lose a whole cluster with all its data, and bring it back from the second site
+	@$(BIN)/notary recovery drill $(ARGS)
 
 test: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget
 	@scripts/test.sh $(ARGS)

@@ -5,9 +5,7 @@ Every step is the command that an operator would type, in a process of its own.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from replica.checker.history import HistoryWriter
 from replica.cli.common import DATA_FOLDER, make_table, out, say
 from replica.cli.demo.phases import PhaseResult, Phases
 from replica.cli.demo.requests import DemoRequest, find_requests
+from replica.cli.steps import notary
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
@@ -31,7 +30,6 @@ FOLDER = DATA_FOLDER / "drill"
 SITE = DATA_FOLDER / "drill-second-site"
 REQUESTS_MAX = 1_200
 LOST_EVERY = 6  # the last sixth of the requests comes after the last copy, so that there is something to lose
-COMMAND_MAX_S = 300.0
 
 
 class DrillReport(msgspec.Struct, kw_only=True):
@@ -184,23 +182,6 @@ class Drill:
 def _refuse_wrong(phase: PhaseResult) -> None:
     if not phase.clean:
         raise ServerFailed(f"{phase.count - phase.expected} of {phase.count} were not notarised: {phase.wrong[:1]}")
-
-
-async def notary(*words: str) -> str:
-    """Run a `notary` command in a process of its own; returns what it printed. Raises ServerFailed."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "replica.cli", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(COMMAND_MAX_S):
-            printed, complaints = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise ServerFailed(f"notary {' '.join(words)} took more than {COMMAND_MAX_S:g} s") from None
-    if process.returncode:
-        raise ServerFailed(f"notary {' '.join(words)} ended with {process.returncode}: {complaints.decode()[-800:]}")
-    return printed.decode()
 
 
 def tell(report: DrillReport, path: Path | None) -> None:

@@ -33,6 +33,7 @@ from replica.cli import (
 )
 from replica.cli.common import EXIT_FAILED, err, show_error
 from replica.cli.demo import command as demo
+from replica.cli.demo import pipeline as demo_pipeline
 from replica.notary.errors import NotaryError
 
 _HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 
 app.command("demo", rich_help_panel=_LOCAL)(demo.run_demo)
+app.command("demo-pipeline", rich_help_panel=_LOCAL)(demo_pipeline.run_pipeline_demo)
 app.command("up", rich_help_panel=_LOCAL)(up.run_cluster)
 app.command("init", rich_help_panel=_SET_UP)(init.write_config)
 app.add_typer(config.app, name="config", rich_help_panel=_SET_UP)

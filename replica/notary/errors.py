@@ -271,7 +271,7 @@ class Code(Enum):
     ARCHIVE_MISMATCH = (
         0,
         "The archive and the request log are not of one notary",
-        "Name the archive of this log; after a restore, adopt the restored topic first. See runbooks/archive.md.",
+        "Name the archive of this log; after a restore, adopt the restored topic first. See runbooks/topic-loss.md.",
     )
     RESTORE_REFUSED = (
         0,
