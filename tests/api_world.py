@@ -25,8 +25,8 @@ from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings
 from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
-from replica.link.interface import Replies, Standing, TicketedLookUp, TicketedSubmission
-from replica.notary.answers import Answer, Notarised, NotNow, Refused, StateStatus
+from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
+from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import summarise
 from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import Code
@@ -72,10 +72,17 @@ class StubParticipant:
         """How many submissions and look-ups got here."""
         return len(self.submitted) + len(self.looked_up)
 
-    async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
+    async def submit(
+        self,
+        submissions: Sequence[Submission],
+        terms: Terms = PLAIN,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> list[Answer]:
         self.submitted.extend(submissions)
         if self.gate is not None:
             await self.gate.wait()
+        if terms.asynchronous:
+            return [Accepted(submission.submission_id, self.standing.retry_after_s) for submission in submissions]
         return [self.answer(submission) for submission in submissions]
 
     async def look_up(self, tx_id: bytes) -> Answer:
@@ -100,7 +107,7 @@ class StubHandler:
     def standing(self) -> Standing:
         return self.word
 
-    def submit(self, replies: Replies, batch: list[TicketedSubmission]) -> None:
+    def submit(self, replies: Replies, batch: list[TicketedSubmission], terms: Terms = PLAIN) -> None:
         self.batches.append(batch)
         if self.at_once:
             replies.send([(ticket, notarise(submission)) for ticket, submission in batch])

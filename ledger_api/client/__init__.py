@@ -1,7 +1,36 @@
 """The ledger API's client: signed submissions, retries with the same ids, receipts that verify offline."""
 
 from ledger_api.client.client import NotaryClient, Result
+from ledger_api.client.errors import (
+    ClientError,
+    NotarisationRefused,
+    OutcomeUnknown,
+    ReceiptInvalid,
+    RequestRejected,
+    StreamEnded,
+    success_of,
+)
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Party, certifies, encode_batch, encode_submission
+from ledger_api.client.stream import StreamResult, SubmissionStream
+from ledger_api.client.sync import SyncNotaryClient
 
-__all__ = ["NotaryClient", "Party", "Result", "RetryPolicy", "certifies", "encode_batch", "encode_submission"]
+__all__ = [
+    "ClientError",
+    "NotarisationRefused",
+    "NotaryClient",
+    "OutcomeUnknown",
+    "Party",
+    "ReceiptInvalid",
+    "RequestRejected",
+    "Result",
+    "RetryPolicy",
+    "StreamEnded",
+    "StreamResult",
+    "SubmissionStream",
+    "SyncNotaryClient",
+    "certifies",
+    "encode_batch",
+    "encode_submission",
+    "success_of",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,10 +13,14 @@ from typing import Self, TypeVar
 import aiohttp
 import msgspec
 
+from ledger_api.client.completions import completions_query, follow_completions
+from ledger_api.client.errors import ReceiptInvalid, success_of
 from ledger_api.client.retry import RetryPolicy
-from ledger_api.client.signing import encode_batch, encode_submission
-from replica.notary.answers import Answer, NotNow
+from ledger_api.client.signing import certifies, encode_batch, encode_submission
+from ledger_api.client.stream import SubmissionStream
+from replica.notary.answers import Accepted, Decision, Notarised, NotNow
 from replica.notary.documents import (
+    ACCEPTED,
     BatchAnswerDocument,
     NotarisedDocument,
     NotaryDocument,
@@ -24,17 +28,20 @@ from replica.notary.documents import (
     answer_from_document,
 )
 from replica.notary.errors import BadRequest, Code, NotActive
+from replica.notary.feed_documents import CompletionDocument, CompletionsDocument
 from replica.notary.requests import Submission
 
-Result = Answer | ProblemDocument
+Result = Decision | ProblemDocument
 """An answer of the notary, or the problem for which a request never got as far: it must be changed first."""
 
 _NO_EXCHANGE = 0
 _QUOTE_MAX = 200
+PAGE = 500
 _HEADERS = {"Content-Type": "application/json"}
 _notarised = msgspec.json.Decoder(NotarisedDocument)
 _problem = msgspec.json.Decoder(ProblemDocument)
 _batch = msgspec.json.Decoder(BatchAnswerDocument)
+_page = msgspec.json.Decoder(CompletionsDocument)
 _notary = msgspec.json.Decoder(NotaryDocument)
 
 
@@ -80,6 +87,45 @@ class NotaryClient:
     async def submit_batch(self, submissions: Sequence[Submission]) -> list[Result]:
         """Submit several in one call; results in order. Only those without a final answer are sent again."""
         return await self._until_final(list(submissions), self._submit_batch)
+
+    async def notarise(self, submission: Submission, notary_key: bytes) -> Notarised:
+        """Submit one, and return its success once the notary's signature is verified for exactly what was submitted.
+
+        Raises NotarisationRefused, RequestRejected, OutcomeUnknown (keep the submission!), ReceiptInvalid.
+        """
+        answer = success_of(await self.submit(submission))
+        if not certifies(answer, submission, notary_key):
+            raise ReceiptInvalid(answer)
+        return answer
+
+    async def submit_all(self, submissions: Sequence[Submission]) -> list[Result]:
+        """Submit any number over one stream, many under way at a time; results in order. For bulk work."""
+        async with SubmissionStream(self._endpoint, self._policy) as stream:
+            return list(await asyncio.gather(*map(stream.decide, submissions)))
+
+    def completions(
+        self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
+    ) -> AsyncIterator[CompletionDocument]:
+        """Completions behind a ledger offset, without a gap or a duplicate, for ever; see `follow_completions`."""
+        return follow_completions(
+            self._open(), self._endpoint, self._policy, self._random, after=after, user_id=user_id, parties=parties
+        )
+
+    async def published(
+        self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
+    ) -> AsyncIterator[bytes]:
+        """The JSON of the completions that are published by now, page by page. Raises NotActive without an answer."""
+        while True:
+            query = completions_query(after, user_id, parties)
+            status, body = await self._call("GET", f"/v1/completions?{query}&limit={PAGE}")
+            if status != HTTPStatus.OK:
+                raise NotActive(f"no replica serves completions: {body[:_QUOTE_MAX]!r}")
+            page = _page.decode(body)
+            for raw in page.completions:
+                yield bytes(raw)
+            if page.next_after <= after or page.next_after >= page.ledger_end:
+                return
+            after = page.next_after
 
     async def look_up(self, tx_id: bytes) -> Result:
         """Whether a transaction was notarised: Notarised with a fresh receipt, or Refused with TX_NOT_FOUND."""
@@ -130,12 +176,16 @@ class NotaryClient:
         (tx_id,) = tx_ids
         return [_read(*await self._call("GET", f"/v1/transactions/{tx_id.hex()}"))]
 
-    async def _call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of one HTTP exchange; status 0 and a reason when there was none."""
+    def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             raise RuntimeError("use the client in an `async with` block")
+        return self._session
+
+    async def _call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Status and body of one HTTP exchange; status 0 and a reason when there was none."""
+        session = self._open()
         try:
-            async with self._session.request(method, self._endpoint + path, data=body, headers=_HEADERS) as response:
+            async with session.request(method, self._endpoint + path, data=body, headers=_HEADERS) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return _NO_EXCHANGE, repr(error).encode()
@@ -144,6 +194,11 @@ class NotaryClient:
 def _read(status: int, body: bytes) -> Result:
     """The result in an answer's body; whatever does not come from the notary leaves the outcome unknown."""
     try:
-        return answer_from_document(_notarised.decode(body) if status == HTTPStatus.OK else _problem.decode(body))
+        answer = answer_from_document(_notarised.decode(body) if status == HTTPStatus.OK else _problem.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, BadRequest):
         return NotNow(Code.OUTCOME_UNKNOWN.name, f"no answer: {status} {body[:_QUOTE_MAX]!r}", 0.0)
+    return (
+        NotNow(ACCEPTED, "recorded; the outcome is a completion", answer.estimate_s)
+        if isinstance(answer, Accepted)
+        else answer
+    )

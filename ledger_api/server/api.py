@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 import structlog
@@ -20,10 +21,13 @@ from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, r
 from ledger_api.server.logs import LogLimit
 from ledger_api.server.routes import About, Call, Parameter, Right, Route, RouteTable
 from ledger_api.server.settings import ApiSettings
+from ledger_api.server.submit_stream import SubmitStreams
 from replica.link.counts import ApiCounts, Latency
-from replica.link.interface import Participant, refuse_as_passive
+from replica.link.interface import Participant, Terms, refuse_as_passive
 from replica.notary.answers import Answer, NotNow
 from replica.notary.documents import (
+    AcceptedDocument,
+    AnswerDocument,
     BatchAnswerDocument,
     BatchDocument,
     NotarisedDocument,
@@ -34,10 +38,12 @@ from replica.notary.documents import (
     problem_document,
 )
 from replica.notary.errors import BadRequest, Code
-from replica.notary.requests import parse_tx_id
+from replica.notary.requests import Submission, parse_tx_id
+from replica.notary.stream_frames import VERSION, Welcome
 
 CHUNK = 32  # submissions of a batch that are checked in a row: about 2 ms, then others get their turn
 SUBMISSIONS, BATCH = "/v1/submissions", "/v1/submissions/batch"
+ASYNCHRONOUS, STREAM = "/v1/submissions/async", "/v1/submissions/stream"
 TRANSACTIONS, NOTARY = "/v1/transactions/{tx_id}", "/v1/notary"
 _JSON_TYPE = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?\s*', re.IGNORECASE)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,64}")
@@ -45,7 +51,6 @@ _RETRY_ERROR_S = 1.0
 _log = structlog.get_logger(__name__)
 _encoder = msgspec.json.Encoder()
 
-Document = NotarisedDocument | ProblemDocument
 
 _SUBMITTING = (Code.SIGNATURE_INVALID, Code.PARTY_UNKNOWN, Code.OVERLOADED, Code.OUTCOME_UNKNOWN)
 _SUBMIT_ONE = About(
@@ -64,6 +69,19 @@ _SUBMIT_ONE = About(
         Code.SUBMISSION_IN_FLIGHT,
         Code.SUBMISSION_NOT_SEQUENCED,
     ),
+)
+_SUBMIT_ASYNCHRONOUSLY = About(
+    summary="Submit one transaction without waiting: its outcome is a completion",
+    body=SubmissionDocument,
+    answers={200: NotarisedDocument, 202: AcceptedDocument},
+    right=Right.ACT,
+    codes=_SUBMIT_ONE.codes,
+)
+_OPEN_STREAM = About(
+    summary="Open a WebSocket that carries many submissions a frame; docs/api.md describes the frames",
+    answers={101: None},
+    right=Right.ACT,
+    codes=(Code.UPGRADE_REQUIRED, Code.NOT_ACTIVE, Code.OVERLOADED),
 )
 _SUBMIT_BATCH = About(
     summary="Notarise up to batch_max transactions; one result each, in order",
@@ -113,6 +131,9 @@ class Api:
         self._bodies_bytes = 0
         self._id_prefix = os.urandom(4).hex()
         self._id_numbers = itertools.count(1)
+        key = bytes.fromhex(about.notary_key)
+        welcome = Welcome(VERSION, settings.stream_window, settings.batch_max, about.replica, key)
+        self._streams = SubmitStreams(participant, gate, counts, settings, welcome=welcome, refusal=self._refusal)
         contract = Contract(about.version)
         self.routes = RouteTable([*self._own_routes(), *reads, *queries, *contract.routes()])
         contract.describe(self.routes)
@@ -156,6 +177,8 @@ class Api:
     def _own_routes(self) -> list[Route]:
         return [
             Route("POST", SUBMISSIONS, self._submit_one, _SUBMIT_ONE),
+            Route("POST", ASYNCHRONOUS, self._submit_asynchronously, _SUBMIT_ASYNCHRONOUSLY),
+            Route("GET", STREAM, self._open_stream, _OPEN_STREAM),
             Route("POST", BATCH, self._submit_batch, _SUBMIT_BATCH),
             Route("GET", TRANSACTIONS, self._look_up, _LOOK_UP),
             Route("GET", NOTARY, self._describe, _DESCRIBE),
@@ -180,13 +203,40 @@ class Api:
         refusal = self._refusal(1)
         if refusal is not None:
             return self._reply(refusal, call.request_id)
-        submission = self._gate.admit(call.body, call.caller)
+        submission, terms = self._gate.admit(call.body, call.caller)
         self._counts.in_flight += 1
         try:
-            (answer,) = await self._participant.submit([submission])
+            (answer,) = await self._participant.submit([submission], terms)
         finally:
             self._counts.in_flight -= 1
         return self._reply(answer, call.request_id)
+
+    async def _submit_asynchronously(self, call: Call) -> Reply:
+        """As soon as it is recorded: 202, and the outcome is a completion. What was decided before is answered."""
+        refusal = self._refusal(1)
+        if refusal is not None:
+            return self._reply(refusal, call.request_id)
+        submission, terms = self._gate.admit(call.body, call.caller)
+        terms = msgspec.structs.replace(terms, asynchronous=True)
+        self._counts.in_flight += 1
+        try:
+            (answer,) = await self._participant.submit([submission], terms)
+        finally:
+            self._counts.in_flight -= 1
+        return self._reply(answer, call.request_id)
+
+    async def _open_stream(self, call: Call) -> Reply:
+        if "websocket" not in call.request.headers.get("Upgrade", "").lower():
+            raise BadRequest("a stream of submissions is a WebSocket: see docs/api.md", Code.UPGRADE_REQUIRED)
+        refusal = self._refusal(1)
+        if refusal is None and self._counts.streams >= self._settings.streams_max:
+            detail = f"this front end has {self._counts.streams} streams open"
+            refusal = NotNow(Code.OVERLOADED.name, detail, self._participant.standing.retry_after_s)
+        if refusal is not None:
+            return self._reply(refusal, call.request_id)
+        return await self._streams.serve(
+            call.request, call.request_id, call.caller, partial(self._rates.charge, call.caller, call.request)
+        )
 
     async def _submit_batch(self, call: Call) -> Reply:
         documents = self._gate.split(call.body)
@@ -207,14 +257,18 @@ class Api:
         results: dict[int, Answer | ProblemDocument] = {}
         under_way: list[tuple[list[int], asyncio.Task[list[Answer]]]] = []
         for start in range(0, len(documents), CHUNK):
-            places, submissions = [], []
+            good: dict[Terms, tuple[list[int], list[Submission]]] = {}
             for place, raw in enumerate(documents[start : start + CHUNK], start):
                 try:
-                    submissions.append(self._gate.admit(raw, call.caller))
-                    places.append(place)
+                    submission, terms = self._gate.admit(raw, call.caller)
                 except BadRequest as error:
                     results[place] = self._refuse(error, call.request_id)
-            under_way.append((places, asyncio.create_task(self._participant.submit(submissions))))
+                    continue
+                places, submissions = good.setdefault(terms, ([], []))
+                places.append(place)
+                submissions.append(submission)
+            for terms, (places, submissions) in good.items():
+                under_way.append((places, asyncio.create_task(self._participant.submit(submissions, terms))))
             await asyncio.sleep(0)
         for places, task in under_way:
             results.update(zip(places, await task, strict=True))
@@ -269,13 +323,12 @@ class Api:
     def _reply(self, result: Answer | ProblemDocument, request_id: str, more: bytes = b"") -> Reply:
         document = self._note(result, request_id)
         body = _encoder.encode(document)
-        if type(document) is NotarisedDocument:
-            return Reply(200, body, request_id, kind=JSON)
-        assert isinstance(document, ProblemDocument)
+        if not isinstance(document, ProblemDocument):
+            return Reply(document.status, body, request_id, kind=JSON)
         more += retry_after_header(document.retry_after_s)
         return Reply(document.status, body, request_id, kind=PROBLEM, more=more)
 
-    def _note(self, result: Answer | ProblemDocument, request_id: str) -> Document:
+    def _note(self, result: Answer | ProblemDocument, request_id: str) -> AnswerDocument:
         """The document of a result, which is counted."""
         document = result if isinstance(result, ProblemDocument) else answer_to_document(result, request_id)
         answers = self._counts.answers

@@ -9,6 +9,7 @@ import msgspec
 
 from replica.notary.documents import ANONYMOUS, SubmissionDocument
 from replica.notary.errors import BadRequest, Code
+from replica.notary.requests import Submission
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -40,6 +41,16 @@ def as_submitted_by(document: SubmissionDocument, caller: Caller) -> SubmissionD
         raise _denied(f"the token is of user {caller.subject!r}, not of {document.user_id!r}")
     _check_parties(caller, (document.request.party, *(document.act_as or ())))
     return msgspec.structs.replace(document, user_id=caller.subject)
+
+
+def signed_submitted_by(submission: Submission, party: str, caller: Caller) -> Submission:
+    """As `as_submitted_by`, for a submission in canonical bytes whose request is of `party`."""
+    if caller.subject is None:
+        return submission
+    if submission.user_id not in (ANONYMOUS, caller.subject):
+        raise _denied(f"the token is of user {caller.subject!r}, not of {submission.user_id!r}")
+    _check_parties(caller, (party, *submission.act_as))
+    return msgspec.structs.replace(submission, user_id=caller.subject)
 
 
 def may_see(caller: Caller, user_id: str, act_as: Sequence[str]) -> bool:

@@ -9,13 +9,20 @@ from typing import TypeVar
 
 import msgspec
 
-from ledger_api.server.entitlement import EVERYBODY, Caller, as_submitted_by
+from ledger_api.server.entitlement import EVERYBODY, Caller, as_submitted_by, signed_submitted_by
 from ledger_api.server.registry import ALWAYS, Registry
 from replica.link.counts import ApiCounts
-from replica.notary.documents import BatchDocument, SubmissionDocument, submission_from_document
+from replica.link.interface import PLAIN, Terms
+from replica.notary.canonical import decode_request
+from replica.notary.documents import (
+    BatchDocument,
+    DeduplicationDocument,
+    SubmissionDocument,
+    submission_from_document,
+)
 from replica.notary.errors import BadRequest, Code
 from replica.notary.receipts import signature_holds
-from replica.notary.requests import Submission
+from replica.notary.requests import Submission, check_command
 
 _SUBMISSION_ID_BYTES = 16
 _submission_decoder = msgspec.json.Decoder(SubmissionDocument)
@@ -24,7 +31,7 @@ Document = TypeVar("Document")
 
 
 class Gate:
-    """Turns JSON into submissions that the core may take without looking at them again."""
+    """Lets through submissions that the core may take without looking at them again."""
 
     def __init__(
         self, registry: Registry, counts: ApiCounts, batch_max: int, *, now_s: Callable[[], float] = time.time
@@ -35,17 +42,32 @@ class Gate:
         self._counts = counts
         self._batch_max = batch_max
 
-    def admit(self, raw: bytes | msgspec.Raw, caller: Caller = EVERYBODY) -> Submission:
-        """The submission in a JSON document. Raises BadRequest with the code of the first thing that is wrong."""
+    def admit(self, raw: bytes | msgspec.Raw, caller: Caller = EVERYBODY) -> tuple[Submission, Terms]:
+        """The submission in a JSON document, and the terms it asks for.
+
+        Raises BadRequest with the code of the first thing that is wrong.
+        """
         document = as_submitted_by(_decode(_submission_decoder, raw), caller)
         submission = submission_from_document(document, _random_id)
-        party = document.request.party
+        self._check_signature(document.request.party, submission)
+        return submission, PLAIN if document.deduplication is None else _terms(document.deduplication)
+
+    def admit_signed(self, submission: Submission, caller: Caller = EVERYBODY) -> Submission:
+        """The submission as it came in canonical bytes, once it is found to be right; raises as `admit`."""
+        request, _ = decode_request(submission.request)
+        check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
+        if list(submission.act_as) != sorted(submission.act_as):
+            raise BadRequest("act_as is not in ascending order")
+        submission = signed_submitted_by(submission, request.party, caller)
+        self._check_signature(request.party, submission)
+        return submission
+
+    def _check_signature(self, party: str, submission: Submission) -> None:
         self._check_key(party, submission.public_key)
         if not signature_holds(submission.public_key, submission.request, submission.signature):
             self._counts.signatures_bad += 1
             raise BadRequest("the signature does not fit the canonical request and key", Code.SIGNATURE_INVALID)
         self._counts.signatures_good += 1
-        return submission
 
     def _check_key(self, party: str, public_key: bytes) -> None:
         period = self._registry.period(party, public_key)
@@ -73,6 +95,12 @@ def _decode(decoder: msgspec.json.Decoder[Document], raw: bytes | msgspec.Raw) -
         raise BadRequest(str(error), Code.MALFORMED_JSON) from None
     except RecursionError:
         raise BadRequest("the document is nested too deep", Code.MALFORMED_JSON) from None
+
+
+def _terms(document: DeduplicationDocument) -> Terms:
+    if document.duration_s is not None and document.after_offset:
+        raise BadRequest("a deduplication period is a duration or an offset, not both")
+    return Terms(deduplication_s=document.duration_s, deduplication_after=document.after_offset)
 
 
 def _random_id() -> str:

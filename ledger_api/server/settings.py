@@ -80,7 +80,10 @@ class ApiSettings(BaseModel):
     idle_max_s: float = Field(75.0, gt=0, description="A connection without a whole request head is closed then.")
     body_read_max_s: float = Field(10.0, gt=0, description="Longest wait for a request's body.")
     drain_max_s: float = Field(2.0, gt=0, description="Longest wait for answers under way when a front end stops.")
-    streams_max: int = Field(256, ge=1, le=100_000, description="Streams of completions and updates open.")
+    streams_max: int = Field(256, ge=1, le=100_000, description="Streams of any kind that are open.")
+    stream_window: int = Field(
+        4_000, ge=1, le=100_000, description="Submissions of one stream without an answer; more end it."
+    )
     checkpoint_s: float = Field(
         10.0, gt=0, le=3_600, description="Longest silence of a stream: then it has a checkpoint."
     )

@@ -82,18 +82,18 @@ def failover_budget(
         ),
     ]
     server = [*detection, *activation, *balancing]
-    pause = Step(
-        "the client's pause between attempts", "client: delay_max_s, jitter", retry_max_s(retry, _longest(server))
-    )
+    figures = "client: timeout_s, backoff_base, max_restart_count, jitter"
+    pause = Step("the client's pause between attempts", figures, retry_max_s(retry, _longest(server)))
     return Budget(fault, (*server, pause))
 
 
 def retry_max_s(policy: RetryPolicy, outage_s: float) -> float:
     """The longest pause that a client may be in when an outage of this length ends.
 
-    Pauses double: the one under way is at most as long as the first and all before it, which began with the outage.
+    Each pause is the first one, and `backoff_base - 1` times all before it, which began with the outage.
     """
-    return min(policy.delay_max_s, outage_s + policy.delay_first_s) * (1 + policy.jitter)
+    grown_s = policy.timeout_s + (policy.backoff_base - 1) * outage_s
+    return min(policy.delay_max_s, grown_s) * (1 + policy.jitter)
 
 
 def _longest(steps: list[Step]) -> float:

@@ -18,6 +18,7 @@ from replica.cli import (
     index,
     init,
     keys,
+    ledger,
     log,
     recovery,
     replica,
@@ -46,6 +47,7 @@ _EPILOG = (
     "be changed first. Every error has a code and says what to do; with --json, results are for programs."
 )
 _LOCAL, _SET_UP, _RUN, _CHECK = "On this machine", "Set up a participant", "Run and look after", "Check"
+_USE = "Use the ledger API"
 _PIPELINE = "Archive and analyse"
 
 app = typer.Typer(
@@ -63,6 +65,8 @@ app.add_typer(store.app, name="store", rich_help_panel=_SET_UP)
 app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
 app.command("import", rich_help_panel=_SET_UP)(importing.import_states)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
+app.command("submit", rich_help_panel=_USE)(ledger.submit)
+app.command("completions", rich_help_panel=_USE)(ledger.completions)
 app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)
 app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)

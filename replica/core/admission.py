@@ -1,4 +1,5 @@
-"""Admission: bounds what is in flight, records commands before their records are logged, and logs them.
+"""Admission: bounds what is in flight, serves users in turns, records commands before their records are logged, and
+logs them.
 
 A command is pending in the shared database before its record is appended, so that whoever is active next knows of
 every submission that was accepted.
@@ -7,17 +8,18 @@ every submission that was accepted.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from ha.clock import Clock
 from replica.core.estimate import CompletionEstimate
+from replica.core.fair import FairQueue
+from replica.core.load import Load, weight_of
 from replica.core.publish import Publisher
 from replica.core.settings import CoreSettings
-from replica.link.interface import Replies
-from replica.notary.answers import Answer, NotNow, Refused
+from replica.link.interface import Replies, Terms
+from replica.notary.answers import Accepted, Answer, NotNow, Refused
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
@@ -26,38 +28,14 @@ from replica.store.interface import Admitted, Command, ParticipantStore
 
 
 class Waiting(msgspec.Struct):
-    """A submission on its way, and who waits for its answer."""
+    """A submission on its way, and who waits for its answer. `states` is what it weighs (replica/core/load.py)."""
 
     replies: Replies
     ticket: int
     submission: Submission
     command: Command
     states: int
-
-
-class Load:
-    """How much is in flight: from admission until the completion is published."""
-
-    def __init__(self, settings: CoreSettings) -> None:
-        self._settings = settings
-        self.submissions = 0
-        self.states = 0
-
-    def enter(self, states: int) -> bool:
-        """Take one submission in, unless that passes a bound."""
-        fits = (
-            self.submissions < self._settings.in_flight_max
-            and self.states + states <= self._settings.states_in_flight_max
-        )
-        if fits:
-            self.submissions += 1
-            self.states += states
-        return fits
-
-    def leave(self, submissions: int, states: int) -> None:
-        """So much is done with."""
-        self.submissions -= submissions
-        self.states -= states
+    terms: Terms
 
 
 class Admission:
@@ -83,23 +61,29 @@ class Admission:
         self._estimate = estimate
         self._append = append
         self._answer_accepted = answer_accepted
-        self._queue: deque[Waiting] = deque()
+        self._queue: FairQueue[Waiting] = FairQueue(settings.user_queue_max, settings.user_states_max)
         self.admitting: list[Waiting] = []  # what the database is being told of, and may know already
-        self._arrived = asyncio.Event()
+        self._may_go = asyncio.Event()  # something is queued, and the pipeline has room
         self._stopping = False
 
-    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies) -> None:
+    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, terms: Terms) -> None:
         """Queue a front end's submissions; those past the bounds are answered at once."""
         refused: list[tuple[int, Answer]] = []
+        queued: list[int] = []
         now_us = self._clock.wall_us()
+        wait_s = self._estimate.wait_s(self._load.states)
         for ticket, submission in batch:
-            tx_id, digest, states = summarise(submission.request)
+            tx_id, digest, states_count = summarise(submission.request)
+            user, states = submission.user_id, weight_of(submission, states_count)
+            if not self._queue.has_room(user, states):
+                refused.append((ticket, self._not_now(Code.USER_OVERLOADED, f"{user!r} has as much queued as one may")))
+                continue
             if not self._load.enter(states):
                 refused.append((ticket, self._overloaded()))
                 continue
             command = Command(
-                change_id(submission.user_id, submission.command_id, submission.act_as),
-                submission.user_id,
+                change_id(user, submission.command_id, submission.act_as),
+                user,
                 submission.command_id,
                 submission.act_as,
                 submission.submission_id,
@@ -107,25 +91,43 @@ class Admission:
                 digest,
                 now_us,
             )
-            self._queue.append(Waiting(replies, ticket, submission, command, states))
+            self._queue.push(user, Waiting(replies, ticket, submission, command, states, terms), states)
+            queued.append(ticket)
         if refused:
             replies.send(refused)
-        if self._queue:
-            self._arrived.set()
+        if wait_s > self._settings.interim_from_s and not terms.asynchronous and queued:
+            replies.wait(queued, wait_s)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again whether the queue may go on: something was queued, or left the pipeline."""
+        settings, load = self._settings, self._load
+        in_pipeline = load.submissions - len(self._queue)
+        states_in_pipeline = load.states - self._queue.states
+        if self._queue and in_pipeline < settings.pipeline_max and states_in_pipeline < settings.pipeline_states_max:
+            self._may_go.set()
+        elif not self._stopping:
+            self._may_go.clear()
 
     async def run(self) -> None:
         """Admit until stopped; ends early only with an error of the store."""
         while not self._stopping:
-            await self._arrived.wait()
+            await self._may_go.wait()
             if self._may_linger():
                 await self._clock.sleep_s(self._settings.admit_linger_s)
-            count = min(len(self._queue), self._settings.admit_batch_max)
-            self.admitting = [self._queue.popleft() for _ in range(count)]
-            if not self._queue:
-                self._arrived.clear()
+            self.admitting = self._take()
+            self.wake()
             if self.admitting:
                 await self._admit(self.admitting)
                 self.admitting = []
+                self.wake()
+
+    def _take(self) -> list[Waiting]:
+        """The next batch in the users' turns, as far as the pipeline has room."""
+        settings, queue, load = self._settings, self._queue, self._load
+        room = settings.pipeline_max - (load.submissions - len(queue))
+        states_room = settings.pipeline_states_max - (load.states - queue.states)
+        return queue.take(min(room, settings.admit_batch_max), states_room)
 
     @property
     def queued(self) -> int:
@@ -141,14 +143,12 @@ class Admission:
     def stop(self) -> None:
         """Let `run` end once the batch in hand is done with."""
         self._stopping = True
-        self._arrived.set()
+        self._may_go.set()
 
     def close_queue(self) -> list[Waiting]:
         """Empty the queue, and return what was in it: the database was not told of it."""
-        untouched = list(self._queue)
-        self._queue.clear()
-        self._arrived.clear()
-        return untouched
+        self._may_go.clear()
+        return self._queue.clear()
 
     async def _admit(self, batch: list[Waiting]) -> None:
         outcomes = await self._ask(batch)
@@ -163,6 +163,8 @@ class Admission:
         for waiting, found in outcomes:
             if found.outcome is Admitted.FRESH:
                 self._append(waiting)
+                if waiting.terms.asynchronous:
+                    answers.append((waiting, Accepted(waiting.command.submission_id, self._wait_s())))
                 continue
             self._load.leave(1, waiting.states)
             if found.outcome is Admitted.ACCEPTED and found.notarised_offset is not None:
@@ -176,18 +178,33 @@ class Admission:
             self._answer_accepted(accepted)
 
     async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Deduplication]]:
-        since_us = self._clock.wall_us() - int(self._settings.deduplication_max_s * 1e6)
-        found = await self._store.admit([waiting.command for waiting in batch], since_us)
-        return list(zip(batch, found, strict=True))
+        """What the database says of each: one statement for all that have the usual deduplication period."""
+        now_us = self._clock.wall_us()
+        by_period: dict[tuple[float, int], list[Waiting]] = {}
+        for waiting in batch:
+            terms = waiting.terms
+            since_s = terms.deduplication_s
+            period = (self._settings.deduplication_max_s if since_s is None else since_s, terms.deduplication_after)
+            by_period.setdefault(period, []).append(waiting)
+        outcomes: list[tuple[Waiting, Deduplication]] = []
+        for (period_s, after), part in by_period.items():
+            commands = [waiting.command for waiting in part]
+            found = await self._store.admit(commands, now_us - int(period_s * 1e6), after)
+            outcomes += zip(part, found, strict=True)
+        return outcomes
 
     def _overloaded(self) -> NotNow:
-        wait_s = self._estimate.wait_s(self._load.states)
         detail = f"{self._load.submissions} submissions with {self._load.states} states are in flight"
-        return NotNow(Code.OVERLOADED.name, detail, wait_s)
+        return self._not_now(Code.OVERLOADED, detail)
 
     def _in_flight(self) -> NotNow:
-        wait_s = self._estimate.wait_s(self._load.states)
-        return NotNow(Code.SUBMISSION_IN_FLIGHT.name, "an earlier submission of this command is on its way", wait_s)
+        return self._not_now(Code.SUBMISSION_IN_FLIGHT, "an earlier submission of this command is on its way")
+
+    def _not_now(self, code: Code, detail: str) -> NotNow:
+        return NotNow(code.name, detail, self._wait_s())
+
+    def _wait_s(self) -> float:
+        return self._estimate.wait_s(self._load.states)
 
 
 def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-_SAMPLES_MAX = 100
-_FACTOR = 2  # makes the estimate a likely upper bound
+SAMPLES_MAX = 100
+FACTOR = 2  # makes the estimate a likely upper bound
 
 
 class CompletionEstimate:
@@ -17,15 +17,29 @@ class CompletionEstimate:
 
     def __init__(self, default_s: float) -> None:
         self._default_s = default_s
-        self._samples: deque[float] = deque(maxlen=_SAMPLES_MAX)
+        self._samples: deque[float] = deque(maxlen=SAMPLES_MAX)
+        self._states = 0  # decided since the last sample: batches that were decided in one moment count as one
+        self._throughput: float | None = None  # the median, until there is another sample
 
-    def note_batch(self, states: int, elapsed_s: float) -> None:
-        """A batch of so many states took so long."""
-        if states > 0 and elapsed_s > 0:
+    def note_batch(self, states: int, elapsed_s: float, behind_states: int) -> bool:
+        """A batch of so many states took so long, and left so many waiting; True once that was taken in.
+
+        Only batches that left at least as much behind are samples: what is done with little waiting tells how much was
+        asked, not how much could be done, and would make a burst look like hours of work.
+        """
+        if elapsed_s <= 0:
+            self._states += states
+            return False
+        states, self._states = states + self._states, 0
+        if 0 < states <= behind_states:
             self._samples.append(states / elapsed_s)
+            self._throughput = None
+        return True
 
     def wait_s(self, queued_states: int) -> float:
         """Upper estimate for a request that joins behind `queued_states`; the default while nothing is known."""
         if not self._samples or queued_states <= 0:
             return self._default_s
-        return _FACTOR * queued_states / median(self._samples)
+        if self._throughput is None:
+            self._throughput = median(self._samples)
+        return FACTOR * queued_states / self._throughput

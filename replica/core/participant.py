@@ -23,7 +23,7 @@ from replica.core.settings import CoreSettings
 from replica.core.signer import Signer
 from replica.core.tally import Tally
 from replica.index.interface import Index
-from replica.link.interface import Replies, Standing, Told, refuse_as_passive
+from replica.link.interface import PLAIN, Replies, Standing, Terms, Told, refuse_as_passive
 from replica.log.interface import RequestLog
 from replica.notary.answers import Notarised, Refused, StateStatus
 from replica.notary.errors import Code, LogUnavailable, NotActive, NotaryError
@@ -207,13 +207,13 @@ class Participant(Generic[SessionT]):
         publisher = reign.publisher
         return Standing(True, self.epoch, self._settings.retry_after_s, publisher.ledger_end, publisher.pruned_to)
 
-    def submit(self, replies: Replies, batch: list[tuple[int, Submission]]) -> None:
+    def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms = PLAIN) -> None:
         """Take submissions from a front end."""
         reign = self.reign
         if reign is None or not self._serves():
             replies.send([(ticket, refuse_as_passive(self.standing())) for ticket, _ in batch])
         else:
-            reign.submit(replies, batch)
+            reign.submit(replies, batch, terms)
 
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
         """Answer whether transactions were notarised, and what consumed states."""

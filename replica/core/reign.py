@@ -16,15 +16,16 @@ import structlog
 
 from ha.clock import Clock
 from ha.errors import ActivationFailed, HaError
-from replica.core.admission import Admission, Load, Waiting, send
+from replica.core.admission import Admission, Waiting, send
 from replica.core.apply import Applied
 from replica.core.estimate import CompletionEstimate
 from replica.core.follow import Follower
+from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
 from replica.core.settings import CoreSettings
 from replica.core.signer import Signer
 from replica.index.interface import Index
-from replica.link.interface import Replies
+from replica.link.interface import Replies, Terms
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError, StoreUnavailable
@@ -102,7 +103,7 @@ class Reign:
         self._in_force: Position | None = None  # behind the run in which our barrier came into force
         self._busy_since_s = clock.boottime_s()
         self._booted_us = self._boot_moment_us()  # by the wall clock that agreed with the database's just now
-        self.publisher = Publisher(store, clock, settings, self.load.leave, announce)
+        self.publisher = Publisher(store, clock, settings, self._on_published, announce)
         self._admission = Admission(
             store=store,
             publisher=self.publisher,
@@ -201,9 +202,13 @@ class Reign:
         """How long a request that comes now will take at most, as clients are told."""
         return self._estimate.wait_s(self.load.states)
 
-    def submit(self, replies: Replies, batch: list[tuple[int, Submission]]) -> None:
+    def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms) -> None:
         """Take a front end's submissions; each ticket gets its answer later."""
-        self._admission.offer(batch, replies)
+        self._admission.offer(batch, replies, terms)
+
+    def _on_published(self, submissions: int, states: int) -> None:
+        self.load.leave(submissions, states)
+        self._admission.wake()
 
     async def confirm_lock(self) -> None:
         """Return once a statement on the lock session was answered that was sent after this call."""
@@ -244,8 +249,10 @@ class Reign:
     def _answer_decided(self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]]) -> None:
         """Answer a batch with one signature for all that were notarised in it."""
         now_s = self._clock.boottime_s()
-        self._estimate.note_batch(sum(waiting.states for waiting, _, _ in answered), now_s - self._busy_since_s)
-        self._busy_since_s = now_s
+        states = sum([waiting.states for waiting, _, _ in answered])
+        if self._estimate.note_batch(states, now_s - self._busy_since_s, self.load.states - states):
+            self._busy_since_s = now_s
+        answered = [decided for decided in answered if not decided[0].terms.asynchronous]
         notarised = [
             (entry.request.tx_id, entry.content_digest)
             for _, entry, verdict in answered
@@ -332,7 +339,8 @@ class Reign:
         if self._writer is not None:
             await self._writer.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", self._settings.retry_after_s)
-        send((waiting, unknown) for waiting in (*self._admission.admitting, *self._waiting.values()))
+        untold = (waiting for waiting in self._waiting.values() if not waiting.terms.asynchronous)
+        send((waiting, unknown) for waiting in (*self._admission.admitting, *untold))
         self._waiting.clear()
 
     async def _drain(self) -> None:

@@ -37,7 +37,20 @@ class CoreSettings(BaseModel):
         20_000, ge=1, description="Submissions between admission and published completion; past it, 503 OVERLOADED."
     )
     states_in_flight_max: int = Field(
-        400_000, ge=10_000, description="States (inputs and references) of those submissions together."
+        400_000,
+        ge=10_000,
+        description="States of those submissions together: inputs and references, or 36 bytes of a record each.",
+    )
+    pipeline_max: int = Field(
+        5_000, ge=1, description="Of those, submissions between the fair queue and their published completion."
+    )
+    pipeline_states_max: int = Field(200_000, ge=10_000, description="States of those submissions together.")
+    user_queue_max: int = Field(
+        10_000, ge=1, description="Submissions that one user has in the fair queue; past it, 429 USER_OVERLOADED."
+    )
+    user_states_max: int = Field(200_000, ge=10_000, description="States that one user has in the fair queue.")
+    interim_from_s: float = Field(
+        5.0, gt=0, description="Who waits for an answer is told the estimate when it is longer than this."
     )
     admit_batch_max: int = Field(
         500, ge=1, le=5_000, description="Submissions recorded in one database round trip; keeps each statement short."

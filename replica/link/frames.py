@@ -13,7 +13,7 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from replica.link.counts import ApiCounts
-from replica.link.interface import Standing, TicketedAnswer, TicketedLookUp, TicketedSubmission
+from replica.link.interface import PLAIN, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
 
 PROTOCOL = 1
 _SIZE_BYTES = 4
@@ -31,6 +31,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Front end to core."""
 
     batch: list[TicketedSubmission]
+    terms: Terms = PLAIN
 
 
 class LookUp(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -57,8 +58,15 @@ class Word(msgspec.Struct, frozen=True, array_like=True, tag=5):
     standing: Standing
 
 
+class Wait(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """Core to front end: these tickets may wait so long."""
+
+    tickets: list[int]
+    wait_s: float
+
+
 FromFrontEnd = Hello | Submit | LookUp | Report
-FromCore = Hello | Answers | Word
+FromCore = Hello | Answers | Word | Wait
 Frame = TypeVar("Frame")
 Item = TypeVar("Item")
 _encoder = msgspec.msgpack.Encoder()

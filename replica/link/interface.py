@@ -6,7 +6,7 @@ one process (`replica.link.memory`); a replica has the Unix-socket form between 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -47,6 +47,22 @@ def refuse_as_passive(standing: Standing) -> NotNow:
     return NotNow(Code.NOT_ACTIVE.name, detail, standing.retry_after_s)
 
 
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """How submissions that come together are taken.
+
+    An asynchronous one is answered as soon as it is recorded: Accepted, and its outcome is a completion. An acceptance
+    of the same command counts as one within `deduplication_s` (None: as long as they are kept), and only behind the
+    ledger offset `deduplication_after`.
+    """
+
+    asynchronous: bool = False
+    deduplication_s: float | None = None
+    deduplication_after: int = 0
+
+
+PLAIN = Terms()
+
+
 class Participant(Protocol):
     """The core as a front end sees it."""
 
@@ -58,8 +74,16 @@ class Participant(Protocol):
     def news(self) -> Bell:
         """Rings whenever `standing` has changed."""
 
-    async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
-        """Notarise checked submissions; one answer each, in order. Never raises: what is not known is a NotNow."""
+    async def submit(
+        self,
+        submissions: Sequence[Submission],
+        terms: Terms = PLAIN,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> list[Answer]:
+        """Notarise checked submissions; one answer each, in order. Never raises: what is not known is a NotNow.
+
+        `on_wait` is told, while this waits, that the answers may take so many seconds; they come all the same.
+        """
 
     async def look_up(self, tx_id: bytes) -> Answer:
         """Whether a transaction was notarised: Notarised, Refused with TX_NOT_FOUND, or NotNow."""
@@ -77,6 +101,9 @@ class Replies(Protocol):
         Never waits and never raises; answers for a front end that is gone are dropped, as nobody waits for them.
         """
 
+    def wait(self, tickets: Sequence[int], wait_s: float) -> None:
+        """Tell that the answers to these tickets may take `wait_s`; they come all the same. Otherwise as `send`."""
+
 
 class Handler(Protocol):
     """The core as the link sees it. Called on the core's event loop; every method returns at once and never raises.
@@ -88,7 +115,7 @@ class Handler(Protocol):
     def standing(self) -> Standing:
         """The role at this moment; asked before each word to the front ends."""
 
-    def submit(self, replies: Replies, batch: list[TicketedSubmission]) -> None:
+    def submit(self, replies: Replies, batch: list[TicketedSubmission], terms: Terms = PLAIN) -> None:
         """Take submissions that came together, in the order in which they are to be logged.
 
         A front end may not have heard yet that this replica is passive: the handler checks by itself.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from replica.link.bell import Bell
-from replica.link.interface import Handler, Standing, TicketedAnswer, Told, refuse_as_passive
+from replica.link.interface import PLAIN, Handler, Standing, Terms, TicketedAnswer, Told, refuse_as_passive
 from replica.link.tickets import Tickets
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.requests import Submission
@@ -30,16 +30,21 @@ class MemoryLink:
         standing = self._handler.standing()
         return standing.as_passive() if self._is_cut else standing
 
-    async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
+    async def submit(
+        self,
+        submissions: Sequence[Submission],
+        terms: Terms = PLAIN,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> list[Answer]:
         """See Participant."""
         if not submissions:
             return []
         standing = self.standing
         if not standing.active:
             return [refuse_as_passive(standing)] * len(submissions)
-        call = self._tickets.open(len(submissions))
+        call = self._tickets.open(len(submissions), on_wait)
         self._loop.call_later(self._answer_max_s, self._tickets.expire)
-        self._handler.submit(self, list(enumerate(submissions, call.first)))
+        self._handler.submit(self, list(enumerate(submissions, call.first)), terms)
         return cast("list[Answer]", await call.future)
 
     async def look_up(self, tx_id: bytes) -> Answer:
@@ -63,6 +68,15 @@ class MemoryLink:
         """See Replies."""
         if not self._is_cut:
             self._loop.call_soon(self._tickets.settle, answers)
+
+    def wait(self, tickets: Sequence[int], wait_s: float) -> None:
+        """See Replies."""
+        if not self._is_cut:
+            self._loop.call_soon(self._prolong, list(tickets), wait_s)
+
+    def _prolong(self, tickets: list[int], wait_s: float) -> None:
+        self._tickets.prolong(tickets, wait_s)
+        self._loop.call_later(max(wait_s, self._answer_max_s), self._tickets.expire)
 
     def cut(self) -> None:
         """The front end loses its core: what waits is unknown, and from now on the core counts as passive."""

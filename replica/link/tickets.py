@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from itertools import takewhile
+from collections.abc import Callable, Iterable
 
 from replica.link.interface import TicketedAnswer, Told
 from replica.notary.answers import NotNow
@@ -17,14 +16,22 @@ UNKNOWN = NotNow(Code.OUTCOME_UNKNOWN.name, "the core took the request and did n
 class Call:
     """Questions asked together: tickets from `first` on, and the future that gets all their answers."""
 
-    __slots__ = ("answers", "deadline_s", "first", "future", "missing_count")
+    __slots__ = ("answers", "deadline_s", "first", "future", "missing_count", "on_wait")
 
-    def __init__(self, first: int, count: int, deadline_s: float, future: asyncio.Future[list[Told]]) -> None:
+    def __init__(
+        self,
+        first: int,
+        count: int,
+        deadline_s: float,
+        future: asyncio.Future[list[Told]],
+        on_wait: Callable[[float], None] | None = None,
+    ) -> None:
         self.first = first
         self.answers: list[Told] = [UNKNOWN] * count
         self.missing_count = count
         self.deadline_s = deadline_s
         self.future = future
+        self.on_wait = on_wait
 
     def finish(self) -> None:
         """Resolve the future with what is known; who asked may have gone meanwhile."""
@@ -44,18 +51,18 @@ class Tickets:
         self._answer_max_s = answer_max_s
         self._next = 0
         self._by_ticket: dict[int, Call] = {}
-        self._waiting: dict[int, Call] = {}  # by first ticket, so oldest first and ordered by deadline as well
+        self._waiting: dict[int, Call] = {}  # by first ticket, so oldest first
 
     @property
     def open_count(self) -> int:
         """Tickets that the core has not answered."""
         return len(self._by_ticket)
 
-    def open(self, count: int) -> Call:
+    def open(self, count: int, on_wait: Callable[[float], None] | None = None) -> Call:
         """Take `count` new tickets in a row."""
         first = self._next
         self._next = first + count
-        call = Call(first, count, self._loop.time() + self._answer_max_s, self._loop.create_future())
+        call = Call(first, count, self._loop.time() + self._answer_max_s, self._loop.create_future(), on_wait)
         self._waiting[first] = call
         for ticket in range(first, first + count):
             self._by_ticket[ticket] = call
@@ -73,10 +80,19 @@ class Tickets:
                 del self._waiting[call.first]
                 call.finish()
 
+    def prolong(self, tickets: Iterable[int], wait_s: float) -> None:
+        """Answers may take so long: who waits is told, and given up that much later. Never earlier than before."""
+        deadline_s = self._loop.time() + wait_s
+        calls = {call.first: call for ticket in tickets if (call := self._by_ticket.get(ticket)) is not None}
+        for call in calls.values():
+            call.deadline_s = max(call.deadline_s, deadline_s)
+            if call.on_wait is not None and call.first in self._waiting:
+                call.on_wait(wait_s)
+
     def expire(self) -> None:
-        """Give up the calls that have waited for `answer_max_s`."""
+        """Give up the calls that have waited for `answer_max_s`, or for as long as they were told."""
         now_s = self._loop.time()
-        for call in list(takewhile(lambda call: call.deadline_s <= now_s, self._waiting.values())):
+        for call in [call for call in self._waiting.values() if call.deadline_s <= now_s]:
             del self._waiting[call.first]
             call.finish()
 

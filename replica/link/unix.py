@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -29,13 +30,16 @@ from replica.link.frames import (
     LookUp,
     Report,
     Submit,
+    Wait,
     Word,
     encode_batch,
     encode_frame,
 )
 from replica.link.interface import (
+    PLAIN,
     Handler,
     Standing,
+    Terms,
     TicketedAnswer,
     TicketedLookUp,
     TicketedSubmission,
@@ -168,7 +172,7 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
             raise LinkBroken("no hello")
         elif isinstance(frame, Submit):
             self._take_tickets(len(frame.batch))
-            self._server.handler.submit(self, frame.batch)
+            self._server.handler.submit(self, frame.batch, frame.terms)
         elif isinstance(frame, LookUp):
             self._take_tickets(len(frame.batch))
             self._server.handler.look_up(self, frame.batch)
@@ -186,6 +190,11 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
             self.cut(str(error))
             return
         self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def wait(self, tickets: Sequence[int], wait_s: float) -> None:
+        """See Replies. Left out for a front end that does not read: it is told nothing new anyway."""
+        if self.transport is not None and not self.transport.is_closing() and not self._writing_paused:
+            self.transport.write(encode_frame(Wait(list(tickets), wait_s), self._server.settings.frame_max_bytes))
 
     def tell(self, word: bytes) -> None:
         """Pass the core's word on; a front end that does not read gets none, and so counts the core as passive."""
@@ -225,7 +234,7 @@ class LinkClient(FrameProtocol[FromCore]):
         self._heard_at_s = float("-inf")
         self._welcome = asyncio.Event()
         self._ended = asyncio.Event()
-        self._submissions: list[TicketedSubmission] = []
+        self._submissions: dict[Terms, list[TicketedSubmission]] = {}
         self._look_ups: list[TicketedLookUp] = []
         self._queued_bytes = 0
         self._writing_paused = False
@@ -266,16 +275,22 @@ class LinkClient(FrameProtocol[FromCore]):
         if self.transport is not None and not self._ended.is_set() and not self._writing_paused:
             self.transport.write(encode_frame(Report(counts), self._settings.frame_max_bytes))
 
-    async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
+    async def submit(
+        self,
+        submissions: Sequence[Submission],
+        terms: Terms = PLAIN,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> list[Answer]:
         """See Participant. A core that has as much from us as it takes is not asked: OVERLOADED."""
         if not submissions:
             return []
         refusal = self._refusal(len(submissions))
         if refusal is not None:
             return [refusal] * len(submissions)
-        call = self._open(len(submissions))
+        call = self._open(len(submissions), on_wait)
+        queue = self._submissions.setdefault(terms, [])
         for ticket, submission in enumerate(submissions, call.first):
-            self._submissions.append((ticket, submission))
+            queue.append((ticket, submission))
             self._queued_bytes += len(submission.request) + _SUBMISSION_OVERHEAD_BYTES
         return cast("list[Answer]", await call.future)
 
@@ -306,7 +321,7 @@ class LinkClient(FrameProtocol[FromCore]):
         self.news.ring()
         self._ended.set()
         self._welcome.set()
-        self._submissions, self._look_ups = [], []
+        self._submissions, self._look_ups = {}, []
         self._tickets.abandon()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -327,6 +342,8 @@ class LinkClient(FrameProtocol[FromCore]):
             raise LinkBroken("no hello")
         elif isinstance(frame, Answers):
             self._tickets.settle(frame.batch)
+        elif isinstance(frame, Wait):
+            self._tickets.prolong(frame.tickets, frame.wait_s)
         elif frame.standing != self._standing:
             self._standing = frame.standing
             self.news.ring()
@@ -342,21 +359,21 @@ class LinkClient(FrameProtocol[FromCore]):
             )
         return None
 
-    def _open(self, count: int) -> Call:
+    def _open(self, count: int, on_wait: Callable[[float], None] | None = None) -> Call:
         """Take tickets; what is queued goes out as one frame once this turn of the event loop is over."""
         if not self._submissions and not self._look_ups:
             self._loop.call_soon(self._flush)
-        return self._tickets.open(count)
+        return self._tickets.open(count, on_wait)
 
     def _flush(self) -> None:
         submissions, look_ups = self._submissions, self._look_ups
-        self._submissions, self._look_ups, self._queued_bytes = [], [], 0
+        self._submissions, self._look_ups, self._queued_bytes = {}, [], 0
         if self.transport is None or self.transport.is_closing():
             return  # all of them were answered when the link ended
         frame_max_bytes, frames = self._settings.frame_max_bytes, list[bytes]()
         try:
-            if submissions:
-                frames.extend(encode_batch(Submit, submissions, frame_max_bytes))
+            for terms, batch in submissions.items():
+                frames.extend(encode_batch(partial(_submit, terms), batch, frame_max_bytes))
             if look_ups:
                 frames.extend(encode_batch(LookUp, look_ups, frame_max_bytes))
         except LinkBroken as error:
@@ -370,3 +387,7 @@ class LinkClient(FrameProtocol[FromCore]):
             self._tickets.expire()
             if self._standing.active and not self.standing.active:
                 self.news.ring()  # silence is news as well
+
+
+def _submit(terms: Terms, batch: list[TicketedSubmission]) -> Submit:
+    return Submit(batch, terms)

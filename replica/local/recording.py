@@ -28,7 +28,7 @@ from replica.notary.requests import Submission, format_state_ref
 from replica.notary.rules import Usage
 
 ONE_ATTEMPT = RetryPolicy(deadline_s=0.0, attempt_max_s=3.0)  # each attempt is an operation of the history
-DEFAULT_POLICY = RetryPolicy(deadline_s=30.0, delay_max_s=0.25)
+DEFAULT_POLICY = RetryPolicy(deadline_s=30.0)
 
 Asked = TypeVar("Asked", Submission, bytes)
 

@@ -41,7 +41,18 @@ class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
     retry_after_s: float
 
 
-Answer = Notarised | Refused | NotNow
+class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
+    """Not final: an asynchronous submission is recorded, and will have exactly one completion, whatever happens.
+
+    `estimate_s` is how long that takes at most, most likely. Without a completion by then, send the same again.
+    """
+
+    submission_id: str
+    estimate_s: float
+
+
+Decision = Notarised | Refused | NotNow
+Answer = Decision | Accepted
 
 
 class StateStatus(msgspec.Struct, frozen=True, tag="state"):

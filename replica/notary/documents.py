@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused
 from replica.notary.canonical import decode_request, encode_request
 from replica.notary.errors import BadRequest, Code, Retry
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, receipt_to_document
@@ -31,6 +31,7 @@ from replica.notary.requests import (
 from replica.notary.rules import Conflict, Usage
 
 NOTARISED = "NOTARISED"
+ACCEPTED = "ACCEPTED"
 ANONYMOUS = "anonymous"
 PROBLEM_TYPE = "urn:notary:problem:"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -75,6 +76,16 @@ class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     signature: Hex64
 
 
+class DeduplicationDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How far back an acceptance of the same command counts; without, as long as the notary keeps them.
+
+    Either within `duration_s` of now, or at ledger offsets above `after_offset`.
+    """
+
+    duration_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    after_offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+
+
 class SubmissionDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A request and the command it is submitted under. An id that is left out gets its default."""
 
@@ -83,6 +94,7 @@ class SubmissionDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     user_id: Name = ANONYMOUS
     act_as: list[Name] | None = None  # default: the requesting party
     submission_id: Name | None = None  # default: a random one
+    deduplication: DeduplicationDocument | None = None
 
 
 class BatchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,6 +114,15 @@ class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
     record_offset: int | None
     duplicate: bool
     receipt: ReceiptDocument
+
+
+class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """An asynchronous submission that was recorded; its outcome is a completion, within `estimate_s` most likely."""
+
+    status: int = 202
+    code: str = ACCEPTED
+    submission_id: str
+    estimate_s: float
 
 
 class ConflictDocument(msgspec.Struct, frozen=True):
@@ -130,6 +151,9 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     judged_at: str = ""
     ledger_end: int | None = None
     pruned_to: int | None = None
+
+
+AnswerDocument = NotarisedDocument | AcceptedDocument | ProblemDocument
 
 
 class BatchAnswerDocument(msgspec.Struct, frozen=True):
@@ -227,7 +251,7 @@ def submission_to_document(submission: Submission) -> SubmissionDocument:
     )
 
 
-def answer_to_document(answer: Answer, request_id: str = "") -> NotarisedDocument | ProblemDocument:
+def answer_to_document(answer: Answer, request_id: str = "") -> AnswerDocument:
     """The JSON form of an answer; its `status` is the HTTP status as well."""
     match answer:
         case Notarised():
@@ -244,6 +268,8 @@ def answer_to_document(answer: Answer, request_id: str = "") -> NotarisedDocumen
             return problem_document(code, answer.detail, request_id, retry_after_s=answer.retry_after_s)
         case Refused():
             return _refusal_to_document(answer, request_id)
+        case Accepted():
+            return AcceptedDocument(submission_id=answer.submission_id, estimate_s=answer.estimate_s)
 
 
 def problem_document(
@@ -263,7 +289,7 @@ def problem_document(
     )
 
 
-def answer_from_document(document: NotarisedDocument | ProblemDocument) -> Answer | ProblemDocument:
+def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
     """The answer in a JSON form; a problem that is no answer of the notary, as it never got there, stays what it is.
 
     Raises BadRequest when the document cannot be read.
@@ -277,6 +303,8 @@ def answer_from_document(document: NotarisedDocument | ProblemDocument) -> Answe
             document.duplicate,
             receipt_from_document(document.receipt),
         )
+    if isinstance(document, AcceptedDocument):
+        return Accepted(document.submission_id, document.estimate_s)
     if document.retry is Retry.SAME:
         return NotNow(document.code, document.detail, document.retry_after_s or 0.0)
     if not document.tx_id:

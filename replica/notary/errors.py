@@ -62,6 +62,16 @@ class Code(Enum):
         "The body is not sent as plain JSON",
         "Send Content-Type: application/json, in UTF-8 and without Content-Encoding.",
     )
+    UPGRADE_REQUIRED = (
+        426,
+        "The resource is a WebSocket",
+        "Open it with a WebSocket client; docs/api.md describes the frames.",
+    )
+    WINDOW_EXCEEDED = (
+        400,
+        "The stream has more submissions without an answer than its window",
+        "Keep to the window of the first frame; open a new stream, and send again what has no answer.",
+    )
     HTTP_MALFORMED = (
         400,
         "The HTTP request cannot be read",
@@ -190,6 +200,12 @@ class Code(Enum):
         "Send the same request again after Retry-After.",
         Retry.SAME,
     )
+    USER_OVERLOADED = (
+        429,
+        "This user has as many submissions queued as one user may; nothing was written",
+        "Send the same request again after Retry-After; other users are served meanwhile.",
+        Retry.SAME,
+    )
     OUTCOME_UNKNOWN = (
         503,
         "The replica stopped before it knew the outcome",
@@ -201,6 +217,11 @@ class Code(Enum):
         "The replica met an error of its own",
         "Send the same request again with the same ids; report the correlation id to the operator if it persists.",
         Retry.SAME,
+    )
+    RECEIPT_INVALID = (
+        0,
+        "An answer's receipt does not verify by the notary's key",
+        "Do not act on the answer. Compare the key with the one that the notary published, and tell its operator.",
     )
     # Operators: configuration and start-up.
     CONFIG_INVALID = (0, "The configuration is not usable", "Correct the setting that is named.")

@@ -112,10 +112,13 @@ class ParticipantStore(Protocol):
     async def published(self) -> Published:
         """The published position and the ledger end."""
 
-    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+    async def admit(
+        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+    ) -> list[Admission]:
         """Record commands as pending unless they are known, in one transaction; outcomes in the order given.
 
-        Rejected commands, and those accepted before `accepted_since_us`, count as unknown. Of two commands with one
+        Rejected commands, and those accepted before `accepted_since_us`, or at a ledger offset not above
+        `accepted_after`, count as unknown. Of two commands with one
         change id in the same call, the second is in flight (or REUSED, if it is another transaction). Raises
         InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled first.
         """

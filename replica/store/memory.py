@@ -23,6 +23,7 @@ class Accepted(msgspec.Struct, frozen=True):
     content_digest: bytes
     notarised_offset: int
     accepted_us: int
+    ledger_offset: int
 
 
 class MemoryDatabase:
@@ -66,9 +67,9 @@ class MemoryDatabase:
         """See ParticipantStore."""
         return Published(self.position, len(self.completions), self.pruned_to)
 
-    def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+    def admit(self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0) -> list[Admission]:
         """See ParticipantStore."""
-        return [self._admit(command, accepted_since_us) for command in commands]
+        return [self._admit(command, accepted_since_us, accepted_after) for command in commands]
 
     def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
@@ -83,7 +84,11 @@ class MemoryDatabase:
                 self.ends_at_admission.pop(completion.change_id, None)
             if completion.outcome == NOTARISED and completion.notarised_offset is not None:
                 self.accepted[completion.change_id] = Accepted(
-                    completion.tx_id, completion.content_digest, completion.notarised_offset, completion.recorded_us
+                    completion.tx_id,
+                    completion.content_digest,
+                    completion.notarised_offset,
+                    completion.recorded_us,
+                    len(self.completions),
                 )
         return len(self.completions)
 
@@ -100,14 +105,18 @@ class MemoryDatabase:
         """See ParticipantStore."""
         return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
 
-    def _admit(self, command: Command, accepted_since_us: int) -> Admission:
+    def _admit(self, command: Command, accepted_since_us: int, accepted_after: int) -> Admission:
         same = (command.tx_id, command.content_digest)
         waiting = self.in_flight.get(command.change_id)
         if waiting is not None:
             in_flight = (waiting.tx_id, waiting.content_digest) == same
             return Admission(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED)
         accepted = self.accepted.get(command.change_id)
-        if accepted is not None and accepted.accepted_us >= accepted_since_us:
+        if (
+            accepted is not None
+            and accepted.accepted_us >= accepted_since_us
+            and accepted.ledger_offset > accepted_after
+        ):
             if (accepted.tx_id, accepted.content_digest) == same:
                 return Admission(Admitted.ACCEPTED, accepted.notarised_offset)
             return Admission(Admitted.REUSED)
@@ -154,11 +163,13 @@ class MemoryStore:
         """See ParticipantStore."""
         return await self._run("published", self._database.published)
 
-    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+    async def admit(
+        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+    ) -> list[Admission]:
         """See ParticipantStore."""
         if not self._settled:
             raise InvariantBroken("commands of earlier activations are not known to be settled")
-        return await self._run("admit", lambda: self._database.admit(commands, accepted_since_us))
+        return await self._run("admit", lambda: self._database.admit(commands, accepted_since_us, accepted_after))
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""

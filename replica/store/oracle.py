@@ -134,13 +134,15 @@ class OracleStore:
             for change_id, user, command, act_as, submission, tx_id, digest, submitted_us in rows
         ]
 
-    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+    async def admit(
+        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+    ) -> list[Admission]:
         """See ParticipantStore."""
         if not self._settled:
             raise InvariantBroken("commands of earlier activations are not known to be settled")
         async with self._transaction("admit") as connection:
             fresh = self._in_flight.fresh(commands)
-            accepted = await _accepted(connection, list(fresh), accepted_since_us)
+            accepted = await _accepted(connection, list(fresh), accepted_since_us, accepted_after)
             for change_id in accepted:
                 del fresh[change_id]
             if fresh:
@@ -196,14 +198,17 @@ async def _counters(connection: Connection) -> tuple[int, int, int]:
     return int(epoch), int(ledger_end), int(published_offset)
 
 
-async def _accepted(connection: Connection, change_ids: Sequence[bytes], since_us: int) -> dict[bytes, Known]:
-    """Those of the commands that were accepted at or after `since_us`."""
+async def _accepted(
+    connection: Connection, change_ids: Sequence[bytes], since_us: int, after: int
+) -> dict[bytes, Known]:
+    """Those of the commands that were accepted at or after `since_us`, behind the ledger offset `after`."""
     known: dict[bytes, Known] = {}
     for start in range(0, len(change_ids), LIST_MAX):
         part = change_ids[start : start + LIST_MAX]
         length = _list_length(len(part))
         values: dict[str, Any] = {f"id_{at}": part[min(at, len(part) - 1)] for at in range(length)}
-        rows = await connection.rows(_accepted_statement(length), values | {"accepted_since_us": since_us})
+        values |= {"accepted_since_us": since_us, "accepted_after": after}
+        rows = await connection.rows(_accepted_statement(length), values)
         for change_id, tx_id, content_digest, notarised_offset in rows:
             known[change_id] = Known(tx_id, content_digest, int(notarised_offset))
     return known

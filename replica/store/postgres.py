@@ -107,13 +107,15 @@ class PostgresStore:
             for change_id, user_id, command_id, act_as, submission_id, tx_id, digest, submitted_us in rows
         ]
 
-    async def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+    async def admit(
+        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+    ) -> list[Admission]:
         """See ParticipantStore."""
         if self._over_until is None:
             raise InvariantBroken("commands of earlier activations are not known to be settled")
         async with self._statement("admit") as connection:
             fresh = self._in_flight.fresh(commands)
-            accepted = await self._add(connection, fresh, accepted_since_us)
+            accepted = await self._add(connection, fresh, accepted_since_us, accepted_after)
             self._note_admitted(fresh.values())
             return self._in_flight.outcomes(commands, fresh, accepted)
 
@@ -141,7 +143,7 @@ class PostgresStore:
         return int(rows[0][0])
 
     async def _add(
-        self, connection: Connection, fresh: dict[bytes, Command], accepted_since_us: int
+        self, connection: Connection, fresh: dict[bytes, Command], accepted_since_us: int, accepted_after: int
     ) -> dict[bytes, Known]:
         """Record what is fresh; what turns out to be accepted already is taken out of it and returned.
 
@@ -149,8 +151,12 @@ class PostgresStore:
         """
         accepted: dict[bytes, Known] = {}
         while fresh:
-            number = {"number": self._admission + 1, "accepted_since_us": accepted_since_us}
-            rows = await _rows(connection, "admit", _columns_of_commands(fresh.values()) | number, prepare=True)
+            values = _columns_of_commands(fresh.values()) | {
+                "number": self._admission + 1,
+                "accepted_since_us": accepted_since_us,
+                "accepted_after": accepted_after,
+            }
+            rows = await _rows(connection, "admit", values, prepare=True)
             if not rows:
                 break
             for change_id, *known in rows:

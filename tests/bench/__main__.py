@@ -19,12 +19,14 @@ from tests.bench.report import Report
 from tests.bench.rival import measure_rival
 from tests.bench.service import measure_service
 from tests.bench.sizes import FULL, QUICK, Sizes
+from tests.bench.stream import measure_stream
 from tests.bench.throughput import measure_throughput
 
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
-THROUGHPUT, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED = PARTS = (
+THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED = PARTS = (
     "throughput",
+    "stream",
     "rival",
     "service",
     "fail-over",
@@ -56,7 +58,7 @@ def main() -> int:
 
 async def run(parts: set[str], sizes: Sizes, report: Report) -> None:
     """The parts that were asked for, each cluster anew."""
-    if parts & {THROUGHPUT, RIVAL, SERVICE}:
+    if parts & {THROUGHPUT, STREAM, RIVAL, SERVICE}:
         await measure_speed(parts, sizes, report)
     if FAIL_OVER in parts:
         await measure_fail_over(FOLDER / FAIL_OVER, sizes, report)
@@ -73,6 +75,8 @@ async def measure_speed(parts: set[str], sizes: Sizes, report: Report) -> None:
         load = LoadGenerator(FOLDER / "bodies", cluster.parties)
         if THROUGHPUT in parts:
             await measure_throughput(cluster, load, sizes, report)
+        if STREAM in parts:
+            await measure_stream(cluster, sizes, report)
         for replica in cluster.replicas.values():
             await replica.stop()
         if RIVAL in parts:

@@ -101,7 +101,7 @@ async def run(order: ClientOrder) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     random = Random(order.seed)
     mix = Mix([Party(name, SigningKey(seed)) for name, seed in order.parties], random)
-    policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S, delay_max_s=0.25)
+    policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S)
     with Path(order.history).open("wb") as stream:
         writer = NamingWriter(stream, order.replica)
         async with (

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from ledger_api.client import NotaryClient, Party, RetryPolicy, certifies
+from ledger_api.client import (
+    NotarisationRefused,
+    NotaryClient,
+    OutcomeUnknown,
+    Party,
+    ReceiptInvalid,
+    RequestRejected,
+    RetryPolicy,
+    SyncNotaryClient,
+    certifies,
+)
 from replica.local.ports import PortReservation
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.documents import ProblemDocument
-from replica.notary.errors import NotActive
+from replica.notary.errors import Code, NotActive
 from replica.notary.requests import Submission
+from replica.store.interface import Completion
 from tests.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 
-QUICK = RetryPolicy(deadline_s=5.0, delay_first_s=0.01, delay_max_s=0.05, attempt_max_s=2.0)
+QUICK = RetryPolicy(deadline_s=5.0, timeout_s=0.01, attempt_max_s=2.0)
 NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)
 
 
@@ -87,7 +100,7 @@ async def test_a_server_that_is_away_is_waited_for(tmp_path: Path, ports: PortRe
 
 async def test_the_deadline_ends_the_trying(tmp_path: Path, ports: PortReservation) -> None:
     """Goal: a call is bounded and says that nothing is known. Method: nobody listens; a passive; a short deadline."""
-    short = RetryPolicy(deadline_s=0.2, delay_first_s=0.01, delay_max_s=0.05)
+    short = RetryPolicy(deadline_s=0.2, timeout_s=0.01)
     async with NotaryClient(f"http://127.0.0.1:{ports.take()}", short) as client:
         answer = await client.submit(make_submission())
         assert isinstance(answer, NotNow) and answer.code == "OUTCOME_UNKNOWN"
@@ -125,3 +138,85 @@ async def test_look_up_and_describe(tmp_path: Path) -> None:
         assert not certifies(found, submission, bytes(32))
         assert await client.look_up(bytes(32)) == Refused("TX_NOT_FOUND", bytes(32))
         assert (await client.describe()).epoch == ACTIVE.epoch
+
+
+async def test_notarise_returns_a_success_that_verifies_or_raises_what_to_do(tmp_path: Path) -> None:
+    """Goal: typed errors, and a success nobody forged. Method: each kind of answer, and another notary's key."""
+    participant = StubParticipant()
+    short = RetryPolicy(deadline_s=0.05, timeout_s=0.01)
+    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, short) as client:
+        submission = make_submission()
+        assert (await client.notarise(submission, NOTARY_PUBLIC_KEY)).tx_id == submission.request[16:48]
+        with pytest.raises(ReceiptInvalid):
+            await client.notarise(submission, BANK.public_key)
+        with pytest.raises(RequestRejected) as rejected:
+            await client.notarise(make_submission(Party("O=Nobody")), NOTARY_PUBLIC_KEY)
+        assert rejected.value.code is Code.PARTY_UNKNOWN
+        participant.answer = lambda asked: Refused("TX_ID_REUSED", asked.request[16:48], 3)
+        with pytest.raises(NotarisationRefused) as refused:
+            await client.notarise(submission, NOTARY_PUBLIC_KEY)
+        assert refused.value.refused.record_offset == 3
+        participant.answer = lambda _: NotNow("OUTCOME_UNKNOWN", "x", 0.01)
+        with pytest.raises(OutcomeUnknown):
+            await client.notarise(submission, NOTARY_PUBLIC_KEY)
+
+
+async def test_bulk_work_goes_over_one_stream(tmp_path: Path) -> None:
+    """Goal: the batch helper pipelines. Method: 500 at once; results in order; one connection."""
+    participant = StubParticipant()
+    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+        submissions = [make_submission() for _ in range(500)]
+        answers = await client.submit_all(submissions)
+        assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[16:48] for s in submissions]
+        assert world.counts.requests == {"/v1/submissions/stream 101": 1}
+
+
+async def test_completions_go_on_where_a_lost_connection_left_off(tmp_path: Path) -> None:
+    """Goal: no gap and no duplicate. Method: cut every connection after each few of 30 completions."""
+    participant = StubParticipant()
+    participant.database.completions = [(number, make_completion(number)) for number in range(1, 31)]
+    participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=10)
+    async with (
+        ApiWorld(tmp_path, participant, checkpoint_s=0.05).serve() as world,
+        NotaryClient(world.endpoint, QUICK) as client,
+    ):
+        seen: list[int] = []
+        async for completion in client.completions(2):
+            seen.append(completion.offset)
+            if len(seen) % 5 == 0:
+                participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=min(30, completion.offset + 8))
+                participant.news.ring()
+                for connection in list(world.server.connections):
+                    if connection.transport is not None:
+                        connection.transport.abort()
+            if completion.offset == 30:
+                break
+        assert seen == list(range(3, 31))
+
+
+def make_completion(number: int) -> Completion:
+    tx_id = number.to_bytes(32, "big")
+    return Completion(number, tx_id, "u", f"c{number}", ("A",), "s", tx_id, tx_id, "NOTARISED", number, number)
+
+
+async def test_programs_without_an_event_loop_have_the_same_client(tmp_path: Path) -> None:
+    """Goal: the synchronous client. Method: each call from a thread, against the same server."""
+    participant = StubParticipant()
+    participant.database.completions = [(number, make_completion(number)) for number in range(1, 4)]
+    participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=3)
+
+    def use(endpoint: str) -> None:
+        submission = make_submission()
+        with SyncNotaryClient(endpoint, QUICK) as client:
+            assert client.notarise(submission, NOTARY_PUBLIC_KEY).tx_id == submission.request[16:48]
+            assert len(client.submit_batch([submission, make_submission()])) == 2
+            assert len(client.submit_all([submission, make_submission()])) == 2
+            assert isinstance(client.submit(submission), Notarised)
+            assert isinstance(client.look_up(bytes(32)), Refused)
+            assert client.describe().replica == "r1"
+            assert [c.offset for c in islice(client.completions(), 3)] == [1, 2, 3]
+        with pytest.raises(RuntimeError, match="with"):
+            client.submit(submission)
+
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        await asyncio.to_thread(use, world.endpoint)

@@ -80,9 +80,9 @@ class Tables(MemoryDatabase):
             vars(standby).update({k: copy(v) for k, v in self._history[-min(commits, len(self._history))].items()})
         return standby
 
-    def admit(self, commands: Sequence[Command], accepted_since_us: int) -> list[Admission]:
+    def admit(self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0) -> list[Admission]:
         self._remember()
-        return super().admit(commands, accepted_since_us)
+        return super().admit(commands, accepted_since_us, accepted_after)
 
     def raise_epoch(self, above: int, replica: str) -> int:
         self._remember()

@@ -13,7 +13,7 @@ from ha.election.driver import Election, Role
 from ledger_api.server.feed import Feed
 from replica.core.participant import Participant
 from replica.core.settings import CoreSettings
-from replica.link.interface import Replies, Standing, TicketedAnswer, TicketedLookUp, TicketedSubmission
+from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
 from replica.link.interface import Told as AnyAnswer
 from replica.link.memory import MemoryLink
 from replica.store.memory import MemoryStore
@@ -81,9 +81,9 @@ class Door:
         """The core's newest word, as the front ends heard it."""
         return self.word
 
-    def submit(self, replies: Replies, batch: list[TicketedSubmission]) -> None:
+    def submit(self, replies: Replies, batch: list[TicketedSubmission], terms: Terms = PLAIN) -> None:
         def arrive() -> None:
-            self._participant.submit(self._note(replies, [ticket for ticket, _ in batch]), batch)
+            self._participant.submit(self._note(replies, [ticket for ticket, _ in batch]), batch, terms)
 
         self._process.deliver(arrive)
 
@@ -117,6 +117,9 @@ class _Noted:
         for ticket, answer in answers:
             self._told[id(answer)] = (answer, self._name, self.epochs.pop(ticket))
         self._replies.send(answers)
+
+    def wait(self, tickets: Sequence[int], wait_s: float) -> None:
+        self._replies.wait(tickets, wait_s)
 
 
 class Replica:

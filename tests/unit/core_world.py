@@ -16,6 +16,7 @@ from replica.core.participant import Participant
 from replica.core.settings import CoreSettings
 from replica.core.signer import FileSigner
 from replica.index.memory import MemoryIndex
+from replica.link.interface import PLAIN, Terms
 from replica.link.memory import MemoryLink
 from replica.log.memory import MemoryLog, MemoryTopic
 from replica.notary.answers import Answer
@@ -46,11 +47,12 @@ def submission(
     window: TimeWindow | None = None,
     command_id: str | None = None,
     submission_id: str = "s",
+    user_id: str = "user",
 ) -> Submission:
     """A submission whose command id is its transaction's number unless one is given; no signature is checked here."""
     request = make_request(name_of(tx), list(inputs), list(references), window, PARTY)
     return Submission(
-        encode_request(request), b"k" * 32, b"s" * 64, "user", command_id or f"c{tx}", (PARTY,), submission_id
+        encode_request(request), b"k" * 32, b"s" * 64, user_id, command_id or f"c{tx}", (PARTY,), submission_id
     )
 
 
@@ -114,8 +116,8 @@ class Replica:
             while not self.participant.standing().active:
                 await asyncio.sleep(0.01)
 
-    async def submit(self, *submissions: Submission) -> list[Answer]:
-        return await self.link.submit(submissions)
+    async def submit(self, *submissions: Submission, terms: Terms = PLAIN) -> list[Answer]:
+        return await self.link.submit(submissions, terms)
 
     def _session(self) -> MemoryLockSession:
         shared = self.shared

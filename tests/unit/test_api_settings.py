@@ -72,19 +72,33 @@ def test_the_metrics_page_has_every_count() -> None:
 
 
 @given(st.integers(0, 1_000), st.floats(0, 1e4), st.floats(0, 1, exclude_max=True))
-def test_retry_delays_are_bounded_and_respect_the_server(attempt: int, asked_s: float, random: float) -> None:
-    """Goal: never sooner than the server asks, never longer than both bounds allow. Method: any attempt."""
-    policy = RetryPolicy(delay_first_s=0.05, delay_max_s=2.0, jitter=0.5)
-    delay_s = policy.delay_s(attempt, asked_s, random)
-    assert max(asked_s, 0.05) <= delay_s <= max(asked_s, 2.0) * 1.5
+def test_retry_delays_are_bounded_and_the_server_s_estimate_takes_their_place(
+    attempt: int, estimate_s: float, random: float
+) -> None:
+    """Goal: never sooner than the server says, exactly then when that is longer, else bounded. Method: any attempt."""
+    policy = RetryPolicy()
+    delay_s = policy.delay_s(attempt, estimate_s, random)
+    own_max_s = policy.delay_max_s * (1 + policy.jitter)
+    assert max(estimate_s, policy.timeout_s) <= delay_s
+    assert delay_s == estimate_s if estimate_s > own_max_s else delay_s <= own_max_s
 
 
-def test_retry_delays_grow() -> None:
-    """Goal: a server that is down is not hammered. Method: the first delays without jitter."""
-    policy = RetryPolicy(delay_first_s=0.1, delay_max_s=1.0)
-    assert [policy.delay_s(attempt, 0.0, 0.0) for attempt in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    with pytest.raises(ConfigError):
-        RetryPolicy(delay_first_s=3.0, delay_max_s=1.0)
+def test_a_corda_node_s_retry_windows_come_out() -> None:
+    """Goal: the seed's timer. Method: its settings, the first and the last moment of each window, in whole seconds."""
+    node = RetryPolicy(timeout_s=30.0, backoff_base=1.8, max_restart_count=6, jitter=0.5)
+    windows = [(30, 45), (54, 81), (97, 145), (174, 261), (314, 471), (566, 849), (1020, 1530), (1020, 1530)]
+    for attempt, (first_s, last_s) in enumerate(windows):
+        assert int(node.delay_s(attempt, 0.0, 0.0)) == first_s
+        assert abs(node.delay_s(attempt, 0.0, 1.0) - last_s) < 1.5  # a node drops the fraction before the jitter
+    assert node.delay_s(0, 29.0, 0.0) == 30.0  # a shorter estimate changes nothing, a longer one is kept to exactly
+    assert node.delay_s(0, 61.5, 0.7) == 61.5
+
+
+def test_a_policy_that_would_hammer_is_refused() -> None:
+    """Goal: no pause of nothing. Method: each bad figure."""
+    for bad in ({"timeout_s": 0.0}, {"backoff_base": 0.5}, {"max_restart_count": -1}, {"jitter": -0.1}):
+        with pytest.raises(ConfigError):
+            RetryPolicy(**bad)  # type: ignore[arg-type]
 
 
 async def test_a_flood_of_problems_is_not_a_flood_of_log_lines() -> None:

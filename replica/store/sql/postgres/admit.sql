@@ -3,6 +3,7 @@ WITH accepted AS (
     SELECT change_id, tx_id, content_digest, notarised_offset
       FROM command_accepted
      WHERE change_id = ANY (%(change_ids)b) AND accepted_us >= %(accepted_since_us)b::bigint
+       AND ledger_offset > %(accepted_after)b::bigint
 ),
 admitted AS (
     INSERT INTO admission (number, ledger_end, change_ids, user_ids, command_ids, act_as, submission_ids, tx_ids,

@@ -1,0 +1,68 @@
+"""Typed errors of the client library, for callers who would rather catch than match. Each keeps what was answered."""
+
+from __future__ import annotations
+
+from replica.notary.answers import Notarised, NotNow, Refused
+from replica.notary.documents import ProblemDocument
+from replica.notary.errors import Code, NotaryError
+
+
+class ClientError(NotaryError):
+    """Base of what the client library raises about an answer."""
+
+
+class NotarisationRefused(ClientError):
+    """Final: the notary decided against this request. `refused` says why, a conflict with every state."""
+
+    def __init__(self, refused: Refused) -> None:
+        self.refused = refused
+        super().__init__(Code[refused.code].title, Code[refused.code])
+
+
+class RequestRejected(ClientError):
+    """The request cannot be taken as it is; nothing was logged. Change what `problem` names."""
+
+    def __init__(self, problem: ProblemDocument) -> None:
+        self.problem = problem
+        super().__init__(problem.detail, Code[problem.code])
+
+
+class OutcomeUnknown(ClientError):
+    """No final answer in the policy's time. Keep the submission, and send it again, unchanged."""
+
+    def __init__(self, answer: NotNow) -> None:
+        self.answer = answer
+        code = Code.__members__.get(answer.code, Code.OUTCOME_UNKNOWN)
+        super().__init__(answer.detail, code)
+
+
+class ReceiptInvalid(ClientError):
+    """A success that the notary's key does not vouch for: do not act on it, and tell the operator."""
+
+    default_code = Code.RECEIPT_INVALID
+
+    def __init__(self, answer: Notarised) -> None:
+        self.answer = answer
+        super().__init__(f"the receipt of {answer.tx_id.hex()} does not verify for what was submitted")
+
+
+class StreamEnded(ClientError):
+    """A stream of completions that cannot go on: what is asked for was pruned, or may not be seen."""
+
+    def __init__(self, problem: ProblemDocument, after: int) -> None:
+        self.problem = problem
+        self.after = after
+        super().__init__(f"{problem.detail} (read up to offset {after})", Code[problem.code])
+
+
+def success_of(result: Notarised | Refused | NotNow | ProblemDocument) -> Notarised:
+    """The success, or the error that fits. Raises NotarisationRefused, RequestRejected, OutcomeUnknown."""
+    match result:
+        case Notarised():
+            return result
+        case Refused():
+            raise NotarisationRefused(result)
+        case NotNow():
+            raise OutcomeUnknown(result)
+        case problem:
+            raise RequestRejected(problem)

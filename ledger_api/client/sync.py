@@ -1,0 +1,84 @@
+"""The same client for programs without an event loop: it keeps one of its own, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ledger_api.client.client import NotaryClient, Result
+from ledger_api.client.retry import RetryPolicy
+from replica.notary.answers import Notarised
+from replica.notary.documents import NotaryDocument
+from replica.notary.feed_documents import CompletionDocument
+from replica.notary.requests import Submission
+
+ResultT = TypeVar("ResultT")
+
+
+class SyncNotaryClient:
+    """Use it as `with SyncNotaryClient("http://127.0.0.1:8080") as client`; see NotaryClient for every method.
+
+    May be shared by threads.
+    """
+
+    def __init__(self, endpoint: str, policy: RetryPolicy | None = None, *, connections_max: int = 100) -> None:
+        self._client = NotaryClient(endpoint, policy, connections_max=connections_max)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="notary client", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._client.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._client.__aexit__(kind, error, trace))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def notarise(self, submission: Submission, notary_key: bytes) -> Notarised:
+        """See NotaryClient.notarise."""
+        return self._run(self._client.notarise(submission, notary_key))
+
+    def submit(self, submission: Submission) -> Result:
+        """See NotaryClient.submit."""
+        return self._run(self._client.submit(submission))
+
+    def submit_batch(self, submissions: Sequence[Submission]) -> list[Result]:
+        """See NotaryClient.submit_batch."""
+        return self._run(self._client.submit_batch(submissions))
+
+    def submit_all(self, submissions: Sequence[Submission]) -> list[Result]:
+        """See NotaryClient.submit_all."""
+        return self._run(self._client.submit_all(submissions))
+
+    def look_up(self, tx_id: bytes) -> Result:
+        """See NotaryClient.look_up."""
+        return self._run(self._client.look_up(tx_id))
+
+    def describe(self) -> NotaryDocument:
+        """See NotaryClient.describe."""
+        return self._run(self._client.describe())
+
+    def completions(
+        self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
+    ) -> Iterator[CompletionDocument]:
+        """See NotaryClient.completions."""
+        completions = self._client.completions(after, user_id=user_id, parties=parties)
+        try:
+            while True:
+                yield self._run(anext(completions))  # type: ignore[arg-type]
+        finally:
+            self._run(completions.aclose())  # type: ignore[attr-defined]
+
+    def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        if not self._thread.is_alive():
+            work.close()
+            raise RuntimeError("use the client in a `with` block")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,227 @@
+"""The stream of submissions: one WebSocket that carries many a frame, and as many answers, for as long as it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.abc import AbstractStreamWriter
+
+from ledger_api.server.entitlement import Caller
+from ledger_api.server.gate import Gate
+from ledger_api.server.http import Reply
+from ledger_api.server.settings import ApiSettings
+from replica.link.counts import ApiCounts
+from replica.link.interface import Participant, Terms
+from replica.notary.answers import NotNow
+from replica.notary.errors import BadRequest, Code
+from replica.notary.requests import Submission
+from replica.notary.stream_frames import (
+    PROTOCOL,
+    Answers,
+    Closing,
+    FromServer,
+    Rejected,
+    StreamAnswer,
+    Submissions,
+    Waits,
+    Welcome,
+    encoder,
+)
+
+CHUNK = 50  # submissions that are checked in a row and handed over together: about 3 ms, then others get their turn
+_PING_S = 20.0
+_CLOSE_MAX_S = 1.0
+_SWITCHED = 101
+_log = structlog.get_logger(__name__)
+_decoder = msgspec.msgpack.Decoder(Submissions)
+
+
+class SubmitStreams:
+    """Opens them, and has what they share."""
+
+    def __init__(
+        self,
+        participant: Participant,
+        gate: Gate,
+        counts: ApiCounts,
+        settings: ApiSettings,
+        *,
+        welcome: Welcome,
+        refusal: Callable[[int], NotNow | None],
+    ) -> None:
+        """`refusal` says why so many more submissions cannot be taken now."""
+        self.participant = participant
+        self.gate = gate
+        self.counts = counts
+        self.settings = settings
+        self.welcome = welcome
+        self.refusal = refusal
+
+    async def serve(
+        self, request: web.BaseRequest, request_id: str, caller: Caller, charge: Callable[[int], None]
+    ) -> Reply:
+        """Switch protocols, serve the stream until it ends, and return what stands for its answer in the counts.
+
+        All of it happens before an answer is returned: then aiohttp would have gone on with HTTP.
+        """
+        socket = web.WebSocketResponse(
+            protocols=(PROTOCOL,),
+            heartbeat=_PING_S,
+            compress=False,
+            max_msg_size=self.settings.body_max_bytes,
+            timeout=_CLOSE_MAX_S,
+        )
+        await socket.prepare(request)
+        self.counts.streams += 1
+        try:
+            await _Stream(self, socket, request_id, caller, charge).run()
+        finally:
+            self.counts.streams -= 1
+        return _Served(_SWITCHED, b"", request_id)
+
+
+class _Served(Reply):
+    """The answer of a stream that is over: nothing is left to write."""
+
+    @property
+    def keep_alive(self) -> bool | None:
+        """A stream's connection serves nothing else."""
+        return False
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+
+class _Stream:
+    """One client's stream. Each chunk of a frame is checked, handed over, and answered by itself."""
+
+    def __init__(
+        self,
+        streams: SubmitStreams,
+        socket: web.WebSocketResponse,
+        request_id: str,
+        caller: Caller,
+        charge: Callable[[int], None],
+    ) -> None:
+        """`charge` takes submissions from the caller's share, or raises RateExceeded."""
+        self._caller = caller
+        self._charge = charge
+        self._streams = streams
+        self._socket = socket
+        self._request_id = request_id
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serve until the client ends the stream, or breaks its rules."""
+        await self._send(self._streams.welcome)
+        try:
+            async for message in self._socket:
+                if message.type is not WSMsgType.BINARY:
+                    raise BadRequest("a stream has binary messages only", Code.MALFORMED_REQUEST)
+                await self._take(_decode(message.data))
+        except BadRequest as error:
+            _log.info("stream_refused", request_id=self._request_id, code=error.code.name, detail=error.detail)
+            await self._finish(error)
+        except ConnectionError:
+            pass  # the client is gone: nobody reads an answer
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def _take(self, frame: Submissions) -> None:
+        count, welcome = len(frame.batch), self._streams.welcome
+        self._under_way += count
+        if count > welcome.batch_max:
+            raise BadRequest(f"{count} submissions in a frame, the limit is {welcome.batch_max}", Code.BATCH_TOO_LARGE)
+        if self._under_way > welcome.window:
+            raise BadRequest(
+                f"{self._under_way} submissions without an answer, the window is {welcome.window}", Code.WINDOW_EXCEEDED
+            )
+        terms = Terms(frame.asynchronous, frame.deduplication_s, frame.deduplication_after)
+        if frame.deduplication_s is not None and frame.deduplication_after:
+            raise BadRequest("a deduplication period is a duration or an offset, not both")
+        if time.time() >= self._caller.expires_at_s:
+            raise BadRequest("the token of this stream is too old: open another one", Code.TOKEN_INVALID)
+        self._charge(count)
+        for start in range(0, count, CHUNK):
+            task = asyncio.create_task(self._answer(frame.batch[start : start + CHUNK], terms))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+            await asyncio.sleep(0)  # it is checked and handed over now; others get their turn
+
+    async def _answer(self, batch: list[tuple[int, Submission]], terms: Terms) -> None:
+        """Answer so many submissions, each by its number, whatever happens on the way."""
+        streams, count = self._streams, len(batch)
+        refusal = streams.refusal(count)
+        if refusal is not None:
+            await self._send(Answers([(number, refusal) for number, _ in batch]))
+        else:
+            streams.counts.in_flight += count
+            try:
+                await self._send(Answers(await self._ask(batch, terms)))
+            finally:
+                streams.counts.in_flight -= count
+        self._under_way -= count
+
+    async def _ask(self, batch: list[tuple[int, Submission]], terms: Terms) -> list[tuple[int, StreamAnswer]]:
+        answers: list[tuple[int, StreamAnswer]] = []
+        numbers, good = [], []
+        for number, submission in batch:
+            try:
+                good.append(self._streams.gate.admit_signed(submission, self._caller))
+                numbers.append(number)
+            except BadRequest as error:
+                answers.append((number, Rejected(error.code.name, error.detail)))
+
+        def tell(wait_s: float) -> None:
+            task = asyncio.create_task(self._send(Waits(numbers, wait_s)))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+        if good:
+            answers += zip(numbers, await self._streams.participant.submit(good, terms, tell), strict=True)
+        counted = self._streams.counts.answers
+        for _, answer in answers:
+            code = getattr(answer, "code", "") or type(answer).__name__.upper()
+            counted[code] = counted.get(code, 0) + 1
+        return answers
+
+    async def _send(self, frame: FromServer) -> None:
+        """Raises ConnectionError when the client is gone, or takes nothing for too long."""
+        try:
+            async with asyncio.timeout(self._streams.settings.stream_read_max_s):
+                await self._socket.send_bytes(encoder.encode(frame))
+        except TimeoutError:
+            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, drain=False)
+            raise ConnectionResetError("the client does not read its answers") from None
+
+    async def _finish(self, error: BadRequest) -> None:
+        try:
+            await self._send(Closing(error.code.name, error.detail))
+            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION)
+        except ConnectionError:
+            pass
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ConnectionError):
+            _log.error("stream_failed", request_id=self._request_id, exc_info=error)
+            self._tasks.add(closing := asyncio.create_task(self._close()))
+            closing.add_done_callback(self._tasks.discard)
+
+    async def _close(self) -> None:
+        await self._socket.close(code=WSCloseCode.INTERNAL_ERROR)
+
+
+def _decode(raw: bytes) -> Submissions:
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"a frame cannot be read: {error}", Code.MALFORMED_REQUEST) from None

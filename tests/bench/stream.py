@@ -1,0 +1,147 @@
+"""The stream of submissions through HAProxy, and what the client library adds to raw HTTP.
+
+The generator is lean, as it shares the processors: frames are made beforehand, and of the answers it reads the numbers
+and counts the successes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from haproxy.render import Endpoint
+from ledger_api.client import NotaryClient, Party, encode_submission
+from replica.local.cluster import LocalCluster
+from replica.notary.answers import Notarised
+from replica.notary.requests import Submission
+from replica.notary.stream_frames import Submissions, encoder
+from tests.bench.load import INPUTS
+from tests.bench.report import Report
+from tests.bench.sizes import Sizes
+from tests.bench.usage import cpu_s, parts_of
+from tests.bench.workload import fresh_states
+
+STREAMS = 4
+PER_FRAME = 100
+WINDOW = 2_000  # submissions of a stream under way
+PER_SECOND = 12_000  # so many are prepared for each second of a run
+CALLS_AT_A_TIME = 16
+CALLS = 4_000
+Item = TypeVar("Item")
+WAITS = 3  # the kind of an interim estimate, behind the array's head
+NOTARISED = b"\xa9notarised"  # as it stands in a frame of answers
+
+
+_answers = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, msgspec.Raw]]])
+
+
+async def measure_stream(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
+    """Submissions a second over a few streams, and the client library beside raw HTTP."""
+    report.section("Streams of submissions through HAProxy, 4 inputs, one active and one following passive")
+    count = int(PER_SECOND * sizes.run_s) // PER_FRAME * PER_FRAME
+    await _rate(cluster, count)  # warms up
+    parts = await parts_of(cluster)
+    before = cpu_s(parts)
+    rates = [await _rate(cluster, count) for _ in range(sizes.runs)]
+    after = cpu_s(parts)
+    report.add_runs("stream_tps_4_inputs", rates, f"{STREAMS} streams, {PER_FRAME} a frame", "submissions/s")
+    each_us = {part: round(1e6 * (after[part] - before[part]) / (count * sizes.runs), 1) for part in parts}
+    shown = ", ".join(f"{part} {each:.0f}" for part, each in sorted(each_us.items(), key=lambda item: -item[1]))
+    report.add("stream_cpu_us_per_submission", each_us, "stream, processor time per submission", f"{shown} µs")
+    await _measure_client(cluster, sizes, report)
+
+
+def _fresh(parties: Sequence[Party]) -> Iterator[Submission]:
+    random = Random()
+    while True:
+        yield random.choice(parties).sign(random.randbytes(32), fresh_states(random, INPUTS))
+
+
+async def _rate(cluster: LocalCluster, count: int) -> float:
+    frames = await asyncio.to_thread(_frames, cluster.parties, count)
+    began_s = perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for number in range(STREAMS):
+            group.create_task(_drive(cluster.config.endpoint, frames[number::STREAMS]))
+    return count / (perf_counter() - began_s)
+
+
+def _frames(parties: Sequence[Party], count: int) -> list[bytes]:
+    fresh = _fresh(parties)
+    return [encoder.encode(Submissions(list(enumerate(islice(fresh, PER_FRAME))))) for _ in range(count // PER_FRAME)]
+
+
+async def _drive(endpoint: Endpoint, frames: list[bytes]) -> None:
+    """Send all of the frames over one stream and wait for all answers. Raises RuntimeError unless all are successes."""
+    url = f"http://{endpoint.host}:{endpoint.port}/v1/submissions/stream"
+    room = asyncio.Semaphore(WINDOW // PER_FRAME)
+    async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0) as socket:
+        await socket.receive_bytes()  # the welcome
+
+        async def receive() -> None:
+            answered = 0
+            while answered < len(frames) * PER_FRAME:
+                data = await socket.receive_bytes()
+                if data[1] == WAITS:
+                    continue
+                _, batch = _answers.decode(data)
+                if data.count(NOTARISED) != len(batch):
+                    raise RuntimeError(f"not notarised: {data!r:.500}")
+                for _ in range((answered + len(batch)) // PER_FRAME - answered // PER_FRAME):
+                    room.release()
+                answered += len(batch)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(receive())
+            for frame in frames:
+                await room.acquire()
+                await socket.send_bytes(frame)
+
+
+async def _measure_client(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
+    """The same calls with the library and without, in turns; without, the bodies are made beforehand."""
+    endpoint = f"http://{cluster.config.endpoint.host}:{cluster.config.endpoint.port}"
+    fresh = _fresh(cluster.parties)
+    ratios = []
+    async with NotaryClient(endpoint) as client, aiohttp.ClientSession() as session:
+
+        async def raw(body: bytes) -> None:
+            headers = {"Content-Type": "application/json"}
+            async with session.post(endpoint + "/v1/submissions", data=body, headers=headers) as response:
+                if b"NOTARISED" not in await response.read():
+                    raise RuntimeError(f"not notarised: {response.status}")
+
+        async def through_client(submission: Submission) -> None:
+            if not isinstance(await client.submit(submission), Notarised):
+                raise RuntimeError("not notarised")
+
+        for _ in range(max(3, sizes.runs)):
+            bodies = [encode_submission(submission) for submission in islice(fresh, CALLS)]
+            raw_s = await _timed(raw, bodies)
+            client_s = await _timed(through_client, list(islice(fresh, CALLS)))
+            ratios.append(client_s / raw_s)
+    middle = round(median(ratios), 3)
+    shown = f"{middle:.3f} times raw HTTP   (runs: {' '.join(f'{ratio:.3f}' for ratio in ratios)})"
+    report.add("client_overhead_ratio", middle, f"client library, {CALLS_AT_A_TIME} calls at a time", shown)
+
+
+async def _timed(call: Callable[[Item], Awaitable[None]], items: Sequence[Item]) -> float:
+    left = iter(items)
+
+    async def work() -> None:
+        for item in left:
+            await call(item)
+
+    began_s = perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CALLS_AT_A_TIME):
+            group.create_task(work())
+    return perf_counter() - began_s

@@ -1,0 +1,195 @@
+"""The stream of submissions against a real server: many at a time, flow control, ends, and what a client does then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from ledger_api.client import Party, RetryPolicy, SubmissionStream, certifies
+from replica.notary.answers import Accepted, Answer, Notarised, NotNow
+from replica.notary.documents import ProblemDocument
+from replica.notary.errors import Code
+from replica.notary.requests import Submission
+from replica.notary.stream_frames import Answers, Closing, FromServer, Rejected, Submissions, Waits, Welcome, encoder
+from tests.api_world import NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
+
+QUICK = RetryPolicy(timeout_s=0.01, deadline_s=10.0)
+decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
+
+
+class Raw:
+    """A stream without the library."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+
+    async def send(self, frame: Submissions) -> None:
+        await self.socket.send_bytes(encoder.encode(frame))
+
+    async def receive(self) -> FromServer:
+        async with asyncio.timeout(10):
+            return decoder.decode(await self.socket.receive_bytes())
+
+
+@contextlib.asynccontextmanager
+async def raw_stream(world: ApiWorld) -> AsyncIterator[tuple[Raw, Welcome]]:
+    async with aiohttp.ClientSession() as session, session.ws_connect(world.endpoint + "/v1/submissions/stream") as ws:
+        raw = Raw(ws)
+        welcome = await raw.receive()
+        assert isinstance(welcome, Welcome)
+        yield raw, welcome
+
+
+async def test_many_submissions_are_answered_with_receipts(tmp_path: Path) -> None:
+    """Goal: the library's stream notarises. Method: a thousand at once; every receipt; few calls at the participant."""
+    participant = StubParticipant()
+    async with ApiWorld(tmp_path, participant).serve() as world, SubmissionStream(world.endpoint, QUICK) as stream:
+        asked = [make_submission() for _ in range(1_000)]
+        answers = await asyncio.gather(*map(stream.submit, asked))
+        for submission, answer in zip(asked, answers, strict=True):
+            assert isinstance(answer, Notarised)
+            assert certifies(answer, submission, bytes(NOTARY_KEY.verify_key))
+        assert participant.submitted == asked
+        assert world.counts.answers == {"NOTARISED": 1_000}
+        assert world.counts.signatures_good == 1_000
+
+
+async def test_bad_ones_are_rejected_and_do_not_hold_the_others_up(tmp_path: Path) -> None:
+    """Goal: each is judged by itself. Method: a bad signature, a stranger, bytes that are not canonical, among good."""
+    good, other = make_submission(), make_submission()
+    forged = msgspec.structs.replace(good, signature=other.signature)
+    stranger = make_submission(Party("O=Nobody"))
+    garbage = msgspec.structs.replace(good, request=b"no request")
+    async with (
+        ApiWorld(tmp_path, StubParticipant()).serve() as world,
+        SubmissionStream(world.endpoint, QUICK) as stream,
+    ):
+        answers = await asyncio.gather(*map(stream.submit, (good, forged, stranger, garbage, other)))
+    codes = [answer.code for answer in answers if isinstance(answer, ProblemDocument)]
+    assert codes == [Code.SIGNATURE_INVALID.name, Code.PARTY_UNKNOWN.name, Code.MALFORMED_REQUEST.name]
+    assert isinstance(answers[0], Notarised)
+    assert isinstance(answers[4], Notarised)
+
+
+async def test_a_client_that_breaks_the_window_is_told_and_parted_from(tmp_path: Path) -> None:
+    """Goal: flow control. Method: one more than the window while nothing is answered; what was taken is not lost."""
+    participant = StubParticipant()
+    participant.gate = asyncio.Event()
+    async with ApiWorld(tmp_path, participant, stream_window=3).serve() as world:
+        async with raw_stream(world) as (raw, welcome):
+            assert welcome.window == 3
+            await raw.send(Submissions([(n, make_submission()) for n in range(3)]))
+            await raw.send(Submissions([(3, make_submission())]))
+            closing = await raw.receive()
+            assert isinstance(closing, Closing)
+            assert closing.code == Code.WINDOW_EXCEEDED.name
+            assert (await raw.socket.receive()).type is aiohttp.WSMsgType.CLOSE
+        assert len(participant.submitted) == 3
+
+
+@pytest.mark.parametrize("message", [b"", b"\xc1", b"\x92\x01\x01", b"\x92\x02\x90", "text"])
+async def test_what_is_no_frame_ends_the_stream_with_a_reason(tmp_path: Path, message: bytes | str) -> None:
+    """Goal: no crash and no silence. Method: bytes that are no frame, another kind of frame, a text message."""
+    async with ApiWorld(tmp_path, StubParticipant()).serve() as world, raw_stream(world) as (raw, _):
+        await (raw.socket.send_str(message) if isinstance(message, str) else raw.socket.send_bytes(message))
+        closing = await raw.receive()
+        assert isinstance(closing, Closing)
+        assert closing.code == Code.MALFORMED_REQUEST.name
+
+
+async def test_an_answer_that_follows_an_interim_estimate_reaches_the_caller(tmp_path: Path) -> None:
+    """Goal: the estimate takes nothing away. Method: an estimate first, on the wire and through the library."""
+
+    class Slow(StubParticipant):
+        async def submit(self, submissions, terms=None, on_wait=None):  # type: ignore[no-untyped-def]
+            on_wait(12.5)
+            await asyncio.sleep(0.6)
+            return [notarise(submission) for submission in submissions]
+
+    async with ApiWorld(tmp_path, Slow()).serve() as world:
+        async with raw_stream(world) as (raw, _):
+            await raw.send(Submissions([(7, make_submission()), (8, make_submission())]))
+            assert await raw.receive() == Waits([7, 8], 12.5)
+            answers = await raw.receive()
+            assert isinstance(answers, Answers)
+            assert [number for number, _ in answers.batch] == [7, 8]
+        impatient = RetryPolicy(timeout_s=0.01, deadline_s=0.2)
+        async with SubmissionStream(world.endpoint, impatient) as stream:
+            assert isinstance(await stream.submit(make_submission()), Notarised)
+
+
+async def test_asynchronous_submissions_are_accepted_on_the_stream(tmp_path: Path) -> None:
+    """Goal: 202 without HTTP. Method: the library's asynchronous stream."""
+    async with (
+        ApiWorld(tmp_path, StubParticipant()).serve() as world,
+        SubmissionStream(world.endpoint, QUICK, asynchronous=True) as stream,
+    ):
+        submission = make_submission()
+        assert await stream.submit(submission) == Accepted(submission.submission_id, 0.25)
+
+
+async def test_what_was_not_answered_is_sent_again_on_the_next_connection(tmp_path: Path) -> None:
+    """Goal: a lost connection loses nothing. Method: cut it while 50 wait; the same ids come again; each one answer."""
+    participant = StubParticipant()
+    participant.gate = asyncio.Event()
+    async with ApiWorld(tmp_path, participant).serve() as world, SubmissionStream(world.endpoint, QUICK) as stream:
+        asked = [make_submission() for _ in range(50)]
+        waiting = asyncio.gather(*map(stream.submit, asked))
+        async with asyncio.timeout(10):
+            while len(participant.submitted) < 50:
+                await asyncio.sleep(0.01)
+        for connection in list(world.server.connections):
+            assert connection.transport is not None
+            connection.transport.abort()
+        participant.gate.set()
+        assert all(isinstance(answer, Notarised) for answer in await waiting)
+        assert participant.submitted == asked * 2
+        assert stream.connections_count == 2
+
+
+async def test_not_now_is_tried_again_until_the_deadline(tmp_path: Path) -> None:
+    """Goal: overload and fail-over do not surface. Method: refused twice, then for ever."""
+    tries: dict[bytes, int] = {}
+
+    def refuse_twice(submission: Submission) -> Answer:
+        tries[submission.signature] = tries.get(submission.signature, 0) + 1
+        if tries[submission.signature] <= 2:
+            return NotNow(Code.OVERLOADED.name, "x", 0.01)
+        return notarise(submission)
+
+    participant = StubParticipant(refuse_twice)
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        async with SubmissionStream(world.endpoint, QUICK) as stream:
+            answers = await asyncio.gather(*[stream.submit(make_submission()) for _ in range(20)])
+            assert all(isinstance(answer, Notarised) for answer in answers)
+        participant.answer = lambda _: NotNow(Code.OVERLOADED.name, "x", 0.01)
+        async with SubmissionStream(world.endpoint, RetryPolicy(timeout_s=0.01, deadline_s=0.3)) as stream:
+            last = await stream.submit(make_submission())
+            assert isinstance(last, NotNow)
+            assert last.code == Code.OVERLOADED.name
+
+
+async def test_a_passive_opens_no_stream_and_plain_http_is_told(tmp_path: Path) -> None:
+    """Goal: every refusal has its code. Method: a passive, and a GET without an upgrade."""
+    participant = StubParticipant()
+    participant.standing = PASSIVE
+    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
+        url = world.endpoint + "/v1/submissions/stream"
+        async with session.get(url) as response:
+            assert response.status == 426
+            assert (await response.json(content_type=None))["code"] == Code.UPGRADE_REQUIRED.name
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await session.ws_connect(url)
+        assert refused.value.status == 503
+
+
+def test_a_rejection_is_told_apart_from_an_answer() -> None:
+    """Goal: the frames' union is read back as it was written. Method: one of each kind of answer."""
+    frame = Answers([(1, Rejected("X", "y")), (2, NotNow("A", "b", 1.0)), (3, Accepted("s", 2.0))])
+    assert decoder.decode(encoder.encode(frame)) == frame
