@@ -86,6 +86,7 @@ async def publish(dsn: str, values: Sequence[bytes]) -> None:
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         store = PostgresStore(_Session(connection))
         await store.bind(TOPIC)
+        await store.published()
         await store.publish(completions_of(applied), applied.position)
 
 
