@@ -91,7 +91,7 @@ async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster:
     """Goal: an unfit target costs a moment, not the service. Method: one that gives every activation up at once."""
     active, (target, _) = await settled(cluster)
     unfit = {"NOTARY_ELECTION__ACTIVATION_MAX_S": "0.001", "NOTARY_ELECTION__TICK_S": "0.002"}
-    await restarted(target, unfit)
+    await restarted(cluster, target, unfit)
     await settled(cluster)
     async with NotaryClient(cluster.endpoint) as client:
         handing_over = asyncio.create_task(notary(cluster, "switchover", "--to", target.name))
@@ -104,13 +104,13 @@ async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster:
     assert told.endswith(f"{active.name} is active again\n")
     (newest,) = (await document(cluster, "history", "-n", "1"))["epochs"]
     assert (newest["replica"], newest["why"]) == (active.name, "")
-    await restarted(target, {})
+    await restarted(cluster, target, {})
 
 
-async def restarted(replica: ReplicaProcess, environment: dict[str, str]) -> None:
+async def restarted(cluster: LocalCluster, replica: ReplicaProcess, environment: dict[str, str]) -> None:
     """Stop a replica in order, and start it with these variables."""
     await replica.stop()
-    replica.install(Path(sys.executable), environment)
+    replica.install(Path(sys.executable), cluster.config_path, environment)
     replica.start()
 
 
