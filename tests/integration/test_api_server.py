@@ -189,6 +189,10 @@ async def test_a_passive_serves_nothing_but_the_notarys_key(tmp_path: Path) -> N
             document = await response.json()
         assert document == {
             "notary_key": NOTARY_PUBLIC_KEY.hex(),
+            "keys": [
+                {"public_key": "00" * 32, "until": "2026-01-01T00:00:00Z"},
+                {"public_key": NOTARY_PUBLIC_KEY.hex()},
+            ],
             "signature_scheme": "ed25519",
             "version": "0.0.0",
             "replica": "r1",
