@@ -47,7 +47,8 @@ bench: setup ## Measure throughput, latency and outages; writes build/bench.json
 bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polars and the notary; writes build/bench-pipeline.json
 	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
-faults: setup ## Every fault against real servers, at full length
+faults: setup-tests ## Every fault against real servers, at full length; writes build/faults.json anew
+	@rm -f build/faults.json
 	@$(BIN)/pytest tests/faults $(ARGS)
 
 faults-quick: setup ## The faults that CI runs, each once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,12 @@ PUBLISHED_MAX_S = 60.0
 
 
 class Violation(AssertionError):
-    """The notary broke a promise, or could not be checked."""
+    """The notary broke a promise, or could not be checked. `counts`: findings by code; none when it could not be."""
+
+    def __init__(self, message: str, operations: int = 0, counts: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.operations = operations
+        self.counts = counts or {}
 
 
 async def audit(cluster: LocalCluster, histories: Sequence[Path], first_offset: int = 0) -> dict[str, Any]:
@@ -35,7 +40,8 @@ async def audit(cluster: LocalCluster, histories: Sequence[Path], first_offset: 
     except ValueError:
         raise Violation(f"notary check ended with code {process.returncode} and no report: {printed!r}") from None
     if not report["clean"]:
-        raise Violation(json.dumps({"counts": report["counts"], "findings": report["findings"][:20]}, indent=2))
+        shown = json.dumps({"counts": report["counts"], "findings": report["findings"][:20]}, indent=2)
+        raise Violation(shown, report["summary"]["operations"], report["counts"])
     return {**report["summary"], "took_s": report["took_s"]}
 
 

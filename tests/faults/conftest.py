@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest_asyncio
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+from tests.faults.recorder import pytest_runtest_makereport, pytest_runtest_setup, scenario
+
+__all__ = ["cluster", "pytest_runtest_makereport", "pytest_runtest_setup", "scenario"]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

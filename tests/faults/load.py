@@ -39,6 +39,7 @@ class ClientLoad:
     """One client process. `stop` returns once every attempt under way has ended, in the history as well."""
 
     def __init__(self, order: ClientOrder) -> None:
+        self.name = order.process
         self.history = Path(order.history)
         self._order = order
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,13 +89,13 @@ def client_load(
     return ClientLoad(msgspec.structs.replace(order, **changes))
 
 
-def outage_around(successes_ns: list[int], fault_ns: int, until_ns: int) -> Outage:
-    """The longest pause between successes that ended after the fault and before `until_ns`.
+def outage_around(successes_ns: list[int], fault_ns: int, until_ns: int | None = None) -> Outage:
+    """The longest pause between successes that ended after the fault and, if that is given, before `until_ns`.
 
     Answers may still come in for a moment after the fault, so the pause need not begin with it. Raises LoadBroken when
     there was no success before, or none after.
     """
-    seen = [at_ns for at_ns in successes_ns if at_ns <= until_ns]
+    seen = [at_ns for at_ns in successes_ns if until_ns is None or at_ns <= until_ns]
     pauses = [(after - before, after) for before, after in pairwise(seen) if after > fault_ns]
     if not pauses:
         raise LoadBroken("no success before the fault, or none after it")

@@ -1,19 +1,14 @@
 """The active replica is killed, frozen or stopped under load: nothing answered is lost, changed or given twice.
 
-Times are asserted loosely here, because other things run on the machine; `make bench` measures them.
+Times are asserted loosely here, because other things run on the machine; `make faults` reports them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
 from replica.local.cluster import LocalCluster
-from replica.log.kafka import KafkaLog
-from tests.faults.audit import audit
-from tests.faults.load import ClientLoad, client_load
+from tests.faults.recorder import Scenario
 from tests.faults.scenarios import (
     FREEZE_CORE,
     FREEZE_GROUP,
@@ -23,53 +18,41 @@ from tests.faults.scenarios import (
     Fault,
     fail_over,
     freeze_beyond_lease,
-    wait_for_return,
 )
+from tests.faults.under_load import under_load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
 OUTAGE_MAX_S = 10.0
 
 
-@asynccontextmanager
-async def loaded(cluster: LocalCluster, process: str) -> AsyncIterator[tuple[ClientLoad, int]]:
-    """A client through HAProxy while the block runs, and the log's end before it began."""
-    await wait_for_return(cluster)
-    log = KafkaLog(cluster.config.kafka)
-    first_offset = await log.end_offset()
-    await log.close()
-    load = client_load(cluster, process)
-    load.start()
-    try:
-        yield load, first_offset
-    finally:
-        await load.stop()
-
-
+@pytest.mark.scenario("F1", "the active ends, one broker", outage_goal_s=2.0)
 @pytest.mark.parametrize(
     "fault", [pytest.param(KILL_GROUP, id="group"), pytest.param(KILL_CORE, id="core"), pytest.param(STOP, id="stop")]
 )
 async def test_a_peer_takes_over_from_an_active_that_ends(
-    cluster: LocalCluster, fault: Fault, request: pytest.FixtureRequest
+    cluster: LocalCluster, scenario: Scenario, fault: Fault
 ) -> None:
     """Goal: no answer is lost when the active ends. Method: SIGKILL or SIGTERM under load, audit of all answers."""
-    async with loaded(cluster, request.node.name) as (load, first_offset):
+    async with under_load(cluster, scenario) as load:
         take_over = await fail_over(cluster, fault)
-    summary = await audit(cluster, [load.history], first_offset)
+        scenario.fired(f"{take_over.fallen} ended, {take_over.successor} took over")
     assert take_over.successor != take_over.fallen
-    assert take_over.outage(load).outage_s < OUTAGE_MAX_S
-    assert summary["answers"]["NOTARISED"] > 100  # a run without load would prove nothing
+    assert scenario.outage(load, take_over.fault_ns, take_over.until_ns) < OUTAGE_MAX_S
+    assert scenario.summary["answers"]["NOTARISED"] > 100  # a run without load would prove nothing
 
 
+@pytest.mark.scenario("F3", "the active is frozen beyond its lease, one broker", outage_goal_s=4.5)
 @pytest.mark.parametrize("fault", [pytest.param(FREEZE_CORE, id="core"), pytest.param(FREEZE_GROUP, id="group")])
 async def test_a_frozen_active_says_nothing_once_it_was_replaced(
-    cluster: LocalCluster, fault: Fault, request: pytest.FixtureRequest
+    cluster: LocalCluster, scenario: Scenario, fault: Fault
 ) -> None:
     """Goal: a zombie gives no answer behind the new barrier. Method: SIGSTOP beyond the lease, SIGCONT, audit."""
-    name = request.node.name
-    async with loaded(cluster, name) as (load, first_offset):
-        take_over, direct = await freeze_beyond_lease(cluster, fault, f"{name}-direct")
-    summary = await audit(cluster, [load.history, direct.history], first_offset)
+    async with under_load(cluster, scenario) as load:
+        take_over, direct = await freeze_beyond_lease(cluster, fault, f"{load.name}-direct")
+        scenario.add_history(direct.history)
+        scenario.fired(f"{take_over.fallen} frozen, {take_over.successor} took over, {take_over.fallen} thawed")
     assert take_over.zombie_claims == 0
-    assert take_over.outage(load).outage_s < cluster.config.election.lease_s + OUTAGE_MAX_S
-    assert summary["answers"]["NOTARISED"] > 100
+    outage_s = scenario.outage(load, take_over.fault_ns, take_over.until_ns)
+    assert outage_s < cluster.config.election.lease_s + OUTAGE_MAX_S
+    assert scenario.summary["answers"]["NOTARISED"] > 100

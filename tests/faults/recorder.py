@@ -1,0 +1,142 @@
+"""The pytest plugin that turns every scenario into an entry of build/faults.json, whatever became of it.
+
+A test that carries `@pytest.mark.scenario("F9", "what happens")` is one scenario. It tells the fixture `scenario` what
+was seen to fire, how long clients were not served, and has their answers audited. A scenario that is skipped, or whose
+fixtures fail, has an entry too: as failed.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from replica.local.cluster import LocalCluster
+from tests.faults.audit import Violation, audit
+from tests.faults.load import ClientLoad, outage_around
+from tests.faults.report import ScenarioResult, add_to_report, result
+
+_SCENARIO = pytest.StashKey["Scenario"]()
+_ERROR = pytest.StashKey[str]()
+_ERROR_CHARS_MAX = 500
+
+
+@dataclass(slots=True)
+class Scenario:
+    """What a scenario tells of itself while it runs."""
+
+    fault: str
+    what: str
+    outage_goal_s: float | None = None
+    faults: list[str] = field(default_factory=list)
+    outages_s: list[float] = field(default_factory=list)
+    histories: list[Path] = field(default_factory=list)
+    operations: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # the checker's findings by code
+    summary: dict[str, Any] = field(default_factory=dict)  # of the newest audit
+    began_s: float = field(default_factory=monotonic)
+
+    def fired(self, what: str) -> None:
+        """A fault was seen to take effect; to have asked for it is not enough."""
+        self.faults.append(what)
+
+    def outage(self, load: ClientLoad, fault_ns: int, until_ns: int | None = None) -> float:
+        """Note how long the clients of a load saw no success after a moment; returns it, in seconds.
+
+        Call it once the service is back. Raises LoadBroken when there was no success before, or none after.
+        """
+        seen = outage_around(load.successes_ns(), fault_ns, until_ns)
+        self.outages_s.append(seen.outage_s)
+        return seen.outage_s
+
+    def add_history(self, path: Path) -> None:
+        """Have one more client's history audited."""
+        self.histories.append(path)
+
+    def checked(self, operations: int, counts: Counter[str] | None = None) -> None:
+        """So many operations were checked, by other means than `audit`, with these findings."""
+        self.operations += operations
+        self.counts.update(counts or {})
+
+    async def audit(self, cluster: LocalCluster, first_offset: int) -> None:
+        """Check all histories so far with `notary check`, and begin new ones. Raises Violation."""
+        histories, self.histories = self.histories, []
+        try:
+            self.summary = await audit(cluster, histories, first_offset)
+        except Violation as violation:
+            self.checked(violation.operations, Counter(violation.counts))
+            raise
+        self.checked(int(self.summary["operations"]))
+
+    def result(self, name: str, error: str | None) -> ScenarioResult:
+        """The entry in the report."""
+        return result(
+            name=name,
+            fault=self.fault,
+            faults=self.faults,
+            operations=self.operations,
+            counts=self.counts,
+            outages_s=self.outages_s,
+            outage_goal_s=self.outage_goal_s,
+            took_s=monotonic() - self.began_s,
+            error=error,
+        )
+
+
+@pytest.fixture
+def scenario(request: pytest.FixtureRequest) -> Iterator[Scenario]:
+    """The entry that this test makes in build/faults.json."""
+    yield _scenario_of(request.node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin before the fixtures, which may fail."""
+    if item.get_closest_marker("scenario") is not None:
+        _scenario_of(item).began_s = monotonic()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what went wrong first, and write the entry as soon as the test is over: a run may be cut short."""
+    report = yield
+    if not report.passed and _ERROR not in item.stash:
+        shown = str(call.excinfo.value) if call.excinfo is not None else ""
+        item.stash[_ERROR] = f"{report.when} {report.outcome}: {shown}"[:_ERROR_CHARS_MAX]
+    if report.when == "teardown" and _SCENARIO in item.stash:
+        entry = item.stash[_SCENARIO].result(_name_of(item), item.stash.get(_ERROR, None))
+        add_to_report([entry], _conditions())
+    return report
+
+
+def _scenario_of(item: pytest.Item) -> Scenario:
+    if _SCENARIO not in item.stash:
+        marker = item.get_closest_marker("scenario")
+        if marker is None:
+            raise pytest.UsageError(f"{item.nodeid} asks for a scenario and is not marked as one")
+        fault, what = marker.args
+        item.stash[_SCENARIO] = Scenario(fault, what, marker.kwargs.get("outage_goal_s"))
+    return item.stash[_SCENARIO]
+
+
+def _name_of(item: pytest.Item) -> str:
+    """`F1 the active is killed [group]`: the same from run to run."""
+    found = item.stash[_SCENARIO]
+    _, bracket, variant = item.name.partition("[")
+    return f"{found.fault} {found.what}{' ' + bracket + variant if bracket else ''}"
+
+
+def _conditions() -> dict[str, str]:
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {"commit": commit or "unknown", "linux": platform.release(), "python": platform.python_version()}

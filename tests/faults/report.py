@@ -1,0 +1,142 @@
+"""What a run of the fault scenarios found: build/faults.json with one entry a scenario, and totals over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from replica.checker.findings import FindingCode
+
+JSON = Path("build/faults.json")
+
+_DOUBLE = {FindingCode.DOUBLE_SPEND.name}
+# An answer that was given and does not hold: gone from the log, or another one there.
+_LOST = {
+    FindingCode.LOST_ANSWER.name,
+    FindingCode.OK_FOR_VOID.name,
+    FindingCode.WRONG_RECORD.name,
+    FindingCode.SHARED_RECORD.name,
+    FindingCode.WRONG_VERDICT.name,
+    FindingCode.WRONG_OFFSET.name,
+    FindingCode.WRONG_DIGEST.name,
+    FindingCode.DENIED.name,
+    FindingCode.RECEIPT_INVALID.name,
+}
+
+
+class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario. Counts are of the checker's findings; an outage is what clients saw between two successes.
+
+    `passed` says that the test held, that at least one fault was seen to take effect, and that operations were checked.
+    """
+
+    name: str
+    fault: str  # F1 to F25, or what was found on the way
+    faults: list[str]  # what was seen to take effect
+    faults_fired: int
+    operations: int
+    acknowledged_lost: int
+    double_spends: int
+    outages_s: list[float]
+    outage_s_median: float | None
+    outage_s_max: float | None
+    outage_goal_s: float | None  # the longest that it is meant to be on a machine that does nothing else
+    took_s: float
+    passed: bool
+    error: str | None = None
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """All scenarios together."""
+
+    scenarios: int
+    passed: int
+    faults_fired: int
+    operations: int
+    acknowledged_lost: int
+    double_spends: int
+
+
+class FaultsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The file. `conditions`: of the machine and the release, by name."""
+
+    scenarios: list[ScenarioResult]
+    totals: Totals
+    conditions: dict[str, str]
+
+
+def result(
+    *,
+    name: str,
+    fault: str,
+    faults: Sequence[str],
+    operations: int,
+    counts: Mapping[str, int],
+    outages_s: Sequence[float],
+    outage_goal_s: float | None,
+    took_s: float,
+    error: str | None,
+) -> ScenarioResult:
+    """The entry of a scenario; `counts` are the checker's findings by code. A finding of any kind is an error too."""
+    return ScenarioResult(
+        name=name,
+        fault=fault,
+        faults=list(faults),
+        faults_fired=len(faults),
+        operations=operations,
+        acknowledged_lost=sum(count for code, count in counts.items() if code in _LOST),
+        double_spends=sum(count for code, count in counts.items() if code in _DOUBLE),
+        outages_s=[round(outage_s, 3) for outage_s in outages_s],
+        outage_s_median=round(median(outages_s), 3) if outages_s else None,
+        outage_s_max=round(max(outages_s), 3) if outages_s else None,
+        outage_goal_s=outage_goal_s,
+        took_s=round(took_s, 1),
+        passed=error is None and bool(faults) and operations > 0 and not any(counts.values()),
+        error=error,
+    )
+
+
+def report_of(scenarios: Iterable[ScenarioResult], conditions: Mapping[str, str]) -> FaultsReport:
+    """The file's content, in the order of the fault numbers."""
+    ordered = sorted(scenarios, key=lambda one: (_number(one.fault), one.name))
+    totals = Totals(
+        scenarios=len(ordered),
+        passed=sum(one.passed for one in ordered),
+        faults_fired=sum(one.faults_fired for one in ordered),
+        operations=sum(one.operations for one in ordered),
+        acknowledged_lost=sum(one.acknowledged_lost for one in ordered),
+        double_spends=sum(one.double_spends for one in ordered),
+    )
+    return FaultsReport(scenarios=ordered, totals=totals, conditions=dict(conditions))
+
+
+def read_report(path: Path = JSON) -> FaultsReport:
+    """What is in the file. Raises FileNotFoundError and msgspec.DecodeError."""
+    return msgspec.json.decode(path.read_bytes(), type=FaultsReport)
+
+
+def add_to_report(results: Iterable[ScenarioResult], conditions: Mapping[str, str], path: Path = JSON) -> None:
+    """Put results in place of those of the same name; the others stay."""
+    try:
+        known = {one.name: one for one in read_report(path).scenarios}
+    except (FileNotFoundError, msgspec.DecodeError):
+        known = {}
+    known |= {one.name: one for one in results}
+    write_json(path, msgspec.to_builtins(report_of(known.values(), conditions)))
+
+
+def write_json(path: Path, document: Any) -> None:
+    """The document, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    partial.replace(path)
+
+
+def _number(fault: str) -> tuple[int, str]:
+    digits = fault.removeprefix("F")
+    return (int(digits), "") if digits.isdecimal() else (1_000, fault)

@@ -1,0 +1,43 @@
+"""A scenario's frame: clients keep the notary busy, and afterwards each answer that they were given is audited."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from replica.local.cluster import LocalCluster
+from replica.log.kafka import KafkaLog
+from tests.faults.load import ClientLoad, client_load
+from tests.faults.recorder import Scenario
+from tests.faults.scenarios import wait_for_return
+
+_numbers = itertools.count(1)
+
+
+@asynccontextmanager
+async def under_load(cluster: LocalCluster, scenario: Scenario, **changes: int) -> AsyncIterator[ClientLoad]:
+    """A client through HAProxy while the block runs; then `notary check` over all that clients were told since.
+
+    `changes` are fields of ClientOrder. All replicas must be there, and are, before the load begins. Raises Violation
+    when a promise was broken.
+    """
+    await wait_for_return(cluster)
+    first_offset = await end_of_log(cluster)
+    load = client_load(cluster, f"load-{next(_numbers)}", **changes)
+    load.start()
+    try:
+        yield load
+    finally:
+        await load.stop()
+    scenario.add_history(load.history)
+    await scenario.audit(cluster, first_offset)
+
+
+async def end_of_log(cluster: LocalCluster) -> int:
+    """The offset that the next record gets."""
+    log = KafkaLog(cluster.config.kafka)
+    try:
+        return await log.end_offset()
+    finally:
+        await log.close()
