@@ -14,7 +14,7 @@ from nacl.signing import SigningKey
 
 from ledger_api.client import Party
 from ledger_api.server.api import Api
-from ledger_api.server.doorkeeper import OpenDoor
+from ledger_api.server.doorkeeper import OpenDoor, make_doorkeeper
 from ledger_api.server.entitlement import Caller
 from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
@@ -23,6 +23,7 @@ from ledger_api.server.queries import Queries
 from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings
+from ledger_api.server.tls import make_tls
 from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
@@ -162,7 +163,7 @@ class ApiWorld:
         explain = Explainer(self.counts)
         reads = Reads(self.feed, self.counts, self.settings, explain).routes()
         queries = Queries(participant, self.feed, explain).routes()
-        door = OpenDoor() if caller is None else FixedDoor(caller)
+        door = make_doorkeeper(self.settings.tokens) if caller is None else FixedDoor(caller)
         self.api = Api(
             participant, gate, self.counts, self.settings, about=about, reads=reads, queries=queries, door=door
         )
@@ -171,11 +172,12 @@ class ApiWorld:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.settings.tls else 'http'}://127.0.0.1:{self.port}"
 
     @contextlib.asynccontextmanager
     async def serve(self) -> AsyncIterator[ApiWorld]:
-        listener = await asyncio.get_running_loop().create_server(self.server, "127.0.0.1", 0)
+        tls = None if self.settings.tls is None else make_tls(self.settings.tls)
+        listener = await asyncio.get_running_loop().create_server(self.server, "127.0.0.1", 0, ssl=tls)
         self.port = listener.sockets[0].getsockname()[1]
         try:
             yield self

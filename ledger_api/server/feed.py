@@ -8,6 +8,7 @@ database while nothing new is published or nobody follows.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -144,13 +145,19 @@ class Feed:
     """What a front end serves of the published completions. Every method raises FeedRefused."""
 
     def __init__(
-        self, participant: Participant, reader: CompletionReader, checkpoint_s: float, now_s: Callable[[], float]
+        self,
+        participant: Participant,
+        reader: CompletionReader,
+        checkpoint_s: float,
+        now_s: Callable[[], float],
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
-        """`checkpoint_s`: the longest silence of a stream. `now_s`: a monotonic clock."""
+        """`checkpoint_s`: the longest silence of a stream. `now_s`: monotonic. `unix_s`: what tokens expire by."""
         self._participant = participant
         self._reader = reader
         self._checkpoint_s = checkpoint_s
         self._now_s = now_s
+        self._unix_s = unix_s
         self._turn = asyncio.Lock()
         self._tail: list[Entry] = []  # dense; who is behind it reads from the database by himself
         self._tail_bytes = 0
@@ -198,7 +205,7 @@ class Feed:
         """All lines behind `after`, in batches, for ever, and a checkpoint where there was silence for long.
 
         Ends with FeedRefused: when the role changes, when the reader falls behind what is pruned, when the database
-        does not answer. The reader may go on elsewhere behind the last line he had.
+        does not answer, when his token expires. The reader may go on elsewhere behind the last line he had.
         """
         epoch = self.check(after).epoch
         told_at_s = self._now_s()
@@ -206,6 +213,9 @@ class Feed:
             standing = self.check(after)
             if standing.epoch != epoch:
                 raise FeedRefused(Code.NOT_ACTIVE, "the replica was activated again", standing)
+            token_left_s = wanted.caller.expires_at_s - self._unix_s()
+            if token_left_s <= 0:
+                raise FeedRefused(Code.TOKEN_INVALID, "the token of this stream is too old: open another one", standing)
             lines: list[Line] = []
             if after < standing.ledger_end:
                 entries = await self._read(after, standing)
@@ -218,7 +228,8 @@ class Feed:
                 yield lines
                 told_at_s = self._now_s()
             elif after == standing.ledger_end and self._participant.standing == standing and not self._closed:
-                await self._participant.news.wait(max(_WAIT_MIN_S, self._checkpoint_s - silent_s))
+                quiet_s = min(self._checkpoint_s - silent_s, token_left_s)
+                await self._participant.news.wait(max(_WAIT_MIN_S, quiet_s))
 
     async def find(self, log_offset: int) -> Row | None:
         """The first completion of a log record; None while it is not published, and once it is pruned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -118,13 +119,19 @@ class _Stream:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Serve until the client ends the stream, or breaks its rules."""
+        """Serve until the client ends the stream, or breaks its rules, or its token expires."""
         await self._send(self._streams.welcome)
+        expires_at_s = self._caller.expires_at_s
         try:
-            async for message in self._socket:
-                if message.type is not WSMsgType.BINARY:
-                    raise BadRequest("a stream has binary messages only", Code.MALFORMED_REQUEST)
-                await self._take(_decode(message.data))
+            async with asyncio.timeout(None if expires_at_s == math.inf else expires_at_s - time.time()) as token:
+                async for message in self._socket:
+                    if message.type is not WSMsgType.BINARY:
+                        raise BadRequest("a stream has binary messages only", Code.MALFORMED_REQUEST)
+                    await self._take(_decode(message.data))
+        except TimeoutError:
+            if not token.expired():
+                raise
+            await self._finish(_too_old())
         except BadRequest as error:
             _log.info("stream_refused", request_id=self._request_id, code=error.code.name, detail=error.detail)
             await self._finish(error)
@@ -147,7 +154,7 @@ class _Stream:
         if frame.deduplication_s is not None and frame.deduplication_after:
             raise BadRequest("a deduplication period is a duration or an offset, not both")
         if time.time() >= self._caller.expires_at_s:
-            raise BadRequest("the token of this stream is too old: open another one", Code.TOKEN_INVALID)
+            raise _too_old()
         self._charge(count)
         for start in range(0, count, CHUNK):
             task = asyncio.create_task(self._answer(frame.batch[start : start + CHUNK], terms))
@@ -218,6 +225,10 @@ class _Stream:
 
     async def _close(self) -> None:
         await self._socket.close(code=WSCloseCode.INTERNAL_ERROR)
+
+
+def _too_old() -> BadRequest:
+    return BadRequest("the token of this stream is too old: open another one", Code.TOKEN_INVALID)
 
 
 def _decode(raw: bytes) -> Submissions:

@@ -46,7 +46,8 @@ class Core:
         self.reads = 0
         self.add(*[completion(n) for n in range(1, count + 1)])
         loop = asyncio.get_running_loop()
-        self.feed = Feed(self, MemoryReader(lambda: self.database, self._note, 7), 10.0, loop.time)  # type: ignore[arg-type]
+        reader = MemoryReader(lambda: self.database, self._note, 7)
+        self.feed = Feed(self, reader, 10.0, loop.time, unix_s=loop.time)  # type: ignore[arg-type]
 
     async def _note(self) -> None:
         self.reads += 1
@@ -190,6 +191,27 @@ def test_a_change_of_role_ends_the_streams(change: dict[str, Any]) -> None:
         await asyncio.sleep(0.01)
         assert reader.ended is not None
         assert reader.ended.code is Code.NOT_ACTIVE
+
+    run_virtually(scenario())
+
+
+def test_a_stream_ends_when_its_token_does() -> None:
+    """Goal: rights that are gone give nothing more. Method: a token of 25 s on an idle stream; a late completion."""
+
+    async def scenario() -> None:
+        core = Core(3)
+        expires_at_s = asyncio.get_running_loop().time() + 25
+        reader = Reader(core.feed, wanted=Wanted(caller=Caller(expires_at_s=expires_at_s)))
+        lasting = Reader(core.feed, wanted=Wanted(caller=Caller(expires_at_s=expires_at_s + 5)))
+        await asyncio.sleep(24.9)
+        assert reader.ended is None
+        await asyncio.sleep(0.2)
+        core.add(completion(4))
+        await asyncio.sleep(0.1)
+        assert reader.ended is not None
+        assert (reader.ended.code, reader.offsets()) == (Code.TOKEN_INVALID, [1, 2, 3])
+        assert lasting.offsets() == [1, 2, 3, 4]
+        await lasting.stop()
 
     run_virtually(scenario())
 

@@ -1,0 +1,72 @@
+"""Streams over real HTTP with real tokens: they end, and say why, when the token that opened them expires."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from replica.notary.stream_frames import Closing, FromServer, Submissions, Welcome, encoder
+from tests.api_world import BANK, ApiWorld, StubParticipant, make_submission
+from tests.tokens import AUDIENCE, Issuer
+from tests.waiting import eventually
+
+LIFE_S = 2  # a token's times are whole seconds
+decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
+
+
+class Guarded:
+    """A world that takes this issuer's tokens without any leeway, and headers with one of a short life."""
+
+    def __init__(self, folder: Path, participant: StubParticipant) -> None:
+        issuer = Issuer()
+        keys_file = issuer.write(folder / "keys.json")
+        self.world = ApiWorld(
+            folder, participant, tokens={"keys_file": keys_file, "audience": AUDIENCE, "leeway_s": 0.0}
+        )
+        self.expires_at_s = int(time.time()) + LIFE_S
+        token = issuer.token(expires_at_s=self.expires_at_s, notary={"act_as": [BANK.name]})
+        self.headers = {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("accept", ["application/x-ndjson", "text/event-stream"])
+async def test_a_stream_of_completions_ends_with_its_token(tmp_path: Path, accept: str) -> None:
+    """Goal: an idle reader is not served past its rights. Method: a token of seconds; read until the server ends it."""
+    guarded = Guarded(tmp_path, StubParticipant())
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with guarded.world.serve() as world, aiohttp.ClientSession(timeout=timeout) as session:
+        url = world.endpoint + "/v1/completions?follow=true"
+        async with session.get(url, headers=guarded.headers | {"Accept": accept}) as response:
+            assert response.status == 200
+            text = await response.text()
+        assert time.time() >= guarded.expires_at_s
+        (last,) = [line.removeprefix("data: ") for line in text.splitlines() if "{" in line]
+        assert json.loads(last)["problem"]["code"] == "TOKEN_INVALID"
+        async with session.get(url, headers=guarded.headers) as refused:
+            assert refused.status == 401
+
+
+async def test_a_stream_of_submissions_ends_with_its_token(tmp_path: Path) -> None:
+    """Goal: an idle submitter is parted from, and told. Method: one submission in time; then silence until the end."""
+    participant = StubParticipant()
+    guarded = Guarded(tmp_path, participant)
+    async with guarded.world.serve() as world, aiohttp.ClientSession() as session:
+        url = world.endpoint + "/v1/submissions/stream"
+        async with asyncio.timeout(30), session.ws_connect(url, headers=guarded.headers) as socket:
+            assert isinstance(decoder.decode(await socket.receive_bytes()), Welcome)
+            await socket.send_bytes(encoder.encode(Submissions([(1, make_submission())])))
+            frames = [decoder.decode(message.data) async for message in socket]
+        assert time.time() >= guarded.expires_at_s
+        closing = frames[-1]
+        assert isinstance(closing, Closing)
+        assert (closing.code, len(frames), len(participant.submitted)) == ("TOKEN_INVALID", 2, 1)
+
+        async def is_over() -> bool:
+            return world.counts.streams == 0
+
+        await eventually(is_over)
