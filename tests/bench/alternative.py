@@ -28,7 +28,7 @@ from ha.clock import SystemClock
 from ha.health import HealthListener, Probes
 from replica.core.front_ends import FrontEnds
 from replica.core.main import front_end_argv
-from replica.link.interface import Replies, Standing
+from replica.link.interface import PLAIN, Replies, Standing, Terms
 from replica.link.settings import LinkSettings
 from replica.link.unix import LinkServer
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
@@ -70,8 +70,8 @@ class Alternative:
         """Always active: there is one of it."""
         return Standing(True, 1, 1.0)
 
-    def submit(self, replies: Replies, batch: list[tuple[int, Submission]]) -> None:
-        """Queue."""
+    def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms = PLAIN) -> None:
+        """Queue. The terms are not looked at: nothing is deduplicated here, and everybody waits."""
         self._queue.extend((replies, ticket, submission) for ticket, submission in batch)
         self._arrived.set()
 

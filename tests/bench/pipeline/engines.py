@@ -92,7 +92,8 @@ def polars(log: ParquetLog, folder: Path) -> dict[str, Any]:
 
     began_s = monotonic()
     collected = _Claims(log)
-    claims = engine.concat([engine.from_arrow(table) for table in collected], rechunk=False).lazy()  # type: ignore[misc]
+    frames = [engine.DataFrame(table) for table in collected]
+    claims = engine.concat(frames, rechunk=False).lazy()
     keys = claims.group_by("key").agg(
         engine.len().alias("n"), engine.col("consumes").any(), engine.col("stands").n_unique().alias("rivals")
     )
