@@ -34,10 +34,12 @@ from replica.notary.requests import Submission
 Result = Decision | ProblemDocument
 """An answer of the notary, or the problem for which a request never got as far: it must be changed first."""
 
+LINES = "application/x-ndjson"  # an answer behind interim estimates
+WAIT = "wait"  # the kind of those
 _NO_EXCHANGE = 0
 _QUOTE_MAX = 200
 PAGE = 500
-_HEADERS = {"Content-Type": "application/json"}
+_HEADERS = {"Content-Type": "application/json", "Accept": f"application/json, {LINES}"}
 _notarised = msgspec.json.Decoder(NotarisedDocument)
 _problem = msgspec.json.Decoder(ProblemDocument)
 _batch = msgspec.json.Decoder(BatchAnswerDocument)
@@ -45,11 +47,15 @@ _page = msgspec.json.Decoder(CompletionsDocument)
 _notary = msgspec.json.Decoder(NotaryDocument)
 
 
-class _Status(msgspec.Struct):
-    status: int
+class _Head(msgspec.Struct):
+    """What tells one answer from another, and an estimate from an answer."""
+
+    status: int = HTTPStatus.OK  # a whole batch has none
+    kind: str = ""
+    estimate_s: float = 0.0
 
 
-_status = msgspec.json.Decoder(_Status)
+_head = msgspec.json.Decoder(_Head)
 Asked = TypeVar("Asked", Submission, bytes)
 
 
@@ -70,7 +76,7 @@ class NotaryClient:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections_max),
-            timeout=aiohttp.ClientTimeout(total=self._policy.attempt_max_s),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
         return self
 
@@ -167,7 +173,7 @@ class NotaryClient:
         status, body = await self._call("POST", "/v1/submissions/batch", encode_batch(submissions))
         if status != HTTPStatus.OK:
             return [_read(status, body)] * len(submissions)
-        results = [_read(_status.decode(raw).status, bytes(raw)) for raw in _batch.decode(body).results]
+        results = [_read(_head.decode(raw).status, bytes(raw)) for raw in _batch.decode(body).results]
         if len(results) != len(submissions):
             raise BadRequest(f"{len(results)} results for {len(submissions)} submissions")
         return results
@@ -182,13 +188,31 @@ class NotaryClient:
         return self._session
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of one HTTP exchange; status 0 and a reason when there was none."""
+        """Status and body of one HTTP exchange; status 0 and a reason when there was none.
+
+        It may take `attempt_max_s`, and longer only while the server says that it will.
+        """
         session = self._open()
         try:
-            async with session.request(method, self._endpoint + path, data=body, headers=_HEADERS) as response:
-                return response.status, await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            async with asyncio.timeout(self._policy.attempt_max_s) as limit:
+                async with session.request(method, self._endpoint + path, data=body, headers=_HEADERS) as response:
+                    if response.content_type != LINES:
+                        return response.status, await response.read()
+                    return await self._last_line(response.content, limit)
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
             return _NO_EXCHANGE, repr(error).encode()
+
+    async def _last_line(self, lines: aiohttp.StreamReader, limit: asyncio.Timeout) -> tuple[int, bytes]:
+        """The answer behind the estimates, each of which moves the limit."""
+        loop, unread = asyncio.get_running_loop(), b""
+        while chunk := await lines.readany():
+            *whole, unread = (unread + chunk).split(b"\n")
+            for line in whole:
+                head = _head.decode(line)
+                if head.kind != WAIT:
+                    return head.status, line
+                limit.reschedule(loop.time() + max(head.estimate_s, self._policy.attempt_max_s))
+        return _NO_EXCHANGE, b"no answer behind the estimates"
 
 
 def _read(status: int, body: bytes) -> Result:

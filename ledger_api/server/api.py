@@ -18,6 +18,7 @@ from ledger_api.server.doorkeeper import Doorkeeper, OpenDoor, RateExceeded, Rat
 from ledger_api.server.entitlement import EVERYBODY, Caller
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
+from ledger_api.server.interim import Estimates
 from ledger_api.server.logs import LogLimit
 from ledger_api.server.routes import About, Call, Parameter, Right, Route, RouteTable
 from ledger_api.server.settings import ApiSettings
@@ -43,7 +44,8 @@ from replica.notary.stream_frames import VERSION, Welcome
 
 CHUNK = 32  # submissions of a batch that are checked in a row: about 2 ms, then others get their turn
 SUBMISSIONS, BATCH = "/v1/submissions", "/v1/submissions/batch"
-ASYNCHRONOUS, STREAM = "/v1/submissions/async", "/v1/submissions/stream"
+ASYNCHRONOUS, ASYNCHRONOUS_BATCH = "/v1/submissions/async", "/v1/submissions/batch/async"
+STREAM = "/v1/submissions/stream"
 TRANSACTIONS, NOTARY = "/v1/transactions/{tx_id}", "/v1/notary"
 _JSON_TYPE = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?\s*', re.IGNORECASE)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,64}")
@@ -58,6 +60,7 @@ _SUBMIT_ONE = About(
     body=SubmissionDocument,
     answers={200: NotarisedDocument},
     right=Right.ACT,
+    interim=True,
     codes=(
         *_SUBMITTING,
         Code.MALFORMED_REQUEST,
@@ -88,7 +91,15 @@ _SUBMIT_BATCH = About(
     body=BatchDocument,
     answers={200: BatchAnswerDocument},
     right=Right.ACT,
+    interim=True,
     codes=(Code.EMPTY_BATCH, Code.BATCH_TOO_LARGE, Code.OVERLOADED),
+)
+_SUBMIT_BATCH_ASYNCHRONOUSLY = About(
+    summary="Submit up to batch_max transactions without waiting; one result each, in order",
+    body=BatchDocument,
+    answers={202: BatchAnswerDocument},
+    right=Right.ACT,
+    codes=_SUBMIT_BATCH.codes,
 )
 _LOOK_UP = About(
     summary="Whether a transaction was notarised, with a fresh receipt",
@@ -177,9 +188,15 @@ class Api:
     def _own_routes(self) -> list[Route]:
         return [
             Route("POST", SUBMISSIONS, self._submit_one, _SUBMIT_ONE),
-            Route("POST", ASYNCHRONOUS, self._submit_asynchronously, _SUBMIT_ASYNCHRONOUSLY),
+            Route("POST", ASYNCHRONOUS, partial(self._submit_one, asynchronous=True), _SUBMIT_ASYNCHRONOUSLY),
             Route("GET", STREAM, self._open_stream, _OPEN_STREAM),
             Route("POST", BATCH, self._submit_batch, _SUBMIT_BATCH),
+            Route(
+                "POST",
+                ASYNCHRONOUS_BATCH,
+                partial(self._submit_batch, asynchronous=True),
+                _SUBMIT_BATCH_ASYNCHRONOUSLY,
+            ),
             Route("GET", TRANSACTIONS, self._look_up, _LOOK_UP),
             Route("GET", NOTARY, self._describe, _DESCRIBE),
         ]
@@ -199,31 +216,21 @@ class Api:
         finally:
             self._bodies_bytes -= size
 
-    async def _submit_one(self, call: Call) -> Reply:
+    async def _submit_one(self, call: Call, *, asynchronous: bool = False) -> Reply:
+        """Asynchronously: 202 as soon as it is recorded, and the outcome is a completion."""
         refusal = self._refusal(1)
         if refusal is not None:
             return self._reply(refusal, call.request_id)
         submission, terms = self._gate.admit(call.body, call.caller)
+        if asynchronous:
+            terms = msgspec.structs.replace(terms, asynchronous=True)
+        estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += 1
         try:
-            (answer,) = await self._participant.submit([submission], terms)
+            (answer,) = await self._participant.submit([submission], terms, estimates.tell)
         finally:
             self._counts.in_flight -= 1
-        return self._reply(answer, call.request_id)
-
-    async def _submit_asynchronously(self, call: Call) -> Reply:
-        """As soon as it is recorded: 202, and the outcome is a completion. What was decided before is answered."""
-        refusal = self._refusal(1)
-        if refusal is not None:
-            return self._reply(refusal, call.request_id)
-        submission, terms = self._gate.admit(call.body, call.caller)
-        terms = msgspec.structs.replace(terms, asynchronous=True)
-        self._counts.in_flight += 1
-        try:
-            (answer,) = await self._participant.submit([submission], terms)
-        finally:
-            self._counts.in_flight -= 1
-        return self._reply(answer, call.request_id)
+        return estimates.before(self._reply(answer, call.request_id))
 
     async def _open_stream(self, call: Call) -> Reply:
         if "websocket" not in call.request.headers.get("Upgrade", "").lower():
@@ -238,21 +245,25 @@ class Api:
             call.request, call.request_id, call.caller, partial(self._rates.charge, call.caller, call.request)
         )
 
-    async def _submit_batch(self, call: Call) -> Reply:
+    async def _submit_batch(self, call: Call, *, asynchronous: bool = False) -> Reply:
         documents = self._gate.split(call.body)
         self._rates.charge(call.caller, call.request, len(documents) - 1)  # one was charged with the call
         refusal = self._refusal(len(documents))
         if refusal is not None:
             return self._reply(refusal, call.request_id)
+        estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += len(documents)
         try:
-            results = await self._submit_each(documents, call)
+            results = await self._submit_each(documents, call, estimates, asynchronous)
         finally:
             self._counts.in_flight -= len(documents)
         rendered = [msgspec.Raw(_encoder.encode(self._note(result, call.request_id))) for result in results]
-        return Reply(200, _encoder.encode(BatchAnswerDocument(rendered)), call.request_id)
+        body = _encoder.encode(BatchAnswerDocument(rendered))
+        return estimates.before(Reply(202 if asynchronous else 200, body, call.request_id))
 
-    async def _submit_each(self, documents: list[msgspec.Raw], call: Call) -> list[Answer | ProblemDocument]:
+    async def _submit_each(
+        self, documents: list[msgspec.Raw], call: Call, estimates: Estimates, asynchronous: bool
+    ) -> list[Answer | ProblemDocument]:
         """Results in order. What is checked goes to the core at once, while the rest is still being checked."""
         results: dict[int, Answer | ProblemDocument] = {}
         under_way: list[tuple[list[int], asyncio.Task[list[Answer]]]] = []
@@ -264,11 +275,14 @@ class Api:
                 except BadRequest as error:
                     results[place] = self._refuse(error, call.request_id)
                     continue
+                if asynchronous:
+                    terms = msgspec.structs.replace(terms, asynchronous=True)
                 places, submissions = good.setdefault(terms, ([], []))
                 places.append(place)
                 submissions.append(submission)
             for terms, (places, submissions) in good.items():
-                under_way.append((places, asyncio.create_task(self._participant.submit(submissions, terms))))
+                submitting = self._participant.submit(submissions, terms, estimates.tell)
+                under_way.append((places, asyncio.create_task(submitting)))
             await asyncio.sleep(0)
         for places, task in under_way:
             results.update(zip(places, await task, strict=True))

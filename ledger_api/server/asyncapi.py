@@ -8,32 +8,51 @@ import msgspec
 
 from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, SettlementRecord
+from replica.notary.stream_frames import PROTOCOL, Answers, Closing, Submissions, Waits, Welcome
 
 Schema = dict[str, Any]
 _STREAMED = (CompletionDocument, UpdateDocument, CheckpointDocument, EndDocument)
 _LOGGED = (BarrierRecord, RequestRecord, SettlementRecord)
+_ANSWERING = (Welcome, Answers, Waits, Closing)
+_FRAMED = (Submissions, *_ANSWERING)
 _REF = "#/components/schemas/{name}"
+_BINARY = "MessagePack arrays; what JSON Schema shows as a text in base64 is a byte string there. "
 _RECORDS = (
-    "Records are MessagePack arrays; what JSON Schema shows as a text in base64 is a byte string there. A record "
+    f"Records are {_BINARY}A record "
     "counts only if it carries the activation id of the barrier in force: docs/formats.md has the rule, and the "
     "canonical bytes inside a request record."
 )
 
 
+_SUBMIT = (
+    f"A WebSocket, subprotocol `{PROTOCOL}`: one frame a binary message. Frames are {_BINARY}"
+    "The server begins with its welcome; from then on the client sends submissions, at most the window of them without "
+    "an answer, and each gets one answer, in any order. A wait tells how long some answers may take; they come all the "
+    "same. Whatever ends the connection: connect again, and send again, with the same ids, what has no answer. What "
+    "later releases add at an array's end is to be skipped."
+)
+
+
 def make_asyncapi(version: str) -> Schema:
     """The document; `version` is the release."""
-    _, schemas = msgspec.json.schema_components([*_STREAMED, *_LOGGED], ref_template=_REF)
+    _, schemas = msgspec.json.schema_components([*_STREAMED, *_LOGGED, *_FRAMED], ref_template=_REF)
     return {
         "asyncapi": "3.0.0",
         "info": {
             "title": "Notary streams and request log",
             "version": version,
-            "description": "Lines of JSON that the ledger API streams, and the records of the request log.",
+            "description": "Lines of JSON that the ledger API streams, the frames of its stream of submissions, and "
+            "the records of the request log.",
         },
         "defaultContentType": "application/json",
         "channels": {
             "completions": _stream("/v1/completions", "Completions", (CompletionDocument, *_STREAMED[2:])),
             "updates": _stream("/v1/updates", "Notarised transactions", (UpdateDocument, *_STREAMED[2:])),
+            "submissions": {
+                "address": "/v1/submissions/stream",
+                "description": _SUBMIT,
+                "messages": _messages(_FRAMED),
+            },
             "requestLog": {
                 "address": "{topic}",
                 "description": f"The request log, format {FORMAT}: one Kafka topic with one partition, kept for ever. "
@@ -43,11 +62,12 @@ def make_asyncapi(version: str) -> Schema:
             },
         },
         "operations": {
-            name: {"action": "send", "channel": {"$ref": f"#/channels/{name}"}}
-            for name in ("completions", "updates", "requestLog")
+            **{name: _operation("send", name) for name in ("completions", "updates", "requestLog")},
+            "submit": _operation("receive", "submissions", (Submissions,)),
+            "answer": _operation("send", "submissions", _ANSWERING),
         },
         "components": {
-            "messages": {kind.__name__: _message(kind) for kind in (*_STREAMED, *_LOGGED)},
+            "messages": {kind.__name__: _message(kind) for kind in (*_STREAMED, *_LOGGED, *_FRAMED)},
             "schemas": schemas,
         },
     }
@@ -64,12 +84,20 @@ def _stream(path: str, what: str, kinds: tuple[type, ...]) -> Schema:
     }
 
 
+def _operation(action: str, channel: str, kinds: tuple[type, ...] = ()) -> Schema:
+    """What the notary does on a channel: with all of its messages, unless kinds are named."""
+    operation: Schema = {"action": action, "channel": {"$ref": f"#/channels/{channel}"}}
+    if kinds:
+        operation["messages"] = [{"$ref": f"#/channels/{channel}/messages/{kind.__name__}"} for kind in kinds]
+    return operation
+
+
 def _messages(kinds: tuple[type, ...]) -> Schema:
     return {kind.__name__: {"$ref": f"#/components/messages/{kind.__name__}"} for kind in kinds}
 
 
 def _message(kind: type) -> Schema:
-    content_type = "application/msgpack" if kind in _LOGGED else "application/json"
+    content_type = "application/json" if kind in _STREAMED else "application/msgpack"
     return {
         "name": kind.__name__,
         "contentType": content_type,

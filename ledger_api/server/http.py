@@ -41,7 +41,7 @@ class Reply(web.StreamResponse):
     def __init__(self, status: int, body: bytes, request_id: str, *, kind: bytes = JSON, more: bytes = b"") -> None:
         # The base class would prepare a header map, cookies and a body writer, none of which is used.
         self.code = status
-        self._content = body
+        self.content = body
         self._request_id = request_id
         self._kind = kind
         self._more = more  # further header lines, each with its line end
@@ -54,15 +54,12 @@ class Reply(web.StreamResponse):
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write all of the answer. Raises ConnectionError if the client is gone, or does not read it in time."""
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the client closed the connection")
         self._stays_open = stays_open = request.keep_alive
         if not stays_open:
             connection = b"Connection: close\r\n"
         else:
             connection = b"Connection: keep-alive\r\n" if request.version == HttpVersion10 else b""
-        content = self._content
+        content = self.content
         head = b"%bContent-Type: %b\r\nContent-Length: %d\r\nDate: %b%b%b\r\n%b%b\r\n" % (
             _STATUS_LINES[self.code],
             self._kind,
@@ -73,10 +70,17 @@ class Reply(web.StreamResponse):
             self._more,
             connection,
         )
-        transport.write(head if request.method == "HEAD" else head + content)
+        await self._write(request, head if request.method == "HEAD" else head + content)
+        return None
+
+    @staticmethod
+    async def _write(request: web.BaseRequest, data: bytes) -> None:
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client closed the connection")
+        transport.write(data)
         if request.protocol.writing_paused:
             await _wait_for_reader(request, transport)
-        return None
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Nothing is left to write."""
@@ -92,6 +96,11 @@ def http_head(status: int, kind: bytes, request_id: str, more: bytes) -> bytes:
         request_id.encode(),
         more,
     )
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a body whose length is not known; an empty one ends it."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 async def _wait_for_reader(request: web.BaseRequest, transport: asyncio.Transport) -> None:

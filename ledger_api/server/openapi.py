@@ -9,7 +9,13 @@ from typing import Any
 import msgspec
 
 from ledger_api.server.routes import About, Parameter, Right, Route
-from replica.notary.documents import NotarisedDocument, ProblemDocument, SubmissionDocument
+from replica.notary.documents import (
+    AcceptedDocument,
+    NotarisedDocument,
+    ProblemDocument,
+    SubmissionDocument,
+    WaitDocument,
+)
 from replica.notary.errors import Code
 from replica.notary.feed_documents import CompletionDocument, UpdateDocument
 
@@ -18,7 +24,15 @@ TOKEN_SCHEME = "token"  # noqa: S105 (a name in the document)
 PROBLEM_JSON = "application/problem+json"
 Schema = dict[str, Any]
 
-_NAMED = (SubmissionDocument, NotarisedDocument, ProblemDocument, CompletionDocument, UpdateDocument)  # parts kept raw
+_NAMED = (  # parts that are kept raw, and lines
+    SubmissionDocument,
+    NotarisedDocument,
+    AcceptedDocument,
+    ProblemDocument,
+    WaitDocument,
+    CompletionDocument,
+    UpdateDocument,
+)
 _ALWAYS = (Code.HTTP_MALFORMED, Code.INTERNAL)
 _WITH_BODY = (
     Code.MALFORMED_JSON,
@@ -158,6 +172,9 @@ def _success(status: int, kind: object, about: About, components: _Components) -
         line = components.of(about.lines)
         content["application/x-ndjson"] = {"x-line-schema": line}
         content["text/event-stream"] = {"x-data-schema": line}
+    if about.interim:
+        kinds = (WaitDocument, kind, ProblemDocument)
+        content["application/x-ndjson"] = {"x-line-schema": {"anyOf": [components.of(kind) for kind in kinds]}}
     return {"description": HTTPStatus(status).phrase, "headers": _REQUEST_ID, "content": content}
 
 

@@ -39,6 +39,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     `answers` has the type of each success by HTTP status (None: no JSON), `codes` the problems beyond those that every
     route may have, `body` the type of a POST's JSON, `lines` the type of a line when the answer may be a stream.
+    `interim`: a caller that accepts lines is told estimates before its answer.
     """
 
     summary: str
@@ -49,6 +50,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     argument: Parameter | None = None
     parameters: tuple[Parameter, ...] = ()
     lines: object = None
+    interim: bool = False
 
 
 class Call(NamedTuple):

@@ -10,7 +10,7 @@ from aiohttp import HttpVersion10, web
 from aiohttp.abc import AbstractStreamWriter
 
 from ledger_api.server.feed import FeedRefused, Line
-from ledger_api.server.http import Connection, Reply, http_head
+from ledger_api.server.http import Connection, Reply, chunk, http_head
 from replica.link.counts import ApiCounts
 from replica.notary.documents import ProblemDocument, problem_document
 from replica.notary.errors import Code
@@ -73,21 +73,23 @@ class StreamReply(Reply):
         try:
             async for lines in self._lines:
                 offset = lines[-1].offset
-                await self._send(request, transport, _chunk(self._render(lines), chunked))
+                rendered = self._render(lines)
+                await self._send(request, transport, chunk(rendered) if chunked else rendered)
         except FeedRefused as refused:
             problem = self._explain(refused)
         except TimeoutError:
             detail = f"nothing was taken for {self._read_max_s:g} s"
             problem = problem_document(Code.READER_TOO_SLOW, detail, self._request_id, retry_after_s=0.0)
         last = Line(offset, "end", _encoder.encode(EndDocument(offset=offset, problem=problem)))
-        transport.write(_chunk(self._render([last]), chunked) + (b"0\r\n\r\n" if chunked else b""))
+        rendered = self._render([last])
+        transport.write(chunk(rendered) + chunk(b"") if chunked else rendered)
         await self._part(request, transport)
 
-    async def _send(self, request: web.BaseRequest, transport: asyncio.Transport, chunk: bytes) -> None:
+    async def _send(self, request: web.BaseRequest, transport: asyncio.Transport, data: bytes) -> None:
         """Write, and wait while the reader is behind. Raises TimeoutError, or ConnectionError when it is gone."""
         if transport.is_closing():
             raise ConnectionResetError("the client closed the connection")
-        transport.write(chunk)
+        transport.write(data)
         if request.protocol.writing_paused:
             async with asyncio.timeout(self._read_max_s):
                 await request.writer.drain()
@@ -105,7 +107,3 @@ class StreamReply(Reply):
         if self._events:
             return b"".join([b"id: %d\nevent: %b\ndata: %b\n\n" % (x.offset, x.kind.encode(), x.json) for x in lines])
         return b"".join([line.json + b"\n" for line in lines])
-
-
-def _chunk(data: bytes, chunked: bool) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data

@@ -125,6 +125,12 @@ class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
     estimate_s: float
 
 
+class WaitDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wait"):
+    """An interim estimate: the answer may take `estimate_s` more, and comes all the same, in a later line."""
+
+    estimate_s: float
+
+
 class ConflictDocument(msgspec.Struct, frozen=True):
     """A state that was consumed already."""
 
@@ -166,6 +172,7 @@ class BatchAnswerDocument(msgspec.Struct, frozen=True):
                 extra_json_schema={
                     "anyOf": [
                         {"$ref": "#/components/schemas/NotarisedDocument"},
+                        {"$ref": "#/components/schemas/AcceptedDocument"},
                         {"$ref": "#/components/schemas/ProblemDocument"},
                     ]
                 }

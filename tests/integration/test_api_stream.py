@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import re
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -187,6 +190,71 @@ async def test_a_passive_opens_no_stream_and_plain_http_is_told(tmp_path: Path) 
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await session.ws_connect(url)
         assert refused.value.status == 503
+
+
+async def test_frames_right_behind_the_handshake_are_read_as_frames(tmp_path: Path) -> None:
+    """Goal: aiohttp keeps what follows an upgrade for whoever takes it during the call, and reads it as HTTP when
+    nobody has by its end. Method: handshake and first submissions in one write; the stream answers them."""
+    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+        frame = encoder.encode(Submissions([(7, make_submission())]))
+        masked = struct.pack(">BBHI", 0x82, 0x80 | 126, len(frame), 0) + frame  # a mask of zeros changes nothing
+        writer.write(HANDSHAKE + masked)
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 101 ")
+            welcome, answers = [decoder.decode(await read_frame(reader)) for _ in range(2)]
+        assert isinstance(welcome, Welcome)
+        assert isinstance(answers, Answers)
+        assert [number for number, _ in answers.batch] == [7]
+        writer.close()
+
+
+async def test_a_refused_upgrade_leaves_the_connection_usable(tmp_path: Path) -> None:
+    """Goal: what follows a refused upgrade is HTTP again. Method: a passive refuses; two calls on that connection, one
+    of them sent along."""
+    participant = StubParticipant()
+    participant.standing = PASSIVE
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+        call = b"GET /v1/notary HTTP/1.1\r\nHost: x\r\n\r\n"
+        async with asyncio.timeout(10):
+            writer.write(HANDSHAKE + call)
+            assert (await read_answer(reader)).startswith(b"HTTP/1.1 503 ")
+            assert (await read_answer(reader)).startswith(b"HTTP/1.1 200 ")
+            writer.write(call)
+            assert (await read_answer(reader)).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+HANDSHAKE = b"\r\n".join(
+    [
+        b"GET /v1/submissions/stream HTTP/1.1",
+        b"Host: x",
+        b"Connection: Upgrade",
+        b"Upgrade: websocket",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: " + base64.b64encode(bytes(16)),
+        b"Sec-WebSocket-Protocol: notary.v1",
+        b"\r\n",
+    ]
+)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """The payload of a WebSocket frame from the server, which is not masked."""
+    size = (await reader.readexactly(2))[1]
+    if size == 126:
+        (size,) = struct.unpack(">H", await reader.readexactly(2))
+    return await reader.readexactly(size)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    """The head of an HTTP answer; its body is skipped."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    (size,) = re.findall(rb"Content-Length: (\d+)", head)
+    await reader.readexactly(int(size))
+    return head
 
 
 def test_a_rejection_is_told_apart_from_an_answer() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 import msgspec
@@ -13,6 +13,7 @@ from ledger_api.server.asyncapi import make_asyncapi
 from ledger_api.server.contract import ASYNCAPI, DOCS, ERRORS, OPENAPI
 from ledger_api.server.openapi import problems_of
 from ledger_api.server.routes import RouteTable
+from replica.notary import stream_frames
 from replica.notary.catalogue import CatalogueDocument, Category, catalogue, category
 from replica.notary.errors import Code, Retry
 from tests.api_world import ApiWorld, StubParticipant
@@ -80,14 +81,27 @@ async def test_streams_and_log_are_described(tmp_path: Path) -> None:
     """Goal: one document for streams and the log. Method: each message refers to a schema; each stream is a route."""
     async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
         _, body = await get(world, ASYNCAPI)
-        paths = {route.path for route in world.api.routes if route.about.lines is not None}
+        routes = list(world.api.routes)
+        paths = {route.path for route in routes if route.about.lines is not None or 101 in route.about.answers}
     document = msgspec.json.decode(body)
     assert document == msgspec.json.decode(msgspec.json.encode(make_asyncapi("0.0.0")))
     streams = {channel["address"].partition("?")[0] for channel in document["channels"].values()} - {"{topic}"}
     assert streams == paths
     known = {f"#/components/{kind}/{name}" for kind, named in document["components"].items() for name in named}
-    known |= {f"#/channels/{name}" for name in document["channels"]}
+    for name, channel in document["channels"].items():
+        known |= {f"#/channels/{name}", *(f"#/channels/{name}/messages/{message}" for message in channel["messages"])}
     assert references_of(document) <= known
+
+
+def test_the_frames_of_the_stream_are_those_that_are_described() -> None:
+    """Goal: both ways of the stream of submissions are there. Method: its messages against the frames' own types."""
+    document = make_asyncapi("0.0.0")
+    messages = set(document["channels"]["submissions"]["messages"])
+    assert messages == {kind.__name__ for kind in (stream_frames.Submissions, *get_args(stream_frames.FromServer))}
+    ways = [document["operations"][name] for name in ("submit", "answer")]
+    assert [way["action"] for way in ways] == ["receive", "send"]
+    told = {reference["$ref"].rpartition("/")[2] for way in ways for reference in way["messages"]}
+    assert told == messages
 
 
 @pytest.mark.parametrize("code", Code, ids=lambda code: code.name)

@@ -1,0 +1,64 @@
+"""Interim estimates on plain HTTP: a call that will wait long tells so, to clients that accept lines, and then answers.
+
+An answer that needs no estimate is the usual one, whatever was accepted. Otherwise the answer is `200` with one JSON
+document a line: estimates, and last the document that would have been the answer, whose own `status` is what counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+from ledger_api.server.http import Reply, chunk, http_head
+from ledger_api.server.streams import NDJSON
+from replica.notary.documents import WaitDocument
+
+_OK = 200
+_encoder = msgspec.json.Encoder()
+
+
+class Estimates:
+    """The lines of one call so far. Never waits: there are few of them, and they are short."""
+
+    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
+        self._request = request
+        self._request_id = request_id
+        self._loop = asyncio.get_running_loop()
+        self._until_s = float("-inf")  # by the newest estimate
+        self._wanted = NDJSON.decode() in request.headers.get("Accept", "") and request.version >= HttpVersion11
+
+    @property
+    def _begun(self) -> bool:
+        return self._until_s > float("-inf")
+
+    def tell(self, wait_s: float) -> None:
+        """The answer may take so many seconds from now; told on unless an earlier estimate covers it."""
+        transport, until_s = self._request.transport, self._loop.time() + wait_s
+        if not self._wanted or until_s <= self._until_s or transport is None or transport.is_closing():
+            return
+        head = b""
+        if not self._begun:
+            more = b"" if self._request.keep_alive else b"Connection: close\r\n"
+            head = http_head(_OK, NDJSON, self._request_id, b"Transfer-Encoding: chunked\r\n" + more)
+        self._until_s = until_s
+        transport.write(head + chunk(_encoder.encode(WaitDocument(estimate_s=wait_s)) + b"\n"))
+
+    def before(self, reply: Reply) -> Reply:
+        """The answer to the call: as it is, or as the last line behind the estimates."""
+        return _LastLine(reply, self._request_id) if self._begun else reply
+
+
+class _LastLine(Reply):
+    """The end of an answer whose head and estimates are written."""
+
+    def __init__(self, reply: Reply, request_id: str) -> None:
+        super().__init__(_OK, reply.content, request_id, kind=NDJSON)
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write it. Raises ConnectionError if the client is gone, or does not read it in time."""
+        self._stays_open = request.keep_alive
+        await self._write(request, chunk(self.content + b"\n") + chunk(b""))
+        return None
