@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.audit.findings import SCHEMA, FindingCode, finding_batch
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, numbered_batches
-from pipeline.judging.columns import Array, Columns
+from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Plan, counted
+from pipeline.judging.walk import Array
 from replica.notary.receipts import signature_holds
 
 Verifier = Callable[[bytes, bytes, bytes], bool]

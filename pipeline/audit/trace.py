@@ -18,8 +18,9 @@ from pipeline.jobs.judge import Judged, judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import numbered
 from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
-from pipeline.judging.columns import Array, Columns
+from pipeline.judging.columns import Columns
 from pipeline.judging.plan import counted
+from pipeline.judging.walk import Array
 from replica.notary.canonical import decode_request
 from replica.notary.receipts import signature_holds
 from replica.notary.records import FORMAT, RequestRecord, decode_record, record_digest

@@ -1,10 +1,10 @@
 """Judges a whole log on Spark: the plan of what counts, the claims by ranges of keys, and the requests that lose.
 
 1. Survey each slice; the plan follows on the driver, from a few hundred bytes for each slice.
-2. Claims of each slice, in packs, through one shuffle to ranges of keys; each range is sorted into a file.
+2. Claims of each slice, written range by range of keys; each range then finds its order, and what is contested in it.
 3. One task goes through the claims on contested keys in log order, and writes down who gets nothing.
 
-What follows, index or verdicts, needs each range's file and the list of the losers, and nothing else.
+What follows, index or verdicts, needs the slices' files, each range's order and the list of the losers, nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import merge
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,23 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
+from pipeline.jobs.exchange import read_range, write_parts
 from pipeline.jobs.slices import LogSlices
-from pipeline.jobs.tasks import Batches, attempt_file, numbered
+from pipeline.jobs.tasks import attempt_file, numbered
 from pipeline.judging.claims import (
     CLAIM,
+    CLAIM_BYTES,
     CONSUMES,
     borders_between,
+    by_range,
     claims_of,
-    packs,
+    in_order,
     sample_keys,
-    unpack,
+    taken,
 )
-from pipeline.judging.columns import Array
-from pipeline.judging.contested import Resolver, contested
+from pipeline.judging.contested import Resolver, contested, offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
+from pipeline.judging.walk import Array
 
 RANGE_BYTES = 64 << 20  # of claims that one task sorts; it needs about five times as much memory
 SAMPLED_KEYS = 1 << 16  # of the whole log, to part the keys by
@@ -43,13 +46,14 @@ _SORTED_ROWS = 1 << 16  # of contested claims that are in memory at a time, for 
 class Judged(msgspec.Struct, frozen=True):
     """A judged log: files in the work folder that any worker can read, and the plan.
 
-    `ranges`: claims on each range of keys, in order, as arrays of CLAIM; None for a range nobody claims. `dropped`:
-    offsets, ascending, of the requests that get nothing for a contested key.
+    `parts`: the claims of each slice, see `exchange`. `orders`: for each range of keys a file with the places of its
+    claims by key and offset. `dropped`: requests that get nothing for a contested key, as `offsets_marked` has them.
     """
 
     plan: Plan
     slice_ends: tuple[int, ...]  # the offset behind each slice
-    ranges: tuple[str | None, ...]
+    parts: tuple[str, ...]
+    orders: tuple[str, ...]
     dropped: str
     claim_count: int
     contested_count: int
@@ -57,13 +61,12 @@ class Judged(msgspec.Struct, frozen=True):
 
     def claims(self, number: int) -> Array:
         """The claims on one range of keys, by key and offset."""
-        path = self.ranges[number]
-        return np.zeros(0, CLAIM) if path is None else np.fromfile(path, CLAIM)
+        return taken(read_range(self.parts, number), np.fromfile(self.orders[number], np.uint32))
 
-    def dropped_offsets(self) -> Array:
+    def dropped_marks(self) -> Array:
         """Who gets nothing; stays on disk as far as it is not looked at."""
-        offsets: Array = np.load(self.dropped, mmap_mode="r")
-        return offsets
+        marks: Array = np.load(self.dropped, mmap_mode="r")
+        return marks
 
 
 def judge_log(
@@ -76,10 +79,11 @@ def judge_log(
     """
     work.mkdir(parents=True, exist_ok=True)
     plan, ends, samples, claim_count = plan_log(spark, log)
-    wanted = ranges or max(1, -(-claim_count * CLAIM.itemsize // RANGE_BYTES))
-    files, contested_files = _sort_claims(spark, log, plan, borders_between(samples, wanted), work, closed=closed)
-    dropped, contested_count, dropped_count = _resolve(spark, contested_files, work)
-    return Judged(plan, ends, files, dropped, claim_count, contested_count, dropped_count)
+    borders = borders_between(samples, ranges or max(1, -(-claim_count * CLAIM_BYTES // RANGE_BYTES)))
+    parts = _write_claims(spark, log, plan, borders, work, closed=closed)
+    orders, contested_files = _order_claims(spark, parts, len(borders) + 1, work)
+    dropped, contested_count, dropped_count = _resolve(spark, contested_files, plan.position.offset + 1, work)
+    return Judged(plan, ends, parts, orders, dropped, claim_count, contested_count, dropped_count)
 
 
 def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, tuple[int, ...], list[bytes], int]:
@@ -119,45 +123,45 @@ def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list
     return {row.number: msgspec.msgpack.decode(row.survey, type=Survey) for row in rows}
 
 
-def _sort_claims(
+def _write_claims(
     spark: SparkSession, log: LogSlices, plan: Plan, borders: Array, work: Path, *, closed: bool
-) -> tuple[tuple[str | None, ...], list[str]]:
-    def claim(number: int) -> Iterator[dict[str, Any]]:
+) -> tuple[str, ...]:
+    """A file for each slice."""
+
+    def write(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
-        found = counted(columns, plan.rules_of(columns))
-        for bucket, pack in packs(claims_of(columns, found, closed=closed), borders):
-            yield {"bucket": bucket, "pack": pack}
+        claims = claims_of(columns, counted(columns, plan.rules_of(columns)), closed=closed)
+        path = attempt_file(work, f"slice-{number:05d}", ".claims")
+        write_parts(path, *by_range(claims, borders))
+        yield {"number": number, "path": str(path)}
 
-    def sort(batches: Batches) -> Batches:
-        import pyarrow as pa
-
-        found: dict[int, list[bytes]] = {}
-        for batch in batches:
-            for bucket, pack in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
-                found.setdefault(bucket, []).append(pack.as_buffer())
-        for bucket in sorted(found):
-            claims = unpack(found.pop(bucket))
-            path = attempt_file(work, f"range-{bucket:05d}", ".claims")
-            claims.tofile(path)
-            disputed = contested(claims)
-            disputed = disputed.take(np.argsort(disputed["offset"], kind="stable"))
-            disputed_path = ""
-            if len(disputed):
-                disputed_path = str(attempt_file(work, f"range-{bucket:05d}", ".contested"))
-                disputed.tofile(disputed_path)
-            yield pa.RecordBatch.from_pylist([{"bucket": bucket, "path": str(path), "contested": disputed_path}])
-
-    count = len(borders) + 1
-    packed = numbered(spark, len(log), claim, "bucket bigint, pack binary")
-    placed = packed.repartitionById(count, packed.bucket.cast("int"))
-    rows = placed.mapInArrow(sort, "bucket bigint, path string, contested string").collect()
-    files: list[str | None] = [None] * count
-    for row in rows:
-        files[row.bucket] = row.path
-    return tuple(files), [row.contested for row in rows if row.contested]
+    rows = numbered(spark, len(log), write, "number bigint, path string").collect()
+    return tuple(row.path for row in sorted(rows, key=attrgetter("number")))
 
 
-def _resolve(spark: SparkSession, files: list[str], work: Path) -> tuple[str, int, int]:
+def _order_claims(
+    spark: SparkSession, parts: tuple[str, ...], ranges: int, work: Path
+) -> tuple[tuple[str, ...], list[str]]:
+    """For each range, the order of its claims; and the files with those on contested keys, by offset."""
+
+    def order(number: int) -> Iterator[dict[str, Any]]:
+        claims = read_range(parts, number)
+        places = in_order(claims)
+        path = attempt_file(work, f"range-{number:05d}", ".order")
+        places.astype(np.uint32).tofile(path)
+        disputed = contested(claims, places)
+        disputed_path = ""
+        if len(disputed):
+            disputed_path = str(attempt_file(work, f"range-{number:05d}", ".contested"))
+            taken(disputed, np.argsort(disputed["offset"], kind="stable")).tofile(disputed_path)
+        yield {"number": number, "path": str(path), "contested": disputed_path}
+
+    found = numbered(spark, ranges, order, "number bigint, path string, contested string").collect()
+    rows = sorted(found, key=attrgetter("number"))
+    return tuple(row.path for row in rows), [row.contested for row in rows if row.contested]
+
+
+def _resolve(spark: SparkSession, files: list[str], end_offset: int, work: Path) -> tuple[str, int, int]:
     """One task, in log order; the driver learns only how many there were."""
 
     def decide(_: int) -> Iterator[dict[str, Any]]:
@@ -168,7 +172,7 @@ def _resolve(spark: SparkSession, files: list[str], work: Path) -> tuple[str, in
             keys = [(key, consumes) for _, key, consumes in rows]
             seen += len(keys)
             dropped += resolver.dropped([(offset, keys)])
-        np.save(path, np.array(dropped, np.int64))
+        np.save(path, offsets_marked(dropped, end_offset))
         yield {"path": str(path), "seen": seen, "dropped": len(dropped)}
 
     (row,) = numbered(spark, 1, decide, "path string, seen bigint, dropped bigint").collect()

@@ -51,7 +51,7 @@ def rebuild_index(
     tell(f"judging {len(log)} slices of the log")
     judged = judge_log(spark, log, work, ranges=ranges)
     judged_s = monotonic()
-    tell(f"writing {len(judged.ranges)} tables; {judged.dropped_count} requests lost {judged.contested_count} claims")
+    tell(f"writing {len(judged.orders)} tables; {judged.dropped_count} requests lost {judged.contested_count} claims")
     tables = _write_tables(spark, judged, work)
     written_s = monotonic()
     entry_count = sum(count for _, count in tables)
@@ -71,11 +71,11 @@ def _write_tables(spark: SparkSession, judged: Judged, work: Path) -> list[tuple
     """Table files in key order, and the number of entries in each."""
 
     def write(number: int) -> Iterator[dict[str, Any]]:
-        found = entries(judged.claims(number), judged.dropped_offsets())
+        found = entries(judged.claims(number), judged.dropped_marks())
         if len(found):
             path = attempt_file(work, f"range-{number:05d}", ".sst")
-            write_table(path, zip(*key_values(found), strict=True))
+            write_table(path, key_values(found))
             yield {"number": number, "path": str(path), "entries": len(found)}
 
-    rows = numbered(spark, len(judged.ranges), write, "number bigint, path string, entries bigint").collect()
+    rows = numbered(spark, len(judged.orders), write, "number bigint, path string, entries bigint").collect()
     return [(row.path, row.entries) for row in sorted(rows, key=lambda row: row.number)]

@@ -13,9 +13,10 @@ from pipeline.jobs.judge import Judged
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, fixed_binaries, numbered_batches
 from pipeline.judging.claims import CONSUMES, content_digests
-from pipeline.judging.columns import Array, Columns, spread
+from pipeline.judging.columns import Columns
 from pipeline.judging.entries import CONFLICT, DUPLICATE, REUSED, WINDOW, conflicts, entries, exceptions
 from pipeline.judging.plan import Counted, Plan, counted
+from pipeline.judging.walk import Array, spread
 from replica.notary.errors import Code
 from replica.notary.rules import hash_of_tx_id
 
@@ -54,7 +55,7 @@ def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> Dat
 
     def against(number: int) -> Batches:
         claims = judged.claims(number)
-        found = exceptions(claims, entries(claims, judged.dropped_offsets()))
+        found = exceptions(claims, entries(claims, judged.dropped_marks()))
         yield pa.RecordBatch.from_pydict(
             {
                 "offset": found["offset"],
@@ -63,7 +64,7 @@ def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> Dat
             }
         )
 
-    found = numbered_batches(spark, len(judged.ranges), against, "offset bigint, reason int, notarised_offset bigint")
+    found = numbered_batches(spark, len(judged.orders), against, "offset bigint, reason int, notarised_offset bigint")
     deciding = found.groupBy("offset").agg(F.min(F.struct("reason", "notarised_offset")).alias("deciding"))
     reason = F.col("deciding.reason")
     code = F.lit(NOTARISED)
@@ -86,7 +87,7 @@ def conflicting_states(spark: SparkSession, judged: Judged) -> DataFrame:
 
     def find(number: int) -> Batches:
         claims = judged.claims(number)
-        against, entry = conflicts(claims, entries(claims, judged.dropped_offsets()))
+        against, entry = conflicts(claims, entries(claims, judged.dropped_marks()))
         consumers = entry["stands"].tolist()
         yield pa.RecordBatch.from_pydict(
             {
@@ -101,7 +102,7 @@ def conflicting_states(spark: SparkSession, judged: Judged) -> DataFrame:
 
     return numbered_batches(
         spark,
-        len(judged.ranges),
+        len(judged.orders),
         find,
         "offset bigint, referred int, state binary, consumed_by binary, consumed_by_hash binary, consumed_at bigint",
     )

@@ -1,18 +1,19 @@
 """What each counting request wants of the index: its id for its content, its inputs for its id, and a look at others.
 
-A claim has a fixed width, so that millions of them are one array, and sorts by key and then by offset as bytes do. They
-travel in packs: the claims of a slice on one range of keys.
+A claim has a fixed width, so that millions of them are one array, and sorts by key and then by offset as bytes do. The
+first eight bytes of a key nearly always tell it from its neighbours, and are compared as one number; only claims that
+are equal so far, whoever made them so, are compared in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import sha256
 
 import numpy as np
 
-from pipeline.judging.columns import Array, Columns
+from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Counted
+from pipeline.judging.walk import Array
 from replica.notary.canonical import CONTENT_TAG
 from replica.notary.rules import STATE_KEY, TX_KEY
 
@@ -24,6 +25,7 @@ CLAIM = np.dtype(
         ("stands", "V32"),  # what the key would stand for: content digest of an id, consuming id of a state
     ]
 )
+CLAIM_BYTES = CLAIM.itemsize
 CONSUMES, CLOSED = 1, 2
 """Bits of a role. Without CONSUMES the state is only referred to; CLOSED: the request is outside its time window.
 
@@ -31,10 +33,11 @@ A request outside its window never adds to the index: what it could add was adde
 """
 
 _KEY, _OFFSET, _ROLE, _STANDS = slice(1, 37), slice(37, 45), 45, slice(46, 78)
+_OPAQUE = np.dtype(f"V{CLAIM_BYTES}")  # moved whole; numpy moves a record of fields field by field
 
 
 def claims_of(columns: Columns, found: Counted, *, closed: bool) -> Array:
-    """The claims of a slice's counting requests; of those outside their window only if `closed`.
+    """The claims of a slice's counting requests, in any order; of those outside their window only if `closed`.
 
     Verdicts need the claims of all requests, the index only those of requests inside their window.
     """
@@ -45,19 +48,26 @@ def claims_of(columns: Columns, found: Counted, *, closed: bool) -> Array:
     offsets = columns.first_offset + columns.rows[pick]
     roles = np.where(is_open, 0, CLOSED).astype(np.uint8)
     tx_ids = columns.tx_ids()[pick]
-    no_index = np.zeros((len(pick), 4), np.uint8)
-    own_keys = np.concatenate((_bytes(tx_ids, 32), no_index), axis=1)
-    packs = [_pack(TX_KEY, own_keys, offsets, roles | CONSUMES, content_digests(columns, pick))]
-    for references, role in ((False, CONSUMES), (True, 0)):
-        owner, refs = columns.refs(pick, references=references)
-        packs.append(_pack(STATE_KEY, _bytes(refs, 36), offsets[owner], roles[owner] | role, tx_ids[owner]))
-    return joined(packs)
+    owner, inputs = columns.refs(pick)
+    referrer, references = columns.refs(pick, references=True)
+    packed = np.zeros((len(pick) + len(owner) + len(referrer), CLAIM_BYTES), np.uint8)
+    states, ends = len(pick), len(pick) + len(owner)
+    digests, consumes = content_digests(columns, pick), roles | CONSUMES
+    _fill(packed[:states], TX_KEY, _bytes(tx_ids, 32), digests, offsets=offsets, roles=consumes)
+    for part, who, refs, role in (
+        (packed[states:ends], owner, inputs, consumes),
+        (packed[ends:], referrer, references, roles),
+    ):
+        _fill(part, STATE_KEY, _bytes(refs, 36), tx_ids[who], offsets=offsets[who], roles=role[who])
+    return packed.view(CLAIM).reshape(-1)
 
 
-def joined(parts: list[Array]) -> Array:
-    """Claims one after the other. (Numpy's own way would turn their offsets into the machine's byte order.)"""
-    raw = [np.ascontiguousarray(part).view(np.uint8) for part in parts]
-    return np.concatenate(raw or [np.zeros(0, np.uint8)]).view(CLAIM)
+def _fill(packed: Array, kind: bytes, keys: Array, stands: Array, *, offsets: Array, roles: Array) -> None:
+    packed[:, 0] = kind[0]
+    packed[:, 1 : 1 + keys.shape[1]] = keys
+    packed[:, _OFFSET] = _bytes(offsets.astype(">u8"), 8)
+    packed[:, _ROLE] = roles
+    packed[:, _STANDS] = _bytes(stands, 32)
 
 
 def content_digests(columns: Columns, pick: Array) -> Array:
@@ -66,6 +76,44 @@ def content_digests(columns: Columns, pick: Array) -> Array:
     starts, ends = (edge[pick].tolist() for edge in columns.content_at())
     digests = [sha256(CONTENT_TAG + data[start:end]).digest() for start, end in zip(starts, ends, strict=True)]
     return np.frombuffer(b"".join(digests), "V32")
+
+
+def claims_in(raw: bytes | bytearray | Array) -> Array:
+    """Claims that were written one after the other."""
+    return np.frombuffer(raw, CLAIM)
+
+
+def taken(claims: Array, which: Array) -> Array:
+    """The claims at these places, or where this is true."""
+    places = np.flatnonzero(which) if which.dtype == np.bool_ else which
+    found: Array = np.ascontiguousarray(claims).view(_OPAQUE).take(places).view(CLAIM)
+    return found
+
+
+def prefixes(claims: Array) -> Array:
+    """The first eight bytes of each key as a number: what orders keys, orders these, but for equal ones."""
+    strided = np.ndarray((len(claims),), ">u8", np.ascontiguousarray(claims), strides=(CLAIM_BYTES,))
+    return strided.astype(np.uint64)
+
+
+def near(ordered: Array) -> Array:
+    """Which of some ascending numbers equal the one before or the one behind."""
+    same = ordered[1:] == ordered[:-1]
+    found = np.zeros(len(ordered), np.bool_)
+    found[1:] = same
+    found[:-1] |= same
+    return found
+
+
+def in_order(claims: Array) -> Array:
+    """The places of the claims by key and then offset."""
+    numbers = prefixes(claims)
+    order = np.argsort(numbers)
+    unsure = np.flatnonzero(near(numbers[order]))
+    if len(unsure):
+        among = order[unsure]  # runs of equal numbers, next to each other: sorted in full, they stay in their places
+        order[unsure] = among[np.argsort(taken(claims, among).view(f"S{CLAIM_BYTES}"))]
+    return order
 
 
 def sample_keys(columns: Columns, count: int) -> list[bytes]:
@@ -77,38 +125,25 @@ def sample_keys(columns: Columns, count: int) -> list[bytes]:
     return tx_keys + state_keys[:: max(1, len(state_keys) // count)]
 
 
-def borders_between(samples: list[bytes], buckets: int) -> Array:
+def borders_between(samples: list[bytes], ranges: int) -> Array:
     """Keys that part the index into at most so many ranges of about equal size; each begins a range."""
     ordered = np.sort(np.array(samples or [b""], "S37"))
-    at = np.arange(1, buckets) * len(ordered) // buckets
+    at = np.arange(1, ranges) * len(ordered) // ranges
     return np.unique(ordered[at])
 
 
-def packs(claims: Array, borders: Array) -> Iterator[tuple[int, bytes]]:
-    """The claims by range of keys: (number of the range, claims)."""
-    buckets = np.searchsorted(borders, claims["key"], side="right").astype(np.uint16)
-    order = np.argsort(buckets, kind="stable")
-    claims, buckets = claims.take(order), buckets.take(order)
-    edges = np.flatnonzero(np.diff(buckets, prepend=-1, append=-1))
-    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        yield int(buckets[start]), claims[start:end].tobytes()
-
-
-def unpack(found: list[bytes]) -> Array:
-    """The claims of some packs, by key and then offset."""
-    claims = np.frombuffer(b"".join(found), CLAIM)
-    return claims.take(np.argsort(claims.view(f"S{CLAIM.itemsize}")))
+def by_range(claims: Array, borders: Array) -> tuple[Array, Array]:
+    """The claims range by range, and where each range begins, the end of the last one behind them."""
+    numbers = prefixes(claims)
+    edges = np.array([int.from_bytes(border[:8].ljust(8, b"\0")) for border in borders.tolist()], np.uint64)
+    ranges = np.searchsorted(edges, numbers, side="right")
+    below = np.concatenate((np.zeros(1, np.uint64), edges))
+    unsure = np.flatnonzero(below[ranges] == numbers)  # as a border begins
+    ranges[unsure] = np.searchsorted(borders, claims["key"][unsure], side="right")
+    order = np.argsort(ranges.astype(np.uint16), kind="stable")
+    starts = np.searchsorted(ranges, np.arange(len(borders) + 2), sorter=order)
+    return taken(claims, order), starts
 
 
 def _bytes(fixed: Array, size: int) -> Array:
-    return fixed.view(np.uint8).reshape(-1, size)
-
-
-def _pack(kind: bytes, keys: Array, offsets: Array, roles: Array, stands: Array) -> Array:
-    packed = np.empty((len(offsets), CLAIM.itemsize), np.uint8)
-    packed[:, 0] = kind[0]
-    packed[:, _KEY] = keys
-    packed[:, _OFFSET] = _bytes(offsets.astype(">u8"), 8)
-    packed[:, _ROLE] = roles
-    packed[:, _STANDS] = _bytes(np.ascontiguousarray(stands), 32)
-    return packed.view(CLAIM).reshape(-1)
+    return np.ascontiguousarray(fixed).view(np.uint8).reshape(-1, size)

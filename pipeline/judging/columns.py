@@ -8,35 +8,23 @@ may miss valid records, which costs time, but never accepts one that the notary'
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.judging.walk import PADDING, Array, Walk, gather, printable, spread
 from replica.notary.canonical import REQUEST_TAG, decode_request
 from replica.notary.errors import BadRequest
 from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, Undecodable, decode_record
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
 
-Array = npt.NDArray[Any]
-
 UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST = range(5)
 """Kinds of record. BAD_REQUEST: a request record whose request is not canonical."""
 
-_PADDING = 1 << 10  # reads past the last record stay inside the buffer, and find no header there
+_BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a processor's caches
 _FORMAT_1_HEAD = 0x960101C410  # array of six, kind 1, format 1, bin of 16
 _ID_AT, _COUNTS_AT, _REFS_AT = 16, 48, 52
 _WINDOW_BYTES = 17
-
-_UINT_SIZE = np.zeros(256, np.int64)  # of a MessagePack unsigned integer, by its first byte; 0: it is none
-_UINT_SIZE[:0x80] = 1
-_UINT_SIZE[[0xCC, 0xCD, 0xCE, 0xCF]] = 2, 3, 5, 9
-_BIN_HEAD = np.zeros(256, np.int64)  # of a byte string's head
-_BIN_HEAD[[0xC4, 0xC5, 0xC6]] = 2, 3, 5
-_STR_HEAD = np.zeros(256, np.int64)
-_STR_HEAD[0xA0:0xC0] = 1
-_STR_HEAD[[0xD9, 0xDA, 0xDB]] = 2, 3, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +57,6 @@ class Columns:
     def __len__(self) -> int:
         return len(self.kind)
 
-    @property
-    def offsets(self) -> Array:
-        """Of each record."""
-        return np.arange(self.first_offset, self.first_offset + len(self), dtype=np.int64)
-
     def value(self, row: int) -> bytes:
         """A record's bytes."""
         at = int(self.value_at[row])
@@ -103,34 +86,40 @@ class Columns:
         return owner, self.at(positions, STATE_REF_BYTES)
 
 
-def gather(raw: Array, positions: Array, dtype: str) -> Array:
-    """The elements of `dtype` at byte positions, aligned or not."""
-    size = np.dtype(dtype).itemsize
-    everywhere = np.ndarray((len(raw) - size + 1,), f"V{size}", raw.data, strides=(1,))
-    return everywhere[positions].view(dtype)
-
-
-def spread(starts: Array, counts: Array, step: int) -> tuple[Array, Array]:
-    """Positions of runs of `counts` items, `step` bytes each, and which run each belongs to."""
-    owner = np.repeat(np.arange(len(counts)), counts)
-    ends = np.cumsum(counts)
-    within = np.arange(len(owner)) - np.repeat(ends - counts, counts)
-    return owner, starts[owner] + step * within
+_DECODED = (
+    "kind", "activation", "sequence", "stamp_us", "rows", "canonical_at", "canonical_bytes", "inputs_n", "references_n",
+    "from_us", "until_us", "public_key_at", "signature_at",
+)  # fmt: skip
 
 
 def decode(first_offset: int, values: pa.Array) -> Columns:
     """Columns of records with dense offsets from `first_offset`; a null value is read as b'', as a replica does."""
     raw, value_at, value_bytes = _buffer(values)
-    return _Decoding(raw, first_offset, value_at, value_bytes).columns()
+    blocks = [
+        _Decoding(raw, start, value_at[start : start + _BLOCK_RECORDS], value_bytes[start : start + _BLOCK_RECORDS])
+        for start in range(0, max(1, len(value_at)), _BLOCK_RECORDS)
+    ]
+    for block in blocks:
+        block.run()
+
+    def joined(name: str) -> Array:
+        found: Array = np.concatenate([getattr(block, name) for block in blocks])
+        return found
+
+    barriers = [(first_offset + row, record) for block in blocks for row, record in block.barriers]
+    arrays = {name: joined(name) for name in _DECODED}
+    return Columns(raw, first_offset, value_at, value_bytes, barriers=barriers, **arrays)
 
 
 def _buffer(values: pa.Array) -> tuple[Array, Array, Array]:
+    """All values one after the other, with padding behind, and where each begins and how long it is."""
     if values.null_count:
         values = values.fill_null(b"")
     wide = values.cast(pa.large_binary())
     offsets = np.frombuffer(wide.buffers()[1], np.int64)[wide.offset : wide.offset + len(wide) + 1]
     size = int(offsets[-1] - offsets[0])
-    raw = np.zeros(size + _PADDING, np.uint8)
+    raw = np.empty(size + PADDING, np.uint8)
+    raw[size:] = 0
     if size:
         raw[:size] = np.frombuffer(wide.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
     starts = offsets - offsets[0]
@@ -138,27 +127,28 @@ def _buffer(values: pa.Array) -> tuple[Array, Array, Array]:
 
 
 @dataclass(slots=True)
-class _Envelope:
-    """Where the parts of request records are, by row; filled for the rows that a reader has accepted."""
-
-    canonical_at: Array
-    canonical_bytes: Array
-    public_key_at: Array
-    signature_at: Array
-
-
-@dataclass(slots=True)
 class _Decoding:
+    """Some records of a slice, few enough for a processor's caches; rows count from the slice's first record."""
+
     raw: Array
-    first_offset: int
+    first_row: int
     value_at: Array
     value_bytes: Array
     kind: Array = field(init=False)
     activation: Array = field(init=False)
     sequence: Array = field(init=False)
     stamp_us: Array = field(init=False)
-    parts: _Envelope = field(init=False)
     barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)
+    # of each record at first, in the end of those in `rows`
+    rows: Array = field(init=False)
+    canonical_at: Array = field(init=False)
+    canonical_bytes: Array = field(init=False)
+    public_key_at: Array = field(init=False)
+    signature_at: Array = field(init=False)
+    inputs_n: Array = field(init=False)
+    references_n: Array = field(init=False)
+    from_us: Array = field(init=False)
+    until_us: Array = field(init=False)
 
     def __post_init__(self) -> None:
         count = len(self.value_at)
@@ -166,39 +156,17 @@ class _Decoding:
         self.activation = np.zeros(count, "S16")
         self.sequence = np.full(count, -1, np.int64)
         self.stamp_us = np.zeros(count, np.int64)
-        self.parts = _Envelope(*[np.zeros(count, np.int64) for _ in range(4)])
 
-    def columns(self) -> Columns:
+    def run(self) -> None:
+        """Fill the columns."""
         usual = self._usual_records()
-        for row in np.flatnonzero(~usual):
-            self._decode_one(int(row))
-        rows = np.flatnonzero(self.kind == REQUEST)
-        rows, (inputs_n, references_n, from_us, until_us) = self._canonical(rows)
-        parts = self.parts
-        return Columns(
-            self.raw,
-            self.first_offset,
-            self.value_at,
-            self.value_bytes,
-            self.kind,
-            self.activation,
-            self.sequence,
-            self.stamp_us,
-            self.barriers,
-            rows,
-            parts.canonical_at[rows],
-            parts.canonical_bytes[rows],
-            inputs_n,
-            references_n,
-            from_us,
-            until_us,
-            parts.public_key_at[rows],
-            parts.signature_at[rows],
-        )
+        for row in np.flatnonzero(~usual).tolist():
+            self._decode_one(row)
+        self._requests()
 
     def _usual_records(self) -> Array:
         """Take in the request records of the usual shape: one party acts, all texts are printable ASCII."""
-        walk = _Walk(self.raw, self.value_at)
+        walk = Walk(self.raw, self.value_at)
         walk.expect(walk.words(0) >> np.uint64(24) == _FORMAT_1_HEAD, 5)
         activation_at = walk.skip(16)
         sequence, stamp_us = walk.uint(), walk.uint()
@@ -218,9 +186,8 @@ class _Decoding:
         self.activation[usual] = gather(self.raw, activation_at[usual], "S16")
         self.sequence[usual] = sequence[usual]
         self.stamp_us[usual] = stamp_us[usual]
-        parts = self.parts
-        parts.canonical_at, parts.canonical_bytes = canonical_at, canonical_bytes
-        parts.public_key_at, parts.signature_at = public_key_at, signature_at
+        self.canonical_at, self.canonical_bytes = canonical_at, canonical_bytes
+        self.public_key_at, self.signature_at = public_key_at, signature_at
         return usual
 
     def _decode_one(self, row: int) -> None:
@@ -233,86 +200,37 @@ class _Decoding:
             return
         if isinstance(record, BarrierRecord):
             self.kind[row] = BARRIER
-            self.barriers.append((self.first_offset + row, record))
+            self.barriers.append((self.first_row + row, record))
             return
         self.kind[row] = SETTLEMENT
         self.activation[row], self.sequence[row] = record.activation_id, record.sequence
         if isinstance(record, RequestRecord):
-            submission, parts = record.submission, self.parts
+            submission = record.submission
             self.kind[row], self.stamp_us[row] = REQUEST, record.stamp_us
-            parts.canonical_at[row] = at + value.index(submission.request)  # they are in there verbatim
-            parts.canonical_bytes[row] = len(submission.request)
-            parts.public_key_at[row] = at + value.index(submission.public_key)
-            parts.signature_at[row] = at + value.index(submission.signature)
+            self.canonical_at[row] = at + value.index(submission.request)  # they are in there verbatim
+            self.canonical_bytes[row] = len(submission.request)
+            self.public_key_at[row] = at + value.index(submission.public_key)
+            self.signature_at[row] = at + value.index(submission.signature)
 
-    def _canonical(self, rows: Array) -> tuple[Array, list[Array]]:
-        """Check the canonical bytes; returns the rows that pass, and counts and window of each."""
-        at, size = self.parts.canonical_at[rows], self.parts.canonical_bytes[rows]
+    def _requests(self) -> None:
+        """Check the canonical bytes of request records, and keep of each column what passes."""
+        rows = np.flatnonzero(self.kind == REQUEST)
+        at, size = self.canonical_at[rows], self.canonical_bytes[rows]
         found = _Canonical(self.raw, at, size)
         fits = found.check()
-        for i in np.flatnonzero(~fits):
+        for i in np.flatnonzero(~fits).tolist():
             start = int(at[i])
             try:
                 decode_request(self.raw[start : start + int(size[i])].tobytes())
                 fits[i] = True
             except BadRequest:
                 self.kind[rows[i]], self.stamp_us[rows[i]] = BAD_REQUEST, 0
-        columns = (found.inputs_n, found.references_n, found.from_us, found.until_us)
-        return rows[fits], [column[fits] for column in columns]
-
-
-class _Walk:
-    """Walks through all records of a slice at once: `at` is where each is, `fits` whether it has been usual so far."""
-
-    def __init__(self, raw: Array, at: Array) -> None:
-        self._raw = raw
-        self._last = len(raw) - 512 - 8  # from here on there is padding only: a text may still be read there
-        self.at = at.copy()
-        self.fits = np.ones(len(at), np.bool_)
-
-    def bytes(self) -> Array:
-        return self._raw[self.at]
-
-    def pairs(self) -> Array:
-        return gather(self._raw, self.at, ">u2")
-
-    def words(self, ahead: int) -> Array:
-        return gather(self._raw, self.at + ahead, ">u8").astype(np.uint64)
-
-    def expect(self, holds: Array, size: int | Array) -> None:
-        """Go on behind the next `size` bytes, which are as they should be where `holds`."""
-        self.fits &= holds
-        self.skip(size)
-
-    def skip(self, size: int | Array) -> Array:
-        """Go on behind the next bytes; returns where they are."""
-        before = self.at
-        self.at = np.minimum(before + size, self._last)
-        return before
-
-    def uint(self) -> Array:
-        """An integer from 0 to 2**63 - 1."""
-        head = self.bytes()
-        size = _UINT_SIZE[head]
-        value = np.where(size > 1, _leading(self.words(1), size - 1), head)
-        self.expect((size > 0) & (value >= 0), size)
-        return value
-
-    def binary(self) -> tuple[Array, Array]:
-        """A byte string: where it is, and its size."""
-        head_bytes = _BIN_HEAD[self.bytes()]
-        size = _leading(self.words(1), head_bytes - 1)
-        self.expect(head_bytes > 1, head_bytes)
-        return self.skip(size), size
-
-    def text(self, max_bytes: int) -> None:
-        """A text of 1 to `max_bytes` printable ASCII characters."""
-        head = self.bytes()
-        head_bytes = _STR_HEAD[head]
-        size = np.where(head_bytes > 1, _leading(self.words(1), head_bytes - 1), head & 0x1F)
-        self.expect((head_bytes > 0) & (size > 0) & (size <= max_bytes), head_bytes)
-        at = self.skip(size)
-        self.fits &= printable(self._raw, at, np.where(self.fits, size, 0))
+        for name in ("inputs_n", "references_n", "from_us", "until_us"):
+            setattr(self, name, getattr(found, name)[fits])
+        rows = rows[fits]
+        for name in ("canonical_at", "canonical_bytes", "public_key_at", "signature_at"):
+            setattr(self, name, getattr(self, name)[rows])
+        self.rows = self.first_row + rows
 
 
 class _Canonical:
@@ -365,9 +283,7 @@ class _Canonical:
             (self.references_n[pick], refs_at + STATE_REF_BYTES * self.inputs_n[pick]),
         ):
             owner, positions = spread(starts, counts, STATE_REF_BYTES)
-            refs = gather(self._raw, positions, f"S{STATE_REF_BYTES}")
-            out_of_order = (owner[1:] == owner[:-1]) & ~(refs[1:] > refs[:-1])
-            fits[pick[owner[1:][out_of_order]]] = False
+            fits[pick[owner[1:][self._out_of_order(owner, positions)]]] = False
             both = mixed[owner]
             hashes.append((owner[both], self._hash(owner[both], positions[both])))
         owners, all_hashes = (np.concatenate(columns) for columns in zip(*hashes, strict=True))
@@ -376,6 +292,15 @@ class _Canonical:
         fits[pick[owners[order[1:][again]]]] = False
         return fits
 
+    def _out_of_order(self, owner: Array, positions: Array) -> Array:
+        """For each state but the first, whether it does not follow the one before in the same request."""
+        leading = gather(self._raw, positions, ">u8").astype(np.uint64)
+        out: Array = (owner[1:] == owner[:-1]) & (leading[1:] <= leading[:-1])
+        equal = np.flatnonzero(out & (leading[1:] == leading[:-1]))
+        refs = gather(self._raw, positions[np.concatenate((equal, equal + 1))], f"S{STATE_REF_BYTES}")
+        out[equal] = refs[len(equal) :] <= refs[: len(equal)]
+        return out
+
     def _hash(self, owner: Array, positions: Array) -> Array:
         words = [gather(self._raw, positions + ahead, "=u8") for ahead in (0, 8, 16, 24, 28)]
         mixed = owner.astype(np.uint64)
@@ -383,28 +308,3 @@ class _Canonical:
             mixed = (mixed ^ word) * np.uint64(0x9E3779B97F4A7C15)
             mixed ^= mixed >> np.uint64(29)
         return mixed
-
-
-def printable(raw: Array, at: Array, size: Array) -> Array:
-    """Whether the text of `size` bytes at each position is printable ASCII."""
-    fits = np.ones(len(at), np.bool_)
-    rest = np.flatnonzero(size > 0)
-    position, left = at[rest], size[rest]
-    high, low_bits = np.uint64(0x8080808080808080), np.uint64(0x2020202020202020)
-    while len(rest):
-        word = gather(raw, position, ">u8").astype(np.uint64)
-        kept = np.minimum(left, 8)
-        shift = (8 * (8 - kept)).astype(np.uint64)  # bytes behind the text are replaced by spaces
-        word = (word >> shift << shift) | (low_bits & ~(~np.uint64(0) << shift))
-        below = (word - low_bits) & ~word & high  # a byte below the space, borrows aside, which only doubt more
-        above = ((word & ~high) + np.uint64(0x0101010101010101)) & high  # 0x7f
-        fits[rest[(below | above | (word & high)) != 0]] = False
-        more = left > 8
-        rest, position, left = rest[more], position[more] + 8, left[more] - 8
-    return fits
-
-
-def _leading(words: Array, size: Array) -> Array:
-    """The big-endian integer in the first `size` bytes of each word, 1 to 8; others come out as anything."""
-    leading: Array = words >> (8 * (8 - np.clip(size, 1, 8))).astype(np.uint64)
-    return leading.astype(np.int64)

@@ -14,21 +14,22 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pipeline.judging.claims import CLOSED, CONSUMES
-from pipeline.judging.columns import Array
+from pipeline.judging.claims import CLOSED, CONSUMES, near, prefixes, taken
+from pipeline.judging.walk import Array
 from replica.notary.errors import InvariantBroken
 
 
-def contested(claims: Array) -> Array:
-    """The claims, of some that are in order, whose key is contested; claims outside their window are passed over."""
-    claims = claims[claims["role"] & CLOSED == 0]
+def contested(claims: Array, order: Array) -> Array:
+    """The claims whose key is contested, by key; those outside their window are passed over. `order`: `in_order`."""
+    claims = taken(claims, order[near(prefixes(claims)[order])])  # nobody else names the key of any other claim
+    claims = taken(claims, claims["role"] & CLOSED == 0)
     group, starts = groups(claims["key"])
     if not len(starts):
         return claims
     rivals = claims["stands"] != claims["stands"].take(starts)[group]
     consumed = claims["role"] & CONSUMES != 0
     is_contested = np.logical_or.reduceat(rivals, starts) & np.logical_or.reduceat(consumed, starts)
-    return claims[is_contested[group]]
+    return taken(claims, is_contested[group])
 
 
 def groups(keys: Array) -> tuple[Array, Array]:
@@ -37,6 +38,21 @@ def groups(keys: Array) -> tuple[Array, Array]:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     begins = np.concatenate(([True], keys[1:] != keys[:-1]))
     return np.cumsum(begins) - 1, np.flatnonzero(begins)
+
+
+def offsets_marked(offsets: Iterable[int], end_offset: int) -> Array:
+    """A bit for each offset below `end_offset`, set for these: small enough to be asked about every claim."""
+    bits = np.zeros(end_offset // 8 + 1, np.uint8)
+    at = np.fromiter(offsets, np.int64)
+    np.bitwise_or.at(bits, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
+    return bits
+
+
+def is_marked(bits: Array, offsets: Array) -> Array:
+    """Which of these offsets have their bit set."""
+    at = offsets.astype(np.int64)
+    found: Array = bits[at >> 3] >> (at & 7).astype(np.uint8) & 1 != 0
+    return found
 
 
 class Resolver:

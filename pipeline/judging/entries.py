@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from pipeline.judging.claims import CLOSED, CONSUMES
-from pipeline.judging.columns import Array
-from pipeline.judging.contested import groups
+from pipeline.judging.claims import CLAIM_BYTES, CLOSED, CONSUMES, near, prefixes, taken
+from pipeline.judging.contested import groups, is_marked
+from pipeline.judging.walk import Array
 from replica.notary.errors import InvariantBroken
-from replica.notary.rules import TX_KEY
+from replica.notary.rules import STATE_KEY, TX_KEY
 
-TX_KEY_BYTES = 33
+KEY_BYTES, TX_KEY_BYTES = 37, 33
+_BLOCK_ROWS = 1 << 14
 DUPLICATE, REUSED, CONFLICT, WINDOW = range(4)
 """Why a request is not notarised at its own offset; the lowest that applies is its verdict, as in `rules`."""
 
@@ -19,28 +22,32 @@ EXCEPTION = np.dtype([("offset", "i8"), ("reason", "u1"), ("notarised_offset", "
 
 
 def entries(claims: Array, dropped: Array) -> Array:
-    """Of claims in order: those that became entries of the index, in order, each key once. `dropped` ascends.
+    """Of claims in order: those that became entries of the index, in order, each key once.
 
-    Raises InvariantBroken if what is left of a key is still contested: then the losers were not all found.
+    `dropped`: the requests that lost a contested key, as `offsets_marked` has them. Raises InvariantBroken if what is
+    left of a key is still contested: then the losers were not all found.
     """
-    wins = (claims["role"] & (CONSUMES | CLOSED) == CONSUMES) & ~_among(claims["offset"], dropped)
-    left = claims[wins]
-    group, starts = groups(left["key"])
-    first: Array = left.take(starts)
-    if np.any(left["stands"] != first["stands"][group]):
+    wins = (claims["role"] & (CONSUMES | CLOSED) == CONSUMES) & ~is_marked(dropped, claims["offset"])
+    left = taken(claims, wins)
+    keep = ~near(prefixes(left))
+    again = np.flatnonzero(~keep)
+    same = taken(left, again)
+    group, starts = groups(same["key"])
+    if np.any(same["stands"] != same["stands"].take(starts)[group]):
         raise InvariantBroken("two transactions would have the same entry of the index")
-    return first
+    keep[again[starts]] = True
+    return left if np.all(keep) else taken(left, keep)
 
 
-def key_values(found: Array) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of entries as the index stores them."""
-    packed = found.view(np.uint8).reshape(len(found), found.itemsize)
-    keys = [
-        key if key[:1] != TX_KEY else key[:TX_KEY_BYTES]
-        for key in np.ascontiguousarray(packed[:, :37]).view("V37").ravel().tolist()
-    ]
-    values = np.concatenate((packed[:, 46:78], packed[:, 37:45]), axis=1)
-    return keys, values.view("V40").ravel().tolist()
+def key_values(found: Array) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of entries, in order, as the index stores them."""
+    states = int(np.searchsorted(_kinds(found), TX_KEY[0]))
+    for part, key_bytes in ((found[:states], KEY_BYTES), (found[states:], TX_KEY_BYTES)):
+        for start in range(0, len(part), _BLOCK_ROWS):
+            packed = part[start : start + _BLOCK_ROWS].view(np.uint8).reshape(-1, CLAIM_BYTES)
+            values = np.concatenate((packed[:, 46:78], packed[:, 37:45]), axis=1)
+            keys = np.ascontiguousarray(packed[:, :key_bytes]).view(f"V{key_bytes}").ravel().tolist()
+            yield from zip(keys, values.view("V40").ravel().tolist(), strict=True)
 
 
 def exceptions(claims: Array, found: Array) -> Array:
@@ -50,8 +57,8 @@ def exceptions(claims: Array, found: Array) -> Array:
     """
     against, entry = _too_late(claims, found)
     same = against["stands"] == entry["stands"]
-    reason = np.where(_of_tx_id(against), np.where(same, DUPLICATE, REUSED), CONFLICT)
-    closed = claims[(claims["role"] & CLOSED != 0) & _of_tx_id(claims)]
+    reason = np.where(_kinds(against) == TX_KEY[0], np.where(same, DUPLICATE, REUSED), CONFLICT)
+    closed = taken(claims, (claims["role"] & CLOSED != 0) & (_kinds(claims) == TX_KEY[0]))
     made = np.zeros(len(against) + len(closed), EXCEPTION)
     made["offset"] = np.concatenate((against["offset"], closed["offset"]))
     made["reason"][: len(against)] = reason
@@ -66,28 +73,22 @@ def conflicts(claims: Array, found: Array) -> tuple[Array, Array]:
     What a request whose verdict is CONFLICT is told; of other requests they mean nothing.
     """
     against, entry = _too_late(claims, found)
-    of_states = ~_of_tx_id(against)
-    return against[of_states], entry[of_states]
+    of_states = _kinds(against) == STATE_KEY[0]
+    return taken(against, of_states), taken(entry, of_states)
 
 
 def _too_late(claims: Array, found: Array) -> tuple[Array, Array]:
     """Claims on keys that were recorded at a lower offset, and what was recorded."""
+    claims = taken(claims, near(prefixes(claims)))  # nobody recorded the key of any other claim but itself
     at = np.searchsorted(found["key"], claims["key"])
     known = at < len(found)
     known[known] = found["key"][at[known]] == claims["key"][known]
-    against, entry = claims[known], found[at[known]]
+    against, entry = taken(claims, known), taken(found, at[known])
     later = against["offset"] > entry["offset"]
-    return against[later], entry[later]
+    return taken(against, later), taken(entry, later)
 
 
-def _of_tx_id(claims: Array) -> Array:
-    return np.strings.startswith(claims["key"], TX_KEY)
-
-
-def _among(offsets: Array, dropped: Array) -> Array:
-    at = np.searchsorted(dropped, offsets)
-    return (
-        (at < len(dropped)) & (dropped[np.minimum(at, len(dropped) - 1)] == offsets)
-        if len(dropped)
-        else at > len(dropped)
-    )
+def _kinds(claims: Array) -> Array:
+    """The first byte of each key."""
+    kinds: Array = np.ndarray((len(claims),), np.uint8, np.ascontiguousarray(claims), strides=(CLAIM_BYTES,))
+    return kinds

@@ -16,8 +16,9 @@ from operator import attrgetter, itemgetter
 import msgspec
 import numpy as np
 
-from pipeline.judging.columns import REQUEST, SETTLEMENT, Array, Columns
+from pipeline.judging.columns import REQUEST, SETTLEMENT, Columns
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
+from pipeline.judging.walk import Array
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import BEGIN, POSITION_VERSION, Position, begin
 from replica.notary.reading import VoidReason, read_records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.judging.columns import Array
+from pipeline.judging.walk import Array
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -9,9 +9,9 @@ from itertools import groupby, pairwise
 import numpy as np
 import pyarrow as pa
 
-from pipeline.judging.claims import CONSUMES, borders_between, claims_of, joined, packs, sample_keys, unpack
-from pipeline.judging.columns import Array, decode
-from pipeline.judging.contested import Resolver, contested
+from pipeline.judging.claims import CLAIM, CONSUMES, borders_between, by_range, claims_of, in_order, sample_keys, taken
+from pipeline.judging.columns import decode
+from pipeline.judging.contested import Resolver, contested, offsets_marked
 from pipeline.judging.entries import (
     CONFLICT,
     DUPLICATE,
@@ -23,6 +23,7 @@ from pipeline.judging.entries import (
     key_values,
 )
 from pipeline.judging.plan import counted, make_plan, survey, void_reasons
+from pipeline.judging.walk import Array
 from replica.core.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.position import Position
@@ -79,8 +80,8 @@ def in_slices(
             surveys[columns.first_offset] = survey(columns, plan.rules_of(columns))
     plan, _ = make_plan(TOPIC, surveys.values())
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
-    shuffled: dict[int, list[bytes]] = {}
-    for columns in reversed(slices):  # packs come in any order
+    parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]
+    for columns in reversed(slices):  # they come in any order
         found = counted(columns, plan.rules_of(columns))
         judged.voids += [(at, reason.value) for at, reason in void_reasons(columns, found, plan.barriers)]
         offsets = (columns.first_offset + columns.rows[found.requests]).tolist()
@@ -88,14 +89,17 @@ def in_slices(
         judged.judged_us |= dict(zip(offsets, found.judged_us.tolist(), strict=True))
         settled = (columns.first_offset + found.settlements).tolist()
         judged.judged_us |= dict(zip(settled, found.settled_us.tolist(), strict=True))
-        for bucket, pack in packs(claims_of(columns, found, closed=True), borders):
-            shuffled.setdefault(bucket, []).append(pack)
-    ranges = [unpack(shuffled[bucket]) for bucket in sorted(shuffled)]
-    dropped = np.array((resolve or resolve_exactly)(joined([contested(claims) for claims in ranges])), np.int64)
+        claims, starts = by_range(claims_of(columns, found, closed=True), borders)
+        for part, (start, end) in zip(parts, pairwise(starts.tolist()), strict=True):
+            part.append(claims[start:end])
+    ranges = [_joined(part) for part in parts]
+    disputed = _joined([contested(claims, in_order(claims)) for claims in ranges])
+    dropped = offsets_marked((resolve or resolve_exactly)(disputed), len(values))
+    ranges = [taken(claims, in_order(claims)) for claims in ranges]
     against = []
     for claims in ranges:
         found_entries = entries(claims, dropped)
-        judged.index += zip(*key_values(found_entries), strict=True)
+        judged.index += key_values(found_entries)
         against.append(exceptions(claims, found_entries))
     found_against = np.concatenate([np.zeros(0, EXCEPTION), *against]).tolist()
     for offset, reason, notarised_offset in sorted(found_against, reverse=True):  # the lowest reason stays
@@ -103,6 +107,10 @@ def in_slices(
     judged.voids.sort()
     judged.position = plan.position
     return judged
+
+
+def _joined(parts: list[Array]) -> Array:
+    return np.frombuffer(b"".join(part.tobytes() for part in parts), CLAIM)
 
 
 def resolve_exactly(claims: Array) -> list[int]:

@@ -1,0 +1,47 @@
+"""Claims on the way from slices of the log to ranges of keys: a file for each slice, of which each range reads a part.
+
+Where each range's part begins stands at the front of the file: 8 bytes for each range, and 8 for the end of the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.judging.claims import CLAIM_BYTES, claims_in
+from pipeline.judging.walk import Array
+from replica.notary.errors import InvariantBroken
+
+_EDGE_BYTES = 8
+
+
+def write_parts(path: Path, claims: Array, starts: Array) -> None:
+    """Write a slice's claims as `by_range` gives them."""
+    edges = len(starts) * _EDGE_BYTES + starts.astype(np.int64) * CLAIM_BYTES
+    with path.open("wb") as file:
+        file.write(edges.astype("<i8").tobytes())
+        file.write(claims.data if claims.flags.c_contiguous else claims.tobytes())
+
+
+def read_range(paths: Sequence[str], number: int) -> Array:
+    """All claims on one range of keys, in the order of the files. Raises InvariantBroken when a file is cut."""
+    parts = [(path, *_edges(path, number)) for path in paths]
+    raw = np.empty(sum(end - start for _, start, end in parts), np.uint8)
+    filled = 0
+    for path, start, end in parts:
+        if end > start:
+            with open(path, "rb", buffering=0) as file:
+                file.seek(start)
+                if file.readinto(raw[filled : filled + end - start].data) != end - start:
+                    raise InvariantBroken(f"{path} ends before its part for range {number}")
+            filled += end - start
+    return claims_in(raw)
+
+
+def _edges(path: str, number: int) -> tuple[int, int]:
+    with open(path, "rb", buffering=0) as file:
+        file.seek(number * _EDGE_BYTES)
+        start, end = np.frombuffer(file.read(2 * _EDGE_BYTES), "<i8").tolist()
+    return start, end
