@@ -92,7 +92,7 @@ def rebuild(
         return
     if engine != REPLAY:
         raise ConfigError(f"--engine is {REPLAY} or {SPARK}, not {engine!r}")
-    from replica.index.rocks import quarantine_index
+    from replica.index.quarantine import quarantine_index
 
     moved = quarantine_index(folder, time.time_ns() // 1_000)
     out.print(f"moved to [bold]{moved}[/]; start the replica, and delete that folder when nobody needs it any more")

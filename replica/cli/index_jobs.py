@@ -20,7 +20,7 @@ def rebuild_on_spark(
     config: Config, folder: Path, where: Where, until_offset: int | None, tell: Callable[[str], None]
 ) -> tuple[Path, Rebuilt]:
     """Make a new index, and put it in the old one's place once it is complete; returns where the old one is now."""
-    from replica.index.rocks import quarantine_index
+    from replica.index.quarantine import quarantine_index
 
     with where.job("index-rebuild", folder.parent) as (session, work):
         from pipeline.jobs.rebuild import rebuild_index

@@ -14,7 +14,7 @@ from replica.core.apply import Applied, Applier
 from replica.core.settings import CoreSettings
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
-from replica.notary.errors import LogRefused, LogUnavailable
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
 
@@ -138,14 +138,14 @@ class Follower:
             self._known_end = await self._log.end_offset()
             self._reached_at_s = self._clock.boottime_s()
             if self._known_end <= applied_offset:
-                raise LogRefused(f"the log ends at {self._known_end}, but {applied_offset} is applied already")
+                raise LogTruncated(f"the log ends at {self._known_end}, but {applied_offset} is applied already")
             await self._clock.sleep_s(self._settings.read_wait_s)
 
 
 async def open_behind(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
     """A reader of the record behind `position`, once the log has shown that the position was read from it.
 
-    Raises LogRefused when the topic is another one, ends before the position, or has another record there.
+    Raises LogRefused when the topic is another one or has another record there, and LogTruncated when it ends before.
     """
     if position.topic_id != topic_id:
         raise LogRefused(f"the position was read from topic id {position.topic_id}, the log's is {topic_id}")
@@ -153,7 +153,7 @@ async def open_behind(request_log: RequestLog, topic_id: str, position: Position
         return await request_log.open_reader(0)
     end = await request_log.end_offset()
     if end <= position.offset:
-        raise LogRefused(f"the log ends at {end}, but the position is at {position.offset}")
+        raise LogTruncated(f"the log ends at {end}, but the position is at {position.offset}")
     reader = await request_log.open_reader(position.offset)
     try:
         records = await reader.read(1, 5.0)

@@ -30,18 +30,30 @@ from replica.core.logs import set_up_logging
 from replica.core.metrics import make_metrics
 from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
+from replica.core.scrub import BOOKMARK, Scrubber
 from replica.core.settings import AdminSettings, CoreSettings
 from replica.core.signer import FileSigner, load_signer
 from replica.core.status_page import make_status_page
+from replica.index.quarantine import open_or_start_anew, quarantined, set_aside
 from replica.index.rocks import RocksIndex
 from replica.link.counts import metric_families
 from replica.link.settings import LinkSettings
 from replica.link.unix import LinkServer
+from replica.log.interface import RequestLog
 from replica.log.kafka import KafkaLog
 from replica.log.librdkafka import TopicMissing
 from replica.log.settings import KafkaSettings
 from replica.notary.documents import NotaryKey
-from replica.notary.errors import ConfigError, FormatUnknown, LogRefused, NotaryError, StoreMismatch
+from replica.notary.errors import (
+    ConfigError,
+    FormatUnknown,
+    IndexDamaged,
+    IndexDamagedAgain,
+    IndexMismatch,
+    LogRefused,
+    NotaryError,
+    StoreMismatch,
+)
 from replica.notary.keys import known_keys
 from replica.store.bulletin import Bulletin
 
@@ -110,7 +122,7 @@ def exit_code(error: BaseException) -> int:
             return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
         case TopicMissing():  # brokers that start may not know it yet
             return EXIT_FAILED
-        case ConfigError() | StoreMismatch() | FormatUnknown() | LogRefused():
+        case ConfigError() | StoreMismatch() | FormatUnknown() | LogRefused() | IndexDamagedAgain() | IndexMismatch():
             return EXIT_CONFIGURATION
         case _:  # a log or an index that cannot be read may well be readable for the next process
             return EXIT_FAILED
@@ -125,9 +137,19 @@ class _Replica:
         self._keys = keys
         self._clock: Clock = SystemClock()
         self._generation = secrets.token_hex(16)
+        self._index_folder = settings.folder / "index"
 
     async def run(self) -> None:
-        """Start everything, wait for a signal or a failure, stop in reverse order. Raises what made it fail."""
+        """Run until a signal or a failure. Raises what made it fail; what is started next then has another index, if
+        damage to this one did: it may be met again long after the start."""
+        try:
+            await self._run()
+        except IndexDamaged as error:
+            set_aside(self._index_folder, self._clock.wall_us(), error)
+            raise
+
+    async def _run(self) -> None:
+        """Start everything, wait for a signal or a failure, stop in reverse order."""
         settings = self._settings
         settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.folder.chmod(0o700)  # one that somebody else made is closed as well
@@ -135,7 +157,7 @@ class _Replica:
         after_failure = mark.exists()
         mark.touch()
         async with contextlib.AsyncExitStack() as stack:
-            index = RocksIndex(settings.folder / "index")
+            index = open_or_start_anew(self._index_folder, self._clock.wall_us())
             stack.callback(index.close)
             request_log = KafkaLog(settings.kafka)
             stack.push_async_callback(request_log.close)
@@ -168,15 +190,25 @@ class _Replica:
             pulse = LoopPulse(self._clock)
             pulse.start()
             stack.callback(pulse.stop)
-            probes = self._probes(participant, election, link, pulse, bulletin)
+            scrubber = self._start_scrub(stack, participant, request_log, index)
+            probes = self._probes(
+                participant=participant,
+                election=election,
+                link=link,
+                pulse=pulse,
+                bulletin=bulletin,
+                scrubber=scrubber,
+            )
             metrics = make_metrics(
                 participant,
                 election,
                 settings.version,
                 lambda: metric_families(link.api_counts()),
                 index_sizes=index.sizes,
+                quarantined=lambda: len(quarantined(self._index_folder)),
                 folder=settings.folder,
                 is_paused=lambda: bulletin.pause is not None,
+                scrubber=scrubber,
             )
             page = make_status_page(
                 participant,
@@ -245,6 +277,33 @@ class _Replica:
             if isinstance(result, Exception):
                 raise result
 
+    def _start_scrub(
+        self,
+        stack: contextlib.AsyncExitStack,
+        participant: Participant[Session],
+        request_log: RequestLog,
+        index: RocksIndex,
+    ) -> Scrubber:
+        """Begin to compare the index with the log; it waits until the follower has come to the log."""
+        core = self._settings.core
+
+        def is_busy() -> bool:
+            return participant.reign is not None and participant.reign.load.submissions >= core.admit_linger_from
+
+        scrubber = Scrubber(
+            request_log,
+            index,
+            participant.follower,
+            self._clock,
+            core,
+            bookmark=self._index_folder / BOOKMARK,
+            entry_count=lambda: index.entry_count,
+            is_busy=is_busy,
+        )
+        scrubbing = asyncio.create_task(participant.guarded(scrubber.run()), name="scrub")
+        stack.push_async_callback(_end, scrubbing)
+        return scrubber
+
     def _lock_session(self) -> Session:
         settings = self._settings
         return settings.database.lock_session(name=settings.name, settings=settings.election, clock=self._clock)
@@ -267,11 +326,13 @@ class _Replica:
 
     def _probes(
         self,
+        *,
         participant: Participant[Session],
         election: Election[Session],
         link: LinkServer,
         pulse: LoopPulse,
         bulletin: Bulletin,
+        scrubber: Scrubber,
     ) -> Probes:
         settings = self._settings
 
@@ -297,6 +358,7 @@ class _Replica:
                 "lag_records": follower.lag_records,
                 "reaches_log": follower.reaches_log(),
                 "front_ends": len(link.front_ends),
+                "index_digests": {str(at): digest.hex() for at, digest in scrubber.digests().items()},
                 "ledger_end": None if reign is None else reign.publisher.ledger_end,
                 "in_flight": 0 if reign is None else reign.load.submissions,
                 "activation_steps_s": {} if reign is None else reign.steps_s,

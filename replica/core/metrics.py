@@ -15,6 +15,7 @@ from ha.election.driver import Election, Role
 from ha.lock.interface import ServerLease
 from replica.core.participant import Participant, SessionT
 from replica.core.publish import CODE_OF
+from replica.core.scrub import Scrubber
 from replica.notary.reading import VoidReason
 
 _OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first of a kind is an increase
@@ -100,11 +101,13 @@ def _lease_metrics(lease: ServerLease | None) -> Iterator[Metric]:
 
 
 class _Index(Collector):
-    def __init__(self, sizes: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, sizes: Callable[[], Mapping[str, int]], quarantined: Callable[[], int]) -> None:
         self._sizes = sizes
+        self._quarantined = quarantined
 
     def collect(self) -> Iterator[Metric]:
         sizes = dict(self._sizes())
+        yield _gauge("notary_index_quarantined", "Damaged indexes that lie aside", self._quarantined())
         for name in ("entries", "write_stopped"):
             if name in sizes:
                 yield _gauge(f"notary_index_{name}", _INDEX_TEXTS[name], sizes.pop(name))
@@ -112,6 +115,25 @@ class _Index(Collector):
         for name, value in sizes.items():
             kinds.add_metric([name.removesuffix("_bytes")], value)
         yield kinds
+
+
+class _Scrub(Collector):
+    def __init__(self, scrubber: Scrubber) -> None:
+        self._scrubber = scrubber
+
+    def collect(self) -> Iterator[Metric]:
+        scrubber = self._scrubber
+        records = CounterMetricFamily("notary_scrub_records", "Records that the index was compared with")
+        records.add_metric([], scrubber.records)
+        yield records
+        walks = CounterMetricFamily("notary_scrubs", "Times that all of the index was compared with the log")
+        walks.add_metric([], scrubber.complete_walks)
+        yield walks
+        text = "First 48 bits of the digest of all entries that the first so many records made"
+        digests = GaugeMetricFamily("notary_index_digest", text, labels=["records"])
+        for at, digest in scrubber.digests().items():
+            digests.add_metric([str(at)], int.from_bytes(digest[:6], "big"))
+        yield digests
 
 
 class _Pause(Collector):
@@ -147,13 +169,17 @@ def make_metrics(
     api_families: Callable[[], Iterable[Metric]],
     *,
     index_sizes: Callable[[], Mapping[str, int]] = dict,
+    quarantined: Callable[[], int] = int,
     folder: Path = Path(),
     is_paused: Callable[[], bool] = bool,
+    scrubber: Scrubber | None = None,
 ) -> Callable[[], bytes]:
     """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    registry.register(_Index(index_sizes))
+    registry.register(_Index(index_sizes, quarantined))
+    if scrubber is not None:
+        registry.register(_Scrub(scrubber))
     registry.register(_Disk(folder))
     registry.register(_Pause(is_paused))
     registry.register(_CoreMetrics(participant, election, version))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -101,12 +101,13 @@ class Participant(Generic[SessionT]):
 
     def _follow(self) -> None:
         if self._following is None:
-            self._following = asyncio.create_task(self._run_follower(), name="follow")
+            self._following = asyncio.create_task(self.guarded(self.follower.run()), name="follow")
 
-    async def _run_follower(self) -> None:
+    async def guarded(self, work: Awaitable[None]) -> None:
+        """Do some work on the log or the index. Its failure ends the replica: no verdict unless both can be trusted."""
         try:
-            await self.follower.run()
-        except Exception as error:  # fail closed: no verdict without a readable log and index
+            await work
+        except Exception as error:
             self._break(error)
 
     def _break(self, error: Exception) -> None:

@@ -15,7 +15,7 @@ from replica.core.settings import CoreSettings
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.canonical import change_id
-from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.position import Position, begin
 from replica.notary.reading import CountedRequest, CountedSettlement
 from replica.notary.rules import Outcome, Verdict
@@ -96,7 +96,9 @@ async def publish_backlog(
     published = await store.published()
     position = published.position or begin(applied_to.topic_id)
     if position.offset > applied_to.offset:
-        raise LogRefused(f"completions are published to offset {position.offset}, the log ends at {applied_to.offset}")
+        raise LogTruncated(
+            f"completions are published to offset {position.offset}, the log ends at {applied_to.offset}"
+        )
     if position.offset == applied_to.offset:
         if position.digest != applied_to.digest or position.topic_id != applied_to.topic_id:
             raise LogRefused(f"completions were published from another record at offset {position.offset}")

@@ -97,4 +97,14 @@ class CoreSettings(BaseModel):
     deduplication_max_s: float = Field(
         7 * 86_400.0, gt=0, description="How long an accepted command blocks another run of the same command id."
     )
+    scrub_records_per_s: float = Field(
+        100.0,
+        ge=0,
+        le=100_000,
+        description="How fast a replica reads the whole log again in the background, to compare its index with it; "
+        "100 a second take about a hundredth of a processor, and an active at work stands back. 0: not at all.",
+    )
+    scrub_every_s: float = Field(
+        86_400.0, gt=0, description="How often it begins at the log's start again, if it has come to the end."
+    )
     settlement_batch_max: int = Field(1_000, ge=1, le=1_000, description="Commands named in one settlement record.")

@@ -445,6 +445,24 @@ def _passives(facts: Facts) -> Verdict:
     return _ok(f"{', '.join(able)} could take over")
 
 
+@_check("index-digests")
+def _index_digests(facts: Facts) -> Verdict:
+    """Replicas that read the same records have the same index: digests are compared where two of them have walked."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for replica in facts.replicas:
+        for records, digest in replica.index_digests.items():
+            found.setdefault(records, {}).setdefault(digest, []).append(replica.name)
+    differing = [int(records) for records, digests in found.items() if len(digests) > 1]
+    if differing:
+        sides = " and ".join("/".join(names) for names in found[str(min(differing))].values())
+        fix = "find out whose index is wrong: notary index diff, runbooks/index-mismatch.md"
+        return _problem(f"after {min(differing)} records {sides} have different indexes", fix)
+    common = [int(records) for records, digests in found.items() if len(next(iter(digests.values()))) > 1]
+    if not common:
+        return _ok("not compared yet: the log is short, or nobody has read it again")
+    return _ok(f"the same after {max(common)} records")
+
+
 @_check("versions")
 def _versions(facts: Facts) -> Verdict:
     """All replicas run one release."""

@@ -92,6 +92,7 @@ class ReplicaFacts:
     version: str = ""
     front_ends: int = 0
     has_admin_port: bool = True
+    index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

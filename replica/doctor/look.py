@@ -117,4 +117,5 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         version=health.version,
         front_ends=health.front_ends,
         has_admin_port=steerable,
+        index_digests=health.index_digests,
     )

@@ -9,6 +9,9 @@ Three ways in which RocksDB would tell less than the truth, and what is done abo
 - rocksdict opens an existing database with the options that are stored beside it, but without the bloom filter, unless
   the options are named for the column family: twenty times slower, silently.
 
+What RocksDB says is damaged is told apart (IndexDamaged) from what another process, a full disk or an account without
+rights causes: only the former is moved aside (replica/index/quarantine.py).
+
 The write-ahead log is not synced: the index is a cache. A machine that crashes loses the newest batches whole, position
 and entries together, and the replica reads them from the request log again. A killed process loses nothing.
 """
@@ -18,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -37,7 +39,7 @@ from rocksdict import (
 
 from replica.index.interface import POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
-from replica.notary.errors import FormatUnknown, IndexUnreadable
+from replica.notary.errors import FormatUnknown, IndexDamaged, IndexUnreadable
 from replica.notary.position import Position, decode_position, encode_position
 
 MIB = 1 << 20
@@ -55,6 +57,11 @@ LEVEL_0_FILES_STOP = 64
 BACKGROUND_JOBS = 2
 SYNC_BYTES = MIB  # hand table files to the disk bit by bit: a burst of dirty pages would delay the database's fsync
 
+_SIGNS_OF_DAMAGE = (  # in what RocksDB says; anything else, an I/O error for instance, may pass
+    "Corruption",
+    "No such file or directory",  # a file that the manifest names
+    "create_if_missing is false",  # files of an index, but none that says which of them count
+)
 
 _SIZES = {
     "table_bytes": "rocksdb.total-sst-files-size",
@@ -74,13 +81,14 @@ class RocksIndex:
     def __init__(self, folder: Path) -> None:
         """Open the index in `folder`, or make a new one there.
 
-        Raises IndexUnreadable when it is corrupt, incomplete, written by a newer release, or open in another process.
+        Raises IndexDamaged when it is corrupt or incomplete, and IndexUnreadable when a newer release wrote it, another
+        process has it open, or it cannot be opened for another reason.
         """
-        self._failure: str | None = None
+        self._failure: IndexUnreadable | None = None
         try:
             self._db = _open(folder)
         except Exception as error:  # rocksdict raises nothing more specific
-            raise IndexUnreadable(_explain(f"the index in {folder} cannot be opened", error)) from None
+            raise _unreadable(f"the index in {folder} cannot be opened", error) from None
         try:
             self._entry_count, self._position = self._read_position()
             self._check_complete(folder)
@@ -129,7 +137,12 @@ class RocksIndex:
         try:
             Checkpoint(self._db).create_checkpoint(str(folder))
         except Exception as error:  # the index itself is none the worse
-            raise IndexUnreadable(_explain(f"no checkpoint in {folder}", error)) from None
+            raise IndexUnreadable(str(_unreadable(f"no checkpoint in {folder}", error).detail)) from None
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries it has, the position not counted."""
+        return self._entry_count
 
     def sizes(self) -> dict[str, int]:
         """What it holds, for metrics: entries, and bytes by kind. Reads counters only; empty once it has failed."""
@@ -141,7 +154,7 @@ class RocksIndex:
     def close(self) -> None:
         """See Index."""
         if self._failure is None:
-            self._failure = "the index is closed"
+            self._failure = IndexUnreadable("the index is closed")
         with suppress(Exception):  # closed already, or broken: nothing is left to do, and nothing is lost
             self._db.close()
 
@@ -161,15 +174,15 @@ class RocksIndex:
         positions = sum(file["start_key"] == POSITION_KEY for file in files)
         found = sum(file["num_entries"] for file in files) - positions
         if found != self._entry_count:
-            raise IndexUnreadable(f"the index in {folder} has {found} of {self._entry_count} entries")
+            raise IndexDamaged(f"the index in {folder} has {found} of {self._entry_count} entries")
 
     def _check_usable(self) -> None:
         if self._failure is not None:
-            raise IndexUnreadable(self._failure)
+            raise type(self._failure)(self._failure.detail)
 
     def _fail(self, what: str, error: Exception) -> NoReturn:
-        self._failure = _explain(what, error)
-        raise IndexUnreadable(self._failure) from None
+        self._failure = _unreadable(what, error)
+        raise self._failure from None
 
 
 def verify_index(folder: Path) -> IndexSummary:
@@ -180,7 +193,7 @@ def verify_index(folder: Path) -> IndexSummary:
     with read_index(folder) as index:
         summary = summarise(index.position, index.entries)
         if summary.entry_count != index.entry_count:
-            raise IndexUnreadable(f"the index in {folder} has {summary.entry_count} of {index.entry_count} entries")
+            raise IndexDamaged(f"the index in {folder} has {summary.entry_count} of {index.entry_count} entries")
     return summary
 
 
@@ -224,16 +237,7 @@ def _errors_named(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise IndexUnreadable(_explain(f"the index in {folder} cannot be verified", error)) from None
-
-
-def quarantine_index(folder: Path, at_us: int) -> Path:
-    """Move a corrupt index aside, to be looked at; returns where to. The next start rebuilds it from the log.
-
-    `at_us`: microseconds UTC, made part of the name. Raises OSError, for instance when that name is taken.
-    """
-    stamp = datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    return folder.rename(folder.with_name(f"{folder.name}.corrupt-{stamp}"))
+        raise _unreadable(f"the index in {folder} cannot be verified", error) from None
 
 
 def _open(folder: Path, access: AccessType | None = None) -> Rdict:
@@ -305,12 +309,13 @@ def _decode_position(raw: bytes | None) -> tuple[int, Position | None]:
         raise IndexUnreadable(error.detail) from None
 
 
-def _explain(what: str, error: Exception) -> str:
-    """What happened, and advice where the catalogue's, to rebuild the index, is not the one to follow."""
+def _unreadable(what: str, error: Exception) -> IndexUnreadable:
+    """What happened, and advice where the catalogue's is not the one to follow."""
     cause = error.detail if isinstance(error, IndexUnreadable) else str(error).strip() or type(error).__name__
     advice = ""
     if "/LOCK:" in cause:
         advice = " (another process has it open: leave the folder alone, and give each replica a folder of its own)"
     elif "No space left" in cause:
         advice = " (the disk is full: free some space, the index itself is intact)"
-    return f"{what}: {cause}{advice}"
+    damaged = isinstance(error, IndexDamaged) or (not advice and any(sign in cause for sign in _SIGNS_OF_DAMAGE))
+    return (IndexDamaged if damaged else IndexUnreadable)(f"{what}: {cause}{advice}")

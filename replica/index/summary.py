@@ -26,7 +26,14 @@ class IndexSummary(msgspec.Struct, frozen=True):
 
 def summarise(position: Position | None, entries: Iterable[tuple[bytes, bytes]]) -> IndexSummary:
     """Read all entries once, in any order: 2 microseconds or so for each."""
-    count = total = 0
+    return add_entries(IndexSummary(position, 0, bytes(32)), position, entries)
+
+
+def add_entries(
+    summary: IndexSummary, position: Position | None, entries: Iterable[tuple[bytes, bytes]]
+) -> IndexSummary:
+    """The summary of an index with these entries more, none of which it had, at another position."""
+    count, total = summary.entry_count, int.from_bytes(summary.digest, "big")
     for key, value in entries:
         count += 1
         total += int.from_bytes(sha256(key + value).digest(), "big")

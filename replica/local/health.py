@@ -33,6 +33,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     activation_steps_s: dict[str, float]
     lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
     failover_paused: bool = False
+    index_digests: dict[str, str] = {}  # of all entries, by the number of records that made them
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
 
 

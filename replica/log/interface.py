@@ -52,7 +52,8 @@ class RequestLog(Protocol):
     async def check(self) -> str:
         """Check the log's contract and return its identity (topic id).
 
-        Raises LogRefused naming every setting that is unsafe, and LogUnavailable when the log cannot be asked.
+        Raises LogRefused naming every setting that is unsafe, LogTruncated when its first records are gone, and
+        LogUnavailable when the log cannot be asked.
         """
 
     async def end_offset(self) -> int:
@@ -62,7 +63,7 @@ class RequestLog(Protocol):
         """
 
     async def open_reader(self, start_offset: int) -> LogReader:
-        """A reader from `start_offset` on. Raises LogRefused when that lies behind the end or was cut off."""
+        """A reader from `start_offset` on. Raises LogTruncated when that lies behind the end or was cut off."""
 
     async def open_writer(self) -> LogWriter:
         """A writer that is connected, so that the first append does not wait. Raises LogUnavailable."""

@@ -19,7 +19,7 @@ from replica.log.interface import LogRecords
 from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, passes_by_itself
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
 from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, refuse_unsafe
-from replica.notary.errors import InvariantBroken, LogRefused, LogUnavailable, NotaryError
+from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
 log = structlog.get_logger()
@@ -53,10 +53,13 @@ class KafkaLog:
     async def check(self) -> str:
         """Check the topic's contract (replica/log/topic.py) and return its id, which readers from now on rely on.
 
-        Raises LogRefused (TOPIC_UNSAFE) naming every violation, or that there is no topic, and LogUnavailable.
+        Raises LogRefused (TOPIC_UNSAFE) naming every violation, or that there is no topic, LogTruncated when its
+        first records are gone, and LogUnavailable.
         """
         facts = await self._admin.facts()
         refuse_unsafe(self._settings.topic, facts, self._settings.single_broker)
+        if first := await self._admin.first_offset():
+            raise LogTruncated(f"topic {self._settings.topic} begins at offset {first}: the records before are gone")
         self._topic_id = facts.topic_id
         self._confirmed_at_s = asyncio.get_running_loop().time()
         return facts.topic_id
@@ -75,7 +78,7 @@ class KafkaLog:
         await self._confirm_identity()
         end, first = await self._admin.end_offset(), await self._admin.first_offset()
         if not first <= start_offset <= end:
-            raise LogRefused(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
+            raise LogTruncated(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
         reader = KafkaReader(self._settings, start_offset, self._confirm_identity, self._open.discard)
         self._open.add(reader)
         try:

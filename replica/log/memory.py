@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from replica.log.interface import LogRecords
-from replica.notary.errors import InvariantBroken, LogRefused, LogUnavailable, NotaryError
+from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
 
@@ -88,8 +88,10 @@ class MemoryLog:
         self._open: set[MemoryReader | MemoryWriter] = set()
 
     async def check(self) -> str:
-        """The topic's id; a topic in memory always keeps the contract."""
+        """The topic's id; the settings of a topic in memory always keep the contract."""
         self._require_reachable()
+        if self._topic.first_offset:
+            raise LogTruncated(f"the topic begins at offset {self._topic.first_offset}: the records before are gone")
         self._topic_id = self._topic.topic_id
         return self._topic_id
 
@@ -104,7 +106,7 @@ class MemoryLog:
         """See `RequestLog.open_reader`."""
         first, end = self._topic.first_offset, await self.end_offset()
         if not first <= start_offset <= end:
-            raise LogRefused(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
+            raise LogTruncated(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
         reader = MemoryReader(self, self._topic, start_offset)
         self._open.add(reader)
         return reader
@@ -174,7 +176,7 @@ class MemoryReader:
         if self._topic.topic_id != self._topic_id:
             return LogRefused(f"the topic was created anew: its id is {self._topic.topic_id}, it was {self._topic_id}")
         if not self._topic.first_offset <= self._next <= self._topic.end_offset:
-            return LogRefused(f"the log no longer has offset {self._next}")
+            return LogTruncated(f"the log no longer has offset {self._next}")
         return None
 
 

@@ -245,6 +245,12 @@ class Code(Enum):
         "The request log is not the one that this position was read from",
         "Do not serve. Find out which of the log, the index and the database is wrong; see runbooks/topic.md.",
     )
+    LOG_TRUNCATED = (
+        0,
+        "The request log has lost records: its first ones, or its newest, which were read or published before",
+        "Do not serve, and write nothing to the topic. Bring the lost records back, from a broker's disk or from the "
+        "archive; see runbooks/topic-loss.md.",
+    )
     FORMAT_UNKNOWN = (
         0,
         "The log is written in a record format or under rules that this release does not know",
@@ -253,7 +259,19 @@ class Code(Enum):
     INDEX_UNREADABLE = (
         0,
         "The committed-state index cannot be read or is corrupt",
-        "Move the index folder away and start the replica: it rebuilds the index from the log.",
+        "Start the replica again: it moves a damaged index aside by itself, and rebuilds the index from the log.",
+    )
+    INDEX_DAMAGED_AGAIN = (
+        0,
+        "The index was found damaged again, and was not moved aside once more",
+        "Look at this machine's disk and memory. Then delete the index.corrupt-* folders, and start the replica: "
+        "it rebuilds the index from the log; see runbooks/index-loss.md.",
+    )
+    INDEX_MISMATCH = (
+        0,
+        "The committed-state index and the request log disagree, though both can be read",
+        "Do not serve from this index. Find out which of the two is wrong before it is rebuilt from the log: "
+        "notary index diff, against the archive and another replica; see runbooks/index-mismatch.md.",
     )
     STORE_MISMATCH = (
         0,
@@ -364,10 +382,32 @@ class LogRefused(NotaryError):
     default_code = Code.LOG_MISMATCH
 
 
+class LogTruncated(LogRefused):
+    """Records are gone from the request log's start or end: do not serve, a person must bring them back."""
+
+    default_code = Code.LOG_TRUNCATED
+
+
 class IndexUnreadable(NotaryError):
     """The index gave neither "spent" nor "unspent": no verdict, stop."""
 
     default_code = Code.INDEX_UNREADABLE
+
+
+class IndexDamaged(IndexUnreadable):
+    """The index's files are corrupt or incomplete: only another index, made from the log, can replace it."""
+
+
+class IndexMismatch(NotaryError):
+    """Index and log disagree: one of them is wrong, and nobody knows which. Do not serve, a person must look."""
+
+    default_code = Code.INDEX_MISMATCH
+
+
+class IndexDamagedAgain(NotaryError):
+    """Indexes on this machine keep getting damaged: do not start, a person must look at the machine."""
+
+    default_code = Code.INDEX_DAMAGED_AGAIN
 
 
 class FormatUnknown(NotaryError):

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from replica.index.interface import POSITION_KEY
-from replica.index.rocks import RocksIndex, quarantine_index, verify_index
+from replica.index.quarantine import QUARANTINED_MAX, open_or_start_anew, quarantine_index, quarantined
+from replica.index.rocks import RocksIndex, verify_index
 from replica.index.summary import summarise
-from replica.notary.errors import IndexUnreadable
+from replica.notary.errors import IndexDamaged, IndexDamagedAgain, IndexUnreadable
 from replica.notary.position import Position
 from replica.notary.rules import STATE_KEY, TX_KEY
 
@@ -186,6 +187,58 @@ def test_a_broken_index_is_refused_and_says_what_to_do(damage: str, folder: Path
     assert str(folder) in caught.value.detail
 
 
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_broken_index_is_moved_aside_and_started_anew(damage: str, folder: Path) -> None:
+    """Goal: nobody is woken up for a cache. Method: damage the files, start as a replica does: empty, evidence kept."""
+    DAMAGE[damage](folder)
+    index = open_or_start_anew(folder, 1_789_000_000_000_000)
+    assert (index.position(), list(index.entries())) == (None, [])
+    index.close()
+    (moved,) = quarantined(folder)
+    assert state_of(moved) is None
+
+
+def test_an_index_that_is_only_in_use_or_newer_stays(tmp_path: Path) -> None:
+    """Goal: nothing good is moved aside. Method: a newer release's position; the lock of another process."""
+    folder = tmp_path / "index"
+    index = RocksIndex(folder)
+    index.write({}, Position(2, "topic", 1))
+    index.close()
+    with pytest.raises(IndexUnreadable, match="version 2"):
+        open_or_start_anew(folder, 0)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from pathlib import Path; from replica.index.rocks import RocksIndex\n"
+            "index = RocksIndex(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()",
+            str(tmp_path / "held"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"open\n"
+    with pytest.raises(IndexUnreadable, match="another process"):
+        open_or_start_anew(tmp_path / "held", 0)
+    holder.communicate()
+    assert quarantined(folder) == quarantined(tmp_path / "held") == []
+
+
+def test_a_machine_that_damages_again_and_again_needs_a_person(folder: Path, crashed: Path) -> None:
+    """Goal: no loop of rebuilds on a bad disk, no disk filled with evidence. Method: damage once more than allowed."""
+    for round_at in range(QUARANTINED_MAX):
+        DAMAGE["manifest empty"](folder)
+        open_or_start_anew(folder, 1_789_000_000_000_000 + round_at).close()
+        shutil.rmtree(folder)
+        shutil.copytree(crashed, folder)
+    DAMAGE["manifest empty"](folder)
+    with pytest.raises(IndexDamagedAgain, match="2 were moved aside before"):
+        open_or_start_anew(folder, 1_789_000_000_000_009)
+    assert len(quarantined(folder)) == QUARANTINED_MAX
+    assert folder.exists()
+
+
 def test_a_missing_log_only_rewinds(folder: Path) -> None:
     """Goal: tables are whole without the log. Method: delete the write-ahead log."""
     newest(folder, "*.log").unlink()
@@ -210,7 +263,7 @@ def test_a_failed_look_up_is_final(folder: Path) -> None:
     with pytest.raises(IndexUnreadable, match="Corruption"):
         index.lookup(everything)
     for use in (lambda: index.lookup([good]), index.position, lambda: index.write({}, at(BATCHES))):
-        with pytest.raises(IndexUnreadable, match="Corruption"):
+        with pytest.raises(IndexDamaged, match="Corruption"):
             use()
     index.close()
 

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from replica.index.rocks import RocksIndex
 from replica.local.cluster import DATABASE, OWNER, ROLE, ClusterSettings
 from replica.local.participant import ParticipantFiles
+from replica.notary.rules import STATE_KEY
 from tests.faults.audit import audit
 from tests.runbooks.conftest import staged, under_load
 from tests.runbooks.stage import Stage
+from tests.runbooks.test_runbooks import about, says
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
@@ -46,6 +50,30 @@ async def test_topic_loss(folder: Path) -> None:
         async with under_load(stage, "after"):
             await asyncio.sleep(5.0)
     stage.assert_all_played("topic-loss")
+
+
+async def test_index_mismatch(folder: Path) -> None:
+    """Goal: a made-up entry is found and told from a changed log. Method: write one into a stopped index; play."""
+    settings = ClusterSettings(folder=folder / "mismatch", further={"core": {"scrub_records_per_s": 10_000.0}})
+    async with staged(settings) as stage:
+        cluster = stage.cluster
+        history = await history_before(stage)
+        wrong, peer = await cluster.passives()
+        await wrong.stop()
+        index = RocksIndex(cluster.config.replica_dir(wrong.name) / "index")
+        position = index.position()
+        assert position is not None
+        index.write({STATE_KEY + bytes(36): bytes(32) + bytes(8)}, position)
+        index.close()
+        wrong.start()
+        await eventually(lambda: says(wrong, "INDEX_MISMATCH"), 60.0)
+        names = {"PEER": peer.name, **about(wrong)}
+        await stage.play("index-mismatch", "Checks", **names)
+        printed = await stage.play("index-mismatch", "Steps", **names)
+        assert printed.count("1 differences") == 2, printed
+        await stage.play("index-mismatch", "Verification", **names)
+        await audit(cluster, [history])
+    stage.assert_all_played("index-mismatch")
 
 
 async def test_site_recovery(folder: Path) -> None:

@@ -100,7 +100,6 @@ async def test_index_loss(stage: Stage) -> None:
     async with under_load(stage, "index-loss"):
         await hurt.stop()
         damage(stage.cluster.config.replica_dir(hurt.name) / "index")
-        hurt.start()
         printed = await stage.play("index-loss", "Checks", **about(hurt))
         assert "INDEX_UNREADABLE" in printed
         for section in ("Steps", "Verification"):

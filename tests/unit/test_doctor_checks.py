@@ -101,6 +101,8 @@ def balancer(**changes: Any) -> Facts:
 
 PASSIVE = {"active": False}
 SILENT = {"answers": False, "active": False, "ready": False}
+DIGESTS = {"index_digests": {"4096": "aa", "8192": "bb"}}
+OTHER_DIGESTS = {"index_digests": {"4096": "aa", "8192": "cc", "12288": "dd"}}
 BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("notary-key", Severity.PROBLEM, files(notary_key="notary.key has mode 0644"), "chmod 600"),
     ("parties", Severity.PROBLEM, files(registry="not TOML"), "correct the file"),
@@ -151,6 +153,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("active", Severity.WARNING, replicas({}, {"active": True}), "look again"),
     ("passives", Severity.PROBLEM, replicas({}, {"ready": False}, SILENT), "start another"),
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
+    ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
     ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
     ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import promql_parser
 import pytest
 import yaml
@@ -17,6 +18,8 @@ from ha.election.driver import Election
 from ledger_api.server.api import BATCH, SUBMISSIONS
 from replica.core import causes
 from replica.core.metrics import make_metrics
+from replica.core.scrub import Scrubber
+from replica.core.walk import begin_walk
 from replica.link.counts import ApiCounts, Latency, metric_families
 from tests.simulation.virtual import run_virtually
 from tests.unit.core_world import World
@@ -39,8 +42,24 @@ def exposition() -> str:
             await replica.until_active()
             sizes = {"entries": 1, "write_stopped": 0, "table_bytes": 1}
             election = cast(Election[Any], replica.election)
+            scrubber = Scrubber(
+                replica.log,
+                replica.index,
+                replica.participant.follower,
+                world.shared.clock,
+                world.shared.core,
+                bookmark=Path("nowhere"),
+                entry_count=int,
+                is_busy=bool,
+            )
+            scrubber.walk = msgspec.structs.replace(begin_walk("topic"), marks=((4_096, bytes(32)),))
             metrics = make_metrics(
-                replica.participant, election, "1.0", lambda: metric_families(counts), index_sizes=lambda: sizes
+                replica.participant,
+                election,
+                "1.0",
+                lambda: metric_families(counts),
+                index_sizes=lambda: sizes,
+                scrubber=scrubber,
             )
             return metrics().decode()
 
