@@ -13,7 +13,7 @@ import pytest
 from ha.clock import SystemClock
 from ha.election.settings import ElectionSettings
 from ha.errors import InvariantBroken, LockLost, ScopeMismatch
-from ha.lock.interface import NEVER_S
+from ha.lock.interface import NEVER_S, ReleaseNote
 from tests.waiting import eventually
 
 SETTINGS = ElectionSettings(
@@ -120,6 +120,21 @@ class LockContract:
         with pytest.raises(LockLost):
             await third.confirm()
         for session in (first, second):
+            await session.close()
+
+    async def test_who_is_granted_the_lock_learns_for_whom_it_was_released(self, world: World) -> None:
+        """Goal: a grant out of turn is known for one. Method: release for R2, ask as R3; kill it, ask as R2."""
+        first, second, third = [await opened(world, name) for name in ("R1", "R2", "R3")]
+        assert (await first.try_lock()).released is None
+        assert not (await second.try_lock()).granted
+        await first.release("R2")
+        granted = await third.try_lock()
+        assert (granted.granted, granted.released) == (True, ReleaseNote("R1", "R2"))
+        assert not (await second.try_lock()).granted
+        await world.kill(third)
+        granted = await second.try_lock()
+        assert (granted.granted, granted.released) == (True, None)
+        for session in (first, second, third):
             await session.close()
 
     async def test_a_killed_session_learns_it_with_its_next_statement(self, world: World) -> None:

@@ -39,6 +39,7 @@ from ha.election.states import (
     LockLost,
     LockSeen,
     Look,
+    Offer,
     OpenSession,
     Passive,
     ReleaseNoted,
@@ -116,15 +117,11 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
             return _release_noted(state, event, now_s, settings), []
         case LockSeen(), Link.ASKING:
             return _seen(state, event, now_s, settings, random)
-        case LockGranted(_, asked_at_s), Link.ASKING:
-            leading = Activating(
-                session=state.session,
-                since_s=now_s,
-                answered_at_s=asked_at_s,
-                confirm_at_s=asked_at_s + settings.heartbeat_s,
-                undoing=state.handing_over,
-            )
-            return leading, [Activate(state.session)]
+        case LockGranted(reserved=True), Link.ASKING:  # it is another's turn: let go before anything was done with it
+            left = replace(_reserved(state, now_s, settings), link=Link.DOWN, next_at_s=now_s, free_since_s=None)
+            return left, [CloseSession(state.session)]
+        case LockGranted(), Link.ASKING:
+            return _granted(state, event, now_s, settings), [Activate(state.session)]
         case LockLost(), Link.IDLE | Link.ASKING:
             return _disconnect(state, now_s, settings, random)
         case (
@@ -179,6 +176,21 @@ def _seen(state: Passive, seen: LockSeen, now_s: float, settings: ElectionSettin
     return state, []
 
 
+def _granted(state: Passive, granted: LockGranted, now_s: float, settings: ElectionSettings) -> Activating:
+    """Whoever was handed the lock remembers by whom; but a lock that came back is not sent to and fro."""
+    offer = None
+    if granted.given_by is not None and now_s >= state.takes_back_until_s:
+        offer = Offer(granted.given_by, now_s + 2 * settings.switchover_wait_s)
+    return Activating(
+        session=state.session,
+        since_s=now_s,
+        answered_at_s=granted.asked_at_s,
+        confirm_at_s=granted.asked_at_s + settings.heartbeat_s,
+        undoing=state.handing_over,
+        offer=offer,
+    )
+
+
 def _release_noted(state: Passive, noted: ReleaseNoted, now_s: float, settings: ElectionSettings) -> Passive:
     """Look again at once; what a question on its way will say may be out of date.
 
@@ -191,7 +203,10 @@ def _release_noted(state: Passive, noted: ReleaseNoted, now_s: float, settings: 
 
 
 def _reserved(state: Passive, now_s: float, settings: ElectionSettings) -> Passive:
-    """Leave the lock to the replica it was released for, and then to the one that released it, should that one fail."""
+    """Leave the lock to the replica it was released for, and then to the one that released it, should that one fail.
+
+    The wait counts from the first of such notes, so two replicas that fail in turn do not keep a third one away.
+    """
     if now_s < state.reserved_until_s:
         return state
     return replace(state, reserved_until_s=now_s + 2 * settings.switchover_wait_s)
@@ -275,6 +290,8 @@ def _step_down(
     release: bool,
     to: str | None = None,
 ) -> Decision:
+    if isinstance(state, Activating) and state.offer is not None and now_s < state.offer.until_s:
+        to = state.offer.by
     failed: list[Action] = [ReportHandover(Handover.FAILED)] if _undoing(state) else []
     stepping = SteppingDown(state.session, now_s + settings.drain_max_s, after)
     return stepping, [StepDown(state.session, reason, release, to), *failed]
@@ -313,6 +330,8 @@ def _stepped_down(state: SteppingDown, now_s: float, settings: ElectionSettings)
         case After.HOLD_DOWN:
             return replace(passive, hold_until_s=now_s + settings.hold_down_s), []
         case After.HAND_OVER:
-            return replace(passive, hold_until_s=now_s + settings.switchover_wait_s, handing_over=True), []
+            wait_s = settings.switchover_wait_s
+            handing = replace(passive, hold_until_s=now_s + wait_s, takes_back_until_s=now_s + 2 * wait_s)
+            return replace(handing, handing_over=True), []
         case After.STOP:
             return Ended(state.session), []

@@ -328,16 +328,17 @@ class Election(Generic[SessionT]):
     async def _try_lock(self, number: int, session: SessionT) -> Event:
         answer = await session.try_lock()
         if answer.granted:
-            return LockGranted(number, answer.asked_at_s)
+            note = answer.released
+            given_by = note.by if note is not None and note.to == session.name else None
+            return LockGranted(number, answer.asked_at_s, _for_another(note, session), given_by)
         own = answer.owner is not None and answer.owner.name == session.name
         return LockSeen(number, answer.owner, own=own, refused=True)
 
     async def _look(self, number: int, session: SessionT) -> Event:
         view = await session.look()
         own = view.owner is not None and view.owner.name == session.name
-        note = view.released
-        on_purpose, reserved = note is not None, note is not None and _for_another(note, session)
-        return LockSeen(number, view.owner, own=own, released_on_purpose=on_purpose, reserved=reserved)
+        note, reserved = view.released, _for_another(view.released, session)
+        return LockSeen(number, view.owner, own=own, released_on_purpose=note is not None, reserved=reserved)
 
     async def _confirm(self, number: int, session: SessionT) -> Event:
         return LockConfirmed(number, await session.confirm())
@@ -414,8 +415,8 @@ class Election(Generic[SessionT]):
         self._report(ReportHandover(Handover.FAILED))
 
 
-def _for_another(note: ReleaseNote, session: LockSession) -> bool:
-    return note.to not in (None, session.name)
+def _for_another(note: ReleaseNote | None, session: LockSession) -> bool:
+    return note is not None and note.to not in (None, session.name)
 
 
 def _role(state: State) -> Role:

@@ -39,6 +39,14 @@ class Link(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """The lock was released for this very replica. Should it fail before `until_s`, the giver is the next in turn."""
+
+    by: str
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Passive:
     """Waits, and asks for the lock when it may."""
 
@@ -52,6 +60,7 @@ class Passive:
     noted: bool = False  # a release was announced while a question was on its way: its answer may be out of date
     skip_grace: bool = False  # the lock was released on purpose, or was ours until it was interrupted
     handing_over: bool = False  # gave the lock up for a switchover, and nobody was seen taking it yet
+    takes_back_until_s: float = NEVER_S  # gave it up for a switchover: should it come back, that is the undoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,7 @@ class Activating:
     confirm_at_s: float
     confirming: bool = False
     undoing: bool = False  # takes back a switchover that nobody accepted
+    offer: Offer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +166,16 @@ class ReleaseNoted:
 
 @dataclass(frozen=True, slots=True)
 class LockGranted:
-    """The lock is ours; the lease counts from when we asked."""
+    """The lock is ours; the lease counts from when we asked.
+
+    `reserved`: it was released for another replica, and this question crossed with the note. `given_by`: who released
+    it for this very one.
+    """
 
     session: int
     asked_at_s: float
+    reserved: bool = False
+    given_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,23 +28,25 @@ class LockOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class LockAnswer:
-    """What came of asking for the lock. `asked_at_s`: boot time when we asked, from which the lease counts.
-
-    `owner` is who holds it when it was refused, None when granted or when the holder was gone again already.
-    """
-
-    granted: bool
-    asked_at_s: float
-    owner: LockOwner | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ReleaseNote:
     """What a holder tells the others when it gives the lock up in order. `to`: for whom; None for whoever comes."""
 
     by: str
     to: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LockAnswer:
+    """What came of asking for the lock. `asked_at_s`: boot time when we asked, from which the lease counts.
+
+    `owner` is who holds it when it was refused, None when granted or when the holder was gone again already. `released`
+    is, when it was granted, the note with which its last holder gave it up in order, as far as it was heard.
+    """
+
+    granted: bool
+    asked_at_s: float
+    owner: LockOwner | None = None
+    released: ReleaseNote | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,19 +268,21 @@ class MemoryLockSession:
         async with self.statement("lock.try") as connection:
             self._granted = await self._ask(connection, lambda: self._server.try_lock(connection.pid))
         if self._granted:
-            return LockAnswer(True, asked_at_s)
+            return LockAnswer(True, asked_at_s, released=self._news())
         return LockAnswer(False, asked_at_s, await self._owner("lock.try"))
 
     async def look(self) -> LockView:
         owner = await self._owner("lock.look")
-        noted = owner is None and self._server.releases > self._releases_over
-        return LockView(owner, self._server.released if noted else None)
+        return LockView(owner, self._news() if owner is None else None)
+
+    def _news(self) -> ReleaseNote | None:
+        return self._server.released if self._server.releases > self._releases_over else None
 
     async def _owner(self, name: str) -> LockOwner | None:
         async with self.statement(name) as connection:
-            owner = await self._ask(connection, self._server.owner)
+            owner, releases = await self._ask(connection, lambda: (self._server.owner(), self._server.releases))
         if owner is not None:
-            self._releases_over = self._server.releases
+            self._releases_over = releases
         return owner
 
     async def confirm(self) -> float:

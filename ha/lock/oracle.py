@@ -205,7 +205,8 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         result = await self._request("lock.try")
         if result in (GRANTED, ALREADY_OWNED):
             self._granted = True
-            return LockAnswer(True, asked_at_s)
+            _, note = await self._view("lock.try")
+            return LockAnswer(True, asked_at_s, released=note)
         if result != BUSY:
             raise self._unexpected("lock.try", result)
         return LockAnswer(False, asked_at_s, (await self._look("lock.try")).owner)
@@ -251,7 +252,12 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         return int(answer["result"])
 
     async def _look(self, name: str, *, at_first: bool = False) -> LockView:
-        """Who holds the lock; if nobody does, the note of its last release, unless that is older than what was seen.
+        """Who holds the lock; if nobody does, the note of its last release."""
+        owner, note = await self._view(name, at_first=at_first)
+        return LockView(owner, note if owner is None else None)
+
+    async def _view(self, name: str, *, at_first: bool = False) -> tuple[LockOwner | None, ReleaseNote | None]:
+        """Who holds the lock, and the note of its last release, unless that is older than what was seen.
 
         A note is old news once somebody else is seen holding the lock. The holder itself may have written it just now,
         and be about to let go.
@@ -259,11 +265,10 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         sid, holder, count, by, peer, releasing, role, _ = await self._one(name, LOOK, {"id": self._id})
         self._refuse_read_only(role != "PRIMARY")
         releases = int(count or 0)
+        note = ReleaseNote(by, peer) if releases > self._releases_over else None
         if at_first or sid is not None:
             self._releases_over = releases - 1 if releasing else releases
-        if sid is not None:
-            return LockView(LockOwner(int(sid), holder or ""), None)
-        return LockView(None, ReleaseNote(by, peer) if releases > self._releases_over else None)
+        return (None if sid is None else LockOwner(int(sid), holder or "")), note
 
     async def _one(self, name: str, text: str, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The first row of a question about the lock, whose last column is the database's wall clock, UTC."""

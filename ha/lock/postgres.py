@@ -119,12 +119,15 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
             asyncio.get_running_loop().remove_reader(self._listens_on)
             self._listens_on = None
 
-    def take_notes(self) -> list[str]:
-        """Read what has come in by itself: the payloads of notifications. Raises psycopg.Error at the end of it all."""
+    def take_notes(self) -> list[tuple[str, int]]:
+        """Read what has come in by itself: notifications, each with the server's number for the session that sent it.
+
+        Raises psycopg.Error at the end of it all.
+        """
         self.pgconn.consume_input()
         notes = []
         while (note := self.pgconn.notifies()) is not None:
-            notes.append(note.extra.decode())
+            notes.append((note.extra.decode(), note.be_pid))
         return notes
 
     def settled(self) -> bool:
@@ -201,7 +204,8 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         self._id = lock_id(scope, counter)
         self._channel = f"ha_lock_{self._id}"
         self._granted = False
-        self._released: ReleaseNote | None = None  # the newest note, until somebody is seen holding the lock again
+        self._released: ReleaseNote | None = None  # the newest note, until somebody else is seen holding the lock
+        self._releasing: int | None = None  # the session that sent it
         self._fatal = ""  # the server's last words
 
     @property
@@ -216,7 +220,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         except psycopg.Error as error:
             raise LockUnavailable(f"cannot connect as {self._name}: {error}") from error
         connection.add_notice_handler(self._note_notice)
-        connection.add_notify_handler(lambda notify: self._note_release(notify.payload))
+        connection.add_notify_handler(lambda notify: self._note_release(notify.payload, notify.pid))
         return connection
 
     async def _check(self) -> None:
@@ -245,19 +249,23 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
             self._refuse_read_only(read_only)
         if granted:
             self._granted = True
-            return LockAnswer(True, asked_at_s)
-        self._released = None
-        return LockAnswer(False, asked_at_s, _owner(pid, name))
+            return LockAnswer(True, asked_at_s, released=self._released)
+        return LockAnswer(False, asked_at_s, self._seen(pid, name))
 
     async def look(self) -> LockView:
-        noted_before = self._released
         async with self.statement("lock.look") as connection:
             pid, name, read_only, _ = await self._one(connection, _LOOK)
             self._refuse_read_only(read_only)
-        owner = _owner(pid, name)
-        if owner is not None and noted_before is self._released:  # that release is over: somebody holds it again
-            self._released = None
+        owner = self._seen(pid, name)
         return LockView(owner, self._released if owner is None else None)
+
+    def _seen(self, pid: int | None, name: str | None) -> LockOwner | None:
+        """Who holds the lock. A release is over once somebody else holds it; who announced one is about to let go."""
+        if pid is None:
+            return None
+        if pid != self._releasing:
+            self._released = self._releasing = None
+        return LockOwner(pid, name or "")
 
     async def confirm(self) -> float:
         async with self.statement("lock.confirm") as connection:
@@ -309,27 +317,23 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
     def _hear(self, connection: DirectConnection) -> None:
         """The server speaks although nobody asked: a note of a release, or the end of the session."""
         try:
-            payloads = connection.take_notes()
+            notes = connection.take_notes()
         except psycopg.Error as error:
             self._lose(f"the server ended the session: {self._fatal or str(error).strip()}")
             return
-        for payload in payloads:
-            self._note_release(payload)
+        for payload, pid in notes:
+            self._note_release(payload, pid)
 
     def _note_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "FATAL":
             self._fatal = notice.message_primary or ""
 
-    def _note_release(self, payload: str) -> None:
+    def _note_release(self, payload: str, pid: int) -> None:
         """A peer of the release before sends its bare name."""
         try:
             note = ReleaseNote(**json.loads(payload))
         except (ValueError, TypeError):
             note = ReleaseNote(payload, None)
         if note.by != self._name:
-            self._released = note
+            self._released, self._releasing = note, pid
             self._tell_release(note)
-
-
-def _owner(pid: int | None, name: str | None) -> LockOwner | None:
-    return None if pid is None else LockOwner(pid, name or "")

@@ -176,6 +176,42 @@ def test_a_lock_released_for_another_replica_is_left_to_it(heard_by: str) -> Non
     assert decide(for_anybody, tick(), 101.0)[1] == [TryLock(3)]
 
 
+def test_a_grant_out_of_turn_is_let_go_at_once() -> None:
+    """Goal: `--to` holds for a poll that crossed with the release. Method: nothing is activated, and the wait is on."""
+    state, actions = decide(ASKING, LockGranted(3, 99.9, reserved=True), 100.0)
+    assert actions == [CloseSession(3)]
+    state, actions = decide(state, tick(), 100.1)
+    assert actions == [OpenSession(4)]
+    state, _ = decide(state, SessionOpened(4), 100.2)
+    assert decide(state, tick(), 100.0 + 2 * SETTINGS.switchover_wait_s - 0.01)[1] == [Look(4)]
+    assert decide(state, tick(), 100.0 + 2 * SETTINGS.switchover_wait_s)[1] == [TryLock(4)]
+
+
+FAILS = (ActivationFailed(3, "x"), StepDownWanted("x"), StopWanted(), tick(clock_skew_s=9.0, answered_at_s=100.0))
+
+
+@pytest.mark.parametrize("failure", FAILS, ids=lambda event: type(event).__name__)
+def test_a_target_that_fails_gives_the_lock_back_for_a_bounded_time(failure: Event) -> None:
+    """Goal: the old active comes before a third replica. Method: each way to fail, within the time and after it."""
+    target, _ = decide(ASKING, LockGranted(3, 100.0, given_by="R1"), 100.0)
+    end_s = 100.0 + 2 * SETTINGS.switchover_wait_s
+    for now_s, back_to in ((100.0, "R1"), (end_s - 0.01, "R1"), (end_s, None)):
+        _, [step_down] = decide(replace(target, answered_at_s=now_s), failure, now_s)
+        assert (step_down.release, step_down.to) == (True, back_to)
+    anybody, _ = decide(ASKING, LockGranted(3, 100.0), 100.0)
+    assert decide(anybody, failure)[1][0].to is None
+
+
+def test_a_lock_that_came_back_is_not_sent_to_and_fro() -> None:
+    """Goal: two replicas that cannot activate do not keep a third from it. Method: the old active fails as well."""
+    state = replace(handing_over(), link=Link.ASKING)
+    back, _ = decide(state, LockGranted(4, 102.0, given_by="R2"), 102.0)
+    assert decide(back, ActivationFailed(4, "x"), 102.0)[1][0].to is None
+    later_s = 101.0 + 2 * SETTINGS.switchover_wait_s
+    given, _ = decide(state, LockGranted(4, later_s, given_by="R2"), later_s)  # by another switchover
+    assert decide(given, ActivationFailed(4, "x"), later_s)[1][0].to == "R2"
+
+
 @pytest.mark.parametrize(("lag", "wait_s"), [(0, 0.0), (5_000, 0.1), (25_000, 0.5), (10**9, SETTINGS.lag_wait_max_s)])
 def test_who_is_behind_waits_the_longer(lag: int, wait_s: float) -> None:
     """Goal: the wait grows with the lag up to its cap. Method: the moments just before and at its end."""

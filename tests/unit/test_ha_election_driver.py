@@ -279,7 +279,8 @@ def test_a_switchover_to_a_replica_goes_to_that_one_at_once(seed: int) -> None:
     play(story, seed=seed)
 
 
-def test_a_switchover_to_a_replica_that_cannot_activate_comes_back() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_a_switchover_to_a_replica_that_cannot_activate_comes_back(seed: int) -> None:
     """Goal: an unfit target costs a moment. Method: its activations fail; the old active must lead again, not R3."""
 
     async def story(world: World) -> None:
@@ -291,7 +292,22 @@ def test_a_switchover_to_a_replica_that_cannot_activate_comes_back() -> None:
         assert await world.until(lambda: bool(world.leaders())) < SETTINGS.switchover_wait_s
         assert leader_of(world) is old
 
-    play(story)
+    play(story, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_third_replica_leads_when_target_and_old_active_fail(seed: int) -> None:
+    """Goal: the preference ends. Method: neither of the two can activate; R3 leads within twice the wait and a poll."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: bool(world.leaders()))
+        old, target, third = sorted(world.replicas, key=lambda replica: replica.name not in world.leaders())
+        old.service.fails = target.service.fails = True
+        await old.election.switchover(target.name)
+        assert await world.until(lambda: bool(world.leaders())) < 2 * SETTINGS.switchover_wait_s + 1.0
+        assert leader_of(world) is third
+
+    play(story, seed=seed)
 
 
 def test_a_switchover_that_nobody_accepts_is_undone() -> None:
