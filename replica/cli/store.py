@@ -11,6 +11,7 @@ from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
     from replica.config import Config
+    from replica.core.database import Database
     from replica.store.interface import Pruned
 
 app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
@@ -43,7 +44,9 @@ UpToOption = Annotated[
 KeepOption = Annotated[float, typer.Option("--keep-days", min=0, help="Keep what is younger, whatever is needed.")]
 PrunerOption = Annotated[
     str | None,
-    typer.Option("--as", help="Connection string of a member of notary_pruner; else the configuration's is used."),
+    typer.Option(
+        "--as", help="Who deletes: connection string of a member of notary_pruner, on Oracle of the tables' owner."
+    ),
 ]
 
 
@@ -61,22 +64,24 @@ def prune(
     Run it on the active's machine: its admin listener takes calls from there only. What deduplication may still ask for
     is never let go. May be stopped and repeated. Audit what is to go before: it cannot be audited again.
     """
+    from replica.core.database import participant_database
+
     settings = load(find_config(config))
-    pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, pruner or settings.conninfo()))
+    deleter = participant_database(pruner, settings.database.scope) if pruner else settings.shared_database()
+    pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, deleter))
     if as_json:
         print_json({"pruned_to": pruned.pruned_to, "safe_to": pruned.safe_to, "deleted": deleted})
     else:
         out.print(f"completions up to ledger offset {pruned.pruned_to} are pruned; {deleted} were deleted just now")
 
 
-async def _prune(config: Config, up_to: int | None, keep_s: float, conninfo: str) -> tuple[Pruned, int]:
+async def _prune(config: Config, up_to: int | None, keep_s: float, deleter: Database) -> tuple[Pruned, int]:
     import aiohttp
 
     from replica.cli.admin_calls import ask_admin
     from replica.core.admin import PRUNE_PATH, PruneCall
     from replica.local.health import find_active
     from replica.store.interface import Pruned
-    from replica.store.prune import delete_pruned
 
     async with aiohttp.ClientSession() as session:
         active = await find_active(session, config.replicas)
@@ -84,7 +89,7 @@ async def _prune(config: Config, up_to: int | None, keep_s: float, conninfo: str
             raise ConfigError("no replica is active: only the active one moves the bound; see notary status")
         call = PruneCall(active, up_to, keep_s)
         pruned = await ask_admin(session, config, active, call, Pruned, path=PRUNE_PATH)
-    return pruned, await delete_pruned(conninfo, lambda count: err.print(f"{count} deleted"))
+    return pruned, await deleter.delete_pruned(lambda count: err.print(f"{count} deleted"))
 
 
 @app.command()

@@ -6,7 +6,8 @@ Drivers are imported when they are used: a participant needs only that of its ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -63,6 +64,9 @@ class Database(Protocol):
 
     def export(self) -> AbstractContextManager[Export]:
         """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
+
+    async def delete_pruned(self, tell: Callable[[int], None]) -> int:
+        """Delete completions below the bound that the active has moved; see replica.store.prune."""
 
     def roles(self) -> str:
         """SQL that gives replicas and readers their rights."""
@@ -152,6 +156,11 @@ class PostgresDatabase:
 
         return export_completions(self._conninfo)
 
+    async def delete_pruned(self, tell: Callable[[int], None]) -> int:
+        from replica.store.prune import delete_pruned
+
+        return await delete_pruned(self._conninfo, tell)
+
     def roles(self) -> str:
         from replica.store.schema import read_statement
 
@@ -211,6 +220,11 @@ class OracleDatabase:
         from replica.store.oracle_tools import export_completions
 
         return export_completions(self._login)
+
+    async def delete_pruned(self, tell: Callable[[int], None]) -> int:
+        from replica.store.oracle_tools import delete_pruned
+
+        return await asyncio.to_thread(delete_pruned, self._login, tell)
 
     def roles(self) -> str:
         from replica.store.schema import read_statement

@@ -13,27 +13,31 @@ from typing import Any
 import oracledb
 
 from replica.notary.errors import StoreUnavailable
+from replica.store.one_connection import (
+    ATTEMPTS_MAX,
+    CONNECT_MAX_S,
+    PAGE_DETAIL_BYTES,
+    PAGE_ROWS,
+    SCAN_ROWS,
+    OneConnectionReader,
+)
 from replica.store.oracle import completion_of, named_statement
 from replica.store.oracle_login import parse_oracle
 from replica.store.reader import Row, Scan, check_dense
 
-PAGE_ROWS = 500
-PAGE_DETAIL_BYTES = 4_000_000
-SCAN_ROWS = 20_000
-ATTEMPTS_MAX = 100
-_CONNECT_MAX_S = 3.0
-_ANSWER_MAX_S = 5.0
 _CLOSE_MAX_S = 1.0
 
 
-class OracleReader:
+class OracleReader(OneConnectionReader):
     """See CompletionReader."""
 
+    errors = (oracledb.Error, OSError)
+
     def __init__(self, address: str) -> None:
+        super().__init__()
         self._login = parse_oracle(address)
         self._schema = self._login.pop("schema", None)
         self._connection: oracledb.AsyncConnection | None = None
-        self._turn = asyncio.Lock()
 
     async def read(self, after: int, until: int) -> Sequence[Row]:
         """See CompletionReader."""
@@ -62,31 +66,17 @@ class OracleReader:
         found = [(row[0], completion_of(row)) for row in rows]
         return Scan(found, found[-1][0] if len(found) == ATTEMPTS_MAX else until)
 
-    async def reset(self) -> None:
-        """See CompletionReader."""
-        async with self._turn:
-            await self._hang_up()
-
-    async def close(self) -> None:
-        """See CompletionReader."""
-        await self.reset()
-
-    async def _ask(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        async with self._turn:
-            try:
-                async with asyncio.timeout(_ANSWER_MAX_S):
-                    connection = self._connection or await self._connect()
-                    return await _rows(connection, named_statement(name), values)
-            except (oracledb.Error, OSError) as error:  # a TimeoutError is an OSError
-                await self._hang_up()
-                raise StoreUnavailable(f"{name}: {str(error).strip() or 'no answer in time'}") from None
-            except BaseException:
-                await self._hang_up()
-                raise
+    async def _rows(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        connection = self._connection or await self._connect()
+        with connection.cursor() as cursor:
+            cursor.prefetchrows = cursor.arraysize = PAGE_ROWS
+            await cursor.execute(named_statement(name), dict(values), fetch_lobs=False)
+            rows: list[tuple[Any, ...]] = await cursor.fetchall()
+            return rows
 
     async def _connect(self) -> oracledb.AsyncConnection:
         connection: oracledb.AsyncConnection = await oracledb.connect_async(
-            **self._login, tcp_connect_timeout=_CONNECT_MAX_S
+            **self._login, tcp_connect_timeout=CONNECT_MAX_S
         )
         self._connection = connection
         connection.module = "notary-feed"
@@ -100,11 +90,3 @@ class OracleReader:
             with suppress(oracledb.Error, OSError):
                 async with asyncio.timeout(_CLOSE_MAX_S):
                     await connection.close()
-
-
-async def _rows(connection: oracledb.AsyncConnection, text: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.prefetchrows = cursor.arraysize = PAGE_ROWS
-        await cursor.execute(text, dict(values), fetch_lobs=False)
-        rows: list[tuple[Any, ...]] = await cursor.fetchall()
-        return rows

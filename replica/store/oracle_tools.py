@@ -24,6 +24,7 @@ from replica.store.schema import Migration, check_not_newer, read_migrations
 from replica.store.status import StoreStatus
 
 CONNECT_MAX_S = 5.0
+CHUNK_ROWS = 5_000  # completions deleted in one transaction
 CALL_MAX_MS = 60_000  # these connections hold no lock, so a statement of theirs may be cancelled
 GRANTED, BUSY = 0, 1  # what DBMS_LOCK.REQUEST answers
 _EXISTS_ALREADY = {955, 1430, 2260, 2261, 2275}  # a table or view, a column, a key, a constraint
@@ -97,9 +98,28 @@ def export_completions(login: Mapping[str, str]) -> Iterator[Export]:
         row = cursor.fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
-        topic_id, published_offset, ledger_end, first, now = row
+        topic_id, published_offset, ledger_end, found, first, now = row
         age_us = None if first is None else (now - first) // timedelta(microseconds=1)
-        yield Export(topic_id, int(published_offset), int(ledger_end), age_us, _rows(cursor, int(ledger_end)))
+        pruned_to = int(found)
+        rows = _rows(cursor, int(ledger_end), pruned_to)
+        yield Export(topic_id, int(published_offset), int(ledger_end), age_us, rows, pruned_to)
+
+
+def delete_pruned(login: Mapping[str, str], tell: Callable[[int], None]) -> int:
+    """Delete completions below the bound that the active has moved; see replica.store.prune."""
+    deleted = 0
+    with _plain_cursor("delete_pruned", login) as cursor:
+        while True:
+            cursor.execute(named_statement("oldest_kept"))
+            oldest, pruned_to = cursor.fetchone() or (None, 0)
+            if oldest is None or oldest > pruned_to:
+                return deleted
+            up_to = min(int(pruned_to), int(oldest) + CHUNK_ROWS - 1)
+            cursor.execute(named_statement("forget_accepted"), {"up_to": up_to})
+            cursor.execute(named_statement("delete_completions"), {"up_to": up_to})
+            cursor.connection.commit()
+            deleted += up_to - int(oldest) + 1
+            tell(deleted)
 
 
 def export_range(login: Mapping[str, str], after: int, until: int) -> Iterator[tuple[int, Completion]]:
@@ -115,7 +135,7 @@ def published_state(login: Mapping[str, str]) -> PublishedState:
         return PublishedState(export.topic_id, position, int(ledger_end), int(pruned_to))
 
 
-def _rows(cursor: oracledb.Cursor, ledger_end: int, after: int = -1) -> Iterator[tuple[int, Completion]]:
+def _rows(cursor: oracledb.Cursor, ledger_end: int, after: int) -> Iterator[tuple[int, Completion]]:
     """Rows never change once they are published, so pages fit together."""
     cursor.prefetchrows = cursor.arraysize = PAGE_ROWS
     while True:

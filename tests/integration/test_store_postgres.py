@@ -33,7 +33,13 @@ from replica.store.reader import CompletionReader, open_reader
 from replica.store.schema import Migration
 from replica.store.status import read_status
 from tests.integration.conftest import MakeDatabase
-from tests.unit.reader_contract import PruningContract, ReaderContract, publish_over_time, publish_some
+from tests.unit.reader_contract import (
+    InFlightByCompletionsContract,
+    PruningContract,
+    ReaderContract,
+    publish_over_time,
+    publish_some,
+)
 from tests.unit.store_contract import (
     FRESH,
     IN_FLIGHT,
@@ -132,8 +138,8 @@ async def reader(dsn: str) -> AsyncIterator[CompletionReader]:
     await reader.close()
 
 
-class TestPostgresReader(ReaderContract, PruningContract):
-    """See ReaderContract and PruningContract."""
+class TestPostgresReader(ReaderContract, PruningContract, InFlightByCompletionsContract):
+    """See ReaderContract, PruningContract and InFlightByCompletionsContract."""
 
 
 async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:

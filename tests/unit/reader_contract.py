@@ -108,6 +108,18 @@ class PruningContract:
         assert await store.prune(None, 10**9) == Pruned(10, 10)
         assert (await (await serving(new_store)).published()).pruned_to == 10
 
+    async def test_offsets_are_found_above_the_bound(self, new_store: NewStore, reader: CompletionReader) -> None:
+        """Goal: what is pruned is not needed to find the rest. Method: prune, then search."""
+        store = await publish_over_time(new_store)
+        await store.prune(4, 10**9)
+        assert await reader.first_at(2, 10) == 5
+        assert await reader.first_at(7, 10) == 7
+        assert [offset for offset, _ in await reader.read(4, 10)][:2] == [5, 6]
+
+
+class InFlightByCompletionsContract:
+    """Of a store that tells by its completions which of the admitted commands are still in flight."""
+
     async def test_what_tells_which_commands_are_in_flight_is_not_pruned(
         self, new_store: NewStore, reader: CompletionReader
     ) -> None:
@@ -118,11 +130,3 @@ class PruningContract:
         await store.publish([completion(command(30), 12, recorded_us=12_000)], at(12))
         assert await store.prune(None, 10**9) == Pruned(10, 10)
         assert await (await activated(new_store)).pending(10) == [command(21)]
-
-    async def test_offsets_are_found_above_the_bound(self, new_store: NewStore, reader: CompletionReader) -> None:
-        """Goal: what is pruned is not needed to find the rest. Method: prune, then search."""
-        store = await publish_over_time(new_store)
-        await store.prune(4, 10**9)
-        assert await reader.first_at(2, 10) == 5
-        assert await reader.first_at(7, 10) == 7
-        assert [offset for offset, _ in await reader.read(4, 10)][:2] == [5, 6]

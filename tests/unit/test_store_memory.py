@@ -10,7 +10,7 @@ from ha.errors import LockLost
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from replica.store.interface import Published
 from replica.store.memory import MemoryDatabase, MemoryReader, MemoryStore
-from tests.unit.reader_contract import PruningContract, ReaderContract
+from tests.unit.reader_contract import InFlightByCompletionsContract, PruningContract, ReaderContract
 from tests.unit.store_contract import FRESH, TOPIC, Ends, NewStore, StoreContract, activated, command, serving
 
 
@@ -51,8 +51,8 @@ def reader(database: MemoryDatabase) -> MemoryReader:
     return MemoryReader(lambda: database)
 
 
-class TestMemoryReader(ReaderContract, PruningContract):
-    """See ReaderContract and PruningContract."""
+class TestMemoryReader(ReaderContract, PruningContract, InFlightByCompletionsContract):
+    """See ReaderContract, PruningContract and InFlightByCompletionsContract."""
 
 
 async def test_what_a_lost_session_did_is_unknown_but_whole(

@@ -33,7 +33,7 @@ from replica.store.schema import Migration, read_migrations
 from tests.oracle import driver
 from tests.oracle.server import CONTACT_LOST, ENDED, KILLED, NO_TABLE, OracleServer
 from tests.oracle.tables import open_tables
-from tests.unit.reader_contract import ReaderContract
+from tests.unit.reader_contract import PruningContract, ReaderContract, publish_over_time
 from tests.unit.store_contract import (
     FRESH,
     IN_FLIGHT,
@@ -124,8 +124,8 @@ async def reader(server: OracleServer) -> AsyncIterator[CompletionReader]:
     await made.close()
 
 
-class TestOracleReader(ReaderContract):
-    """See ReaderContract."""
+class TestOracleReader(ReaderContract, PruningContract):
+    """See ReaderContract and PruningContract."""
 
 
 async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:
@@ -265,6 +265,38 @@ async def test_each_transaction_is_one_commit_in_a_bounded_number_of_round_trips
         *("counters", "move_position*"),
         *("counters", "complete", "settle", "move_position*"),
     ]
+
+
+async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
+    new_store: NewStore, server: OracleServer, reader: CompletionReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: deleting is house-keeping below a bound that is there already. Method: chunks, twice; what is left."""
+    monkeypatch.setattr(oracle_tools, "CHUNK_ROWS", 2)
+    store = await publish_over_time(new_store)
+    database = participant_database(render_oracle(LOGIN), "NOTARY")
+    told: list[int] = []
+    assert await database.delete_pruned(told.append) == 0
+    await store.prune(5, 10**9)
+    server.calls.clear()
+    assert await database.delete_pruned(told.append) == 5
+    assert names(server) == [*["oldest_kept", "forget_accepted", "delete_completions"] * 3, "oldest_kept"]
+    assert await database.delete_pruned(told.append) == 0
+    assert told == [2, 4, 5]
+    assert rows(server, "SELECT MIN(ledger_offset), COUNT(*) FROM completion") == [(6, 5)]
+    assert rows(server, "SELECT MIN(ledger_offset), COUNT(*) FROM command_accepted") == [(6, 5)]
+    assert await store.admit([command(6), command(5)], 0) == [accepted(6), FRESH]
+    assert await reader.first_at(3, 10) == 6
+    with export_completions(LOGIN) as export:
+        assert (export.pruned_to, [offset for offset, _ in export.rows]) == (5, [6, 7, 8, 9, 10])
+
+
+async def test_a_publication_goes_on_from_where_this_session_left_the_database(new_store: NewStore) -> None:
+    """Goal: two stores never publish in turns. Method: another session publishes between two of ours."""
+    store, other = await serving(new_store), await serving(new_store)
+    await store.publish([completion(command(1), 1)], at(1))
+    with pytest.raises(InvariantBroken, match="any more"):
+        await other.publish([completion(command(2), 2)], at(2))
+    assert (await (await activated(new_store)).published()).ledger_end == 1
 
 
 async def test_long_lists_of_commands_are_asked_in_parts_and_few_texts(

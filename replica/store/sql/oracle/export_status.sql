@@ -1,2 +1,3 @@
-SELECT topic_id, published_offset, ledger_end, (SELECT MIN(granted_at) FROM epoch_grant), SYS_EXTRACT_UTC(SYSTIMESTAMP)
+SELECT topic_id, published_offset, ledger_end, pruned_to, (SELECT MIN(granted_at) FROM epoch_grant),
+       SYS_EXTRACT_UTC(SYSTIMESTAMP)
   FROM participant

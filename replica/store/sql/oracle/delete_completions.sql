@@ -1,0 +1,1 @@
+DELETE FROM completion WHERE ledger_offset <= :up_to
