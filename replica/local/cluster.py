@@ -28,8 +28,9 @@ from replica.config import Config, load_config
 from replica.local.haproxy import HaproxyServer
 from replica.local.health import ReplicaHealth, fetch_health
 from replica.local.kafka import KafkaCluster
+from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.participant import ParticipantFiles, merged
-from replica.local.ports import LOOPBACK, PortReservation
+from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess, Say
@@ -68,6 +69,9 @@ class ClusterSettings:
     brokers: int = 1
     database_standby: bool = False
     further: Mapping[str, Any] = field(default_factory=dict)
+    machines: Mapping[str, Machine] = field(
+        default_factory=dict
+    )  # of r1.., k1.. (brokers), db1, db2, lb; else this one
 
 
 class LocalCluster:
@@ -231,12 +235,11 @@ class LocalCluster:
 
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
         """Postgres and Kafka at the same time: the broker takes longest."""
-        self.postgres = PostgresServer(self.folder / "postgres", self._ports.take(), POSTGRES_SETTINGS)
-        self.postgres_standby = None
-        if self.settings.database_standby:
-            self.postgres_standby = PostgresServer(self.folder / "standby", self._ports.take(), POSTGRES_SETTINGS)
+        self.postgres = self._database_server("postgres", "db1")
+        self.postgres_standby = self._database_server("standby", "db2") if self.settings.database_standby else None
         ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
-        self.kafka = KafkaCluster(self.folder / "kafka", ports)
+        machines = [self._machine(f"k{node}") for node in range(1, self.settings.brokers + 1)]
+        self.kafka = KafkaCluster(self.folder / "kafka", ports, machines=machines)
         self._stack.push_async_callback(self._stopped, "Kafka", self.kafka.stop)
         self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
         if self.settings.brokers == 1:
@@ -249,7 +252,9 @@ class LocalCluster:
             raise errors.exceptions[0] from None
 
     async def _start_database(self) -> None:
-        await self._timed("Postgres", f"server, {LOOPBACK}:{self.postgres.port}", self.postgres.start())
+        await self._timed(
+            "Postgres", f"server, {self.postgres.machine.address}:{self.postgres.port}", self.postgres.start()
+        )
         if self.postgres_standby is not None:
             await self._start_database_standby(self.postgres_standby)
         for role in (OWNER, ROLE, READER):
@@ -262,20 +267,21 @@ class LocalCluster:
     async def _start_database_standby(self, standby: PostgresServer) -> None:
         self._stack.push_async_callback(self._stopped, "standby", standby.stop)
         start = standby.start_standby_of(self.postgres, STANDBY_NAME)
-        await self._timed("Postgres", f"synchronous standby, {LOOPBACK}:{standby.port}", start)
+        await self._timed("Postgres", f"synchronous standby, {standby.machine.address}:{standby.port}", start)
         await self.postgres.require_standby(STANDBY_NAME)
 
     async def _start_replicas(self) -> None:
         self._stack.push_async_callback(self._stop_replicas)
         for address in self.config.replicas:
             folder = self.config.replica_dir(address.name)
-            replica = ReplicaProcess(address, self.config_path, folder, self._say)
+            machine = self._machine(address.name)
+            replica = ReplicaProcess(address, self.config_path, folder, self._say, machine)
             self.replicas[address.name] = replica
             replica.start()
         self._say(
             "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
         )
-        self.haproxy = HaproxyServer(self.folder / "haproxy", self.config.haproxy_settings())
+        self.haproxy = HaproxyServer(self.folder / "haproxy", self.config.haproxy_settings(), self._machine("lb"))
         self._stack.push_async_callback(self._stopped, "HAProxy", self.haproxy.stop)
         await self._timed("HAProxy", f"endpoint {self.endpoint}", self.haproxy.start())
 
@@ -284,7 +290,10 @@ class LocalCluster:
         socket_folder = self.folder / "haproxy"
         values = {
             "api_workers": self.settings.api_workers,
-            "endpoint": {"port": self._port(before.get("endpoint", {}).get("port"))},
+            "endpoint": {
+                "host": self._machine("lb").address,
+                "port": self._port(before.get("endpoint", {}).get("port")),
+            },
             "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
             "database": {
                 "conninfo": self._database_conninfo(),
@@ -303,7 +312,7 @@ class LocalCluster:
     def _database_conninfo(self) -> str:
         servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]
         return make_conninfo(
-            host=",".join(LOOPBACK for _ in servers),
+            host=",".join(server.machine.address for server in servers),
             port=",".join(str(server.port) for server in servers),
             dbname=DATABASE,
             user=ROLE,
@@ -314,7 +323,14 @@ class LocalCluster:
         known = before.get("replicas", [])
         old = known[number - 1] if number <= len(known) else {}
         ports = {name: self._port(old.get(name)) for name in ("api_port", "health_port", "admin_port")}
-        return ReplicaAddress(name=f"r{number}", host=LOOPBACK, **ports).model_dump()
+        name = f"r{number}"
+        return ReplicaAddress(name=name, host=self._machine(name).address, **ports).model_dump()
+
+    def _machine(self, part: str) -> Machine:
+        return self.settings.machines.get(part, THIS_MACHINE)
+
+    def _database_server(self, folder: str, part: str) -> PostgresServer:
+        return PostgresServer(self.folder / folder, self._ports.take(), POSTGRES_SETTINGS, self._machine(part))
 
     def _port(self, before: object) -> int:
         """The port of the last start if it is still free, so that the endpoint stays what it was."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from haproxy.render import HaproxySettings, render
 from haproxy.runtime import HaproxyRuntime, ServerState
+from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
 
 READY_MAX_S = 10.0
@@ -22,7 +23,7 @@ NO_STATE = "1\n"  # the version of the server-state file, and no server
 class HaproxyServer:
     """HAProxy in master-worker mode. A reload starts a new worker on the same sockets; the old one finishes."""
 
-    def __init__(self, folder: Path, settings: HaproxySettings) -> None:
+    def __init__(self, folder: Path, settings: HaproxySettings, machine: Machine = THIS_MACHINE) -> None:
         if len(settings.stats_socket) > SOCKET_PATH_MAX:
             raise ServerFailed(f"path longer than {SOCKET_PATH_MAX} for a socket: {settings.stats_socket}")
         self.folder = folder.absolute()
@@ -30,7 +31,8 @@ class HaproxyServer:
         self.runtime = HaproxyRuntime(settings.stats_socket)
         self.config_path = self.folder / "haproxy.cfg"
         argv = [str(find_haproxy()), "-W", "-f", str(self.config_path)]
-        self.process = ManagedProcess(Command(name="haproxy", argv=argv, log_path=self.folder / "haproxy.log"))
+        log_path = self.folder / "haproxy.log"
+        self.process = ManagedProcess(Command(name="haproxy", argv=argv, log_path=log_path, enter=machine.enter))
 
     async def start(self) -> None:
         """Write and check the configuration, start, wait until HAProxy answers on its socket. Raises ServerFailed."""

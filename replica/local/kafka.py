@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -20,7 +20,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from replica.local.ports import LOOPBACK, PortReservation
+from replica.local.machine import THIS_MACHINE, Machine
+from replica.local.ports import PortReservation
 from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end, until
 
 FORMAT_MAX_S = 60.0
@@ -39,8 +40,18 @@ LOG_OPTIONS = (
 class KafkaBroker:
     """One broker, which is a controller as well. Made by KafkaCluster; use it for faults on purpose."""
 
-    def __init__(self, node_id: int, folder: Path, port: int, controller_port: int, libs: Path) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        folder: Path,
+        port: int,
+        controller_port: int,
+        libs: Path,
+        *,
+        machine: Machine = THIS_MACHINE,
+    ) -> None:
         self.node_id = node_id
+        self.machine = machine
         self.folder = folder
         self.port = port
         self.controller_port = controller_port
@@ -60,7 +71,7 @@ class KafkaBroker:
         """True once the broker's port accepts a connection."""
         try:
             async with asyncio.timeout(TCP_PROBE_MAX_S):
-                _, writer = await asyncio.open_connection(LOOPBACK, self.port)
+                _, writer = await asyncio.open_connection(self.machine.address, self.port)
         except (OSError, TimeoutError):
             return False
         writer.close()
@@ -72,19 +83,20 @@ class KafkaBroker:
 
     def _command(self, name: str, *main: str) -> Command:
         argv = [str(find_java()), *JAVA_OPTIONS, *LOG_OPTIONS, "-cp", f"{self._libs}/*", *main]
-        return Command(name=name, argv=argv, log_path=self.folder / "kafka.log")
+        return Command(name=name, argv=argv, log_path=self.folder / "kafka.log", enter=self.machine.enter)
 
     def properties(self, voters: str, cluster_size: int) -> str:
         """The broker's settings file: durable for the number of brokers that there are, and small."""
         copies = min(3, cluster_size)
         in_sync = max(1, copies - 1)
+        address = self.machine.address
         settings = {
             "process.roles": "broker,controller",
             "node.id": self.node_id,
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{LOOPBACK}:{self.port},CONTROLLER://{LOOPBACK}:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.port}",
+            "listeners": f"PLAINTEXT://{address}:{self.port},CONTROLLER://{address}:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{address}:{self.port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": self.folder / "data",
             # A topic that appears by itself would have none of the contract's settings.
@@ -112,28 +124,35 @@ class KafkaCluster:
     same controllers' ports only while other brokers of the cluster run.
     """
 
-    def __init__(self, folder: Path, ports: list[int], libs: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, ports: list[int], libs: Path | None = None, machines: Sequence[Machine] | None = None
+    ) -> None:
         size = len(ports) // 2
         if size < 1 or len(ports) != 2 * size:
             raise ServerFailed(f"{len(ports)} ports for Kafka: each broker needs two")
         self.folder = folder.absolute()
         jars = find_libs() if libs is None else libs
+        places = [THIS_MACHINE] * size if machines is None else machines
         self.brokers = [
-            KafkaBroker(node, self.folder / f"broker-{node}", ports[node - 1], ports[size + node - 1], jars)
-            for node in range(1, size + 1)
+            KafkaBroker(
+                node, self.folder / f"broker-{node}", ports[node - 1], ports[size + node - 1], jars, machine=place
+            )
+            for node, place in enumerate(places, start=1)
         ]
         self._admin: AdminClient | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """What a client is configured with: `host:port`, comma-separated."""
-        return ",".join(f"{LOOPBACK}:{broker.port}" for broker in self.brokers)
+        return ",".join(f"{broker.machine.address}:{broker.port}" for broker in self.brokers)
 
     async def start(self) -> None:
         """Format new storage, start the brokers, wait until all of them are known. Raises ServerFailed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         cluster_id, size = self._cluster_id(), len(self.brokers)
-        voters = ",".join(f"{broker.node_id}@{LOOPBACK}:{broker.controller_port}" for broker in self.brokers)
+        voters = ",".join(
+            f"{broker.node_id}@{broker.machine.address}:{broker.controller_port}" for broker in self.brokers
+        )
         for broker in self.brokers:
             await broker.format(cluster_id, voters, size)
         for broker in self.brokers:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from replica.local.ports import LOOPBACK
+from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
 
 SERVER_ACCOUNT = "postgres"  # Debian's package makes it; initdb and the server refuse to run as root
@@ -30,7 +30,6 @@ SETTINGS: Mapping[str, str] = {
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
-    "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
     "max_connections": "100",
     "timezone": "UTC",
@@ -46,12 +45,19 @@ class PostgresServer:
     kept in /var/lib/replicated-notary and `folder/data` is a link to it.
     """
 
-    def __init__(self, folder: Path, port: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        settings: Mapping[str, str] | None = None,
+        machine: Machine = THIS_MACHINE,
+    ) -> None:
         self.folder = folder.absolute()
+        self.machine = machine
         self.port = port
         self.log_path = self.folder / "postgres.log"
         self._password_path = self.folder / "superuser.password"
-        self._settings = {**SETTINGS, "port": str(port), **(settings or {})}
+        self._settings = {**SETTINGS, "listen_addresses": machine.address, "port": str(port), **(settings or {})}
         self._account = SERVER_ACCOUNT if os.geteuid() == 0 else None
         self._process: ManagedProcess | None = None
 
@@ -126,7 +132,7 @@ class PostgresServer:
     def dsn(self, database: str = "postgres", user: str = SUPERUSER, password: str | None = None) -> str:
         """A libpq connection string; without a password it is the superuser's own."""
         secret = self._superuser_password() if password is None else password
-        return make_conninfo(host=LOOPBACK, port=self.port, dbname=database, user=user, password=secret)
+        return make_conninfo(host=self.machine.address, port=self.port, dbname=database, user=user, password=secret)
 
     async def ensure_role(self, name: str, password: str) -> None:
         """Create a role that may log in and nothing else, or give an existing one this password."""
@@ -160,6 +166,7 @@ class PostgresServer:
             log_path=self.log_path,
             user=self._account,
             cwd=Path("/"),
+            enter=self.machine.enter,
             death_signal=signal.SIGQUIT,
         )
 
@@ -179,6 +186,10 @@ class PostgresServer:
             await run_to_end(self._command("initdb", argv), INITDB_MAX_S)
         finally:
             hand_over.unlink()
+        if self.machine.network is not None:
+            with (partial / "pg_hba.conf").open("a") as rules:
+                for database in ("all", "replication"):
+                    rules.write(f"host {database} all {self.machine.network} scram-sha-256\n")
         partial.rename(data)
 
     def _data_folder(self) -> Path:

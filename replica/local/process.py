@@ -46,6 +46,7 @@ class Command:
     user: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # on top of our own environment
     cwd: Path | None = None
+    enter: Sequence[str] = ()  # words before the command that take it elsewhere and become it, such as nsenter's
     death_signal: signal.Signals = signal.SIGKILL  # what the kernel sends when the supervisor is gone
 
     def full_argv(self) -> list[str]:
@@ -56,7 +57,7 @@ class Command:
         """
         account = [f"--reuid={self.user}", f"--regid={self.user}", "--init-groups"] if self.user else []
         death = f"--pdeathsig={self.death_signal.name.removeprefix('SIG')}"
-        return ["setpriv", *account, death, "--", *self.argv]
+        return [*self.enter, "setpriv", *account, death, "--", *self.argv]
 
 
 class ManagedProcess:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from haproxy.render import ReplicaAddress
+from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed
 
 STOP_GRACE_S = 10.0  # a step-down is much shorter; then it is killed
@@ -22,7 +23,10 @@ Say = Callable[[str, str], None]
 class ReplicaProcess:
     """Runs `notary replica` and keeps it running. Faults on purpose are for tests, the demo and the bench."""
 
-    def __init__(self, address: ReplicaAddress, config_path: Path, folder: Path, say: Say) -> None:
+    def __init__(
+        self, address: ReplicaAddress, config_path: Path, folder: Path, say: Say, machine: Machine = THIS_MACHINE
+    ) -> None:
+        self._machine = machine
         self._config_path = config_path
         self.address = address
         self.log_path = folder / "replica.log"
@@ -102,7 +106,9 @@ class ReplicaProcess:
 
     def _made(self, python: Path, env: Mapping[str, str]) -> ManagedProcess:
         argv = [str(python), "-m", "replica.cli", "replica", "--config", str(self._config_path), "--name", self.name]
-        return ManagedProcess(Command(name=self.name, argv=argv, log_path=self.log_path, env=env))
+        return ManagedProcess(
+            Command(name=self.name, argv=argv, log_path=self.log_path, env=env, enter=self._machine.enter)
+        )
 
     async def _keep(self) -> None:
         while True:

@@ -1,7 +1,8 @@
 """A client process: keeps a notary busy with all kinds of submissions and writes down everything it was told.
 
 Run as `python -m tests.faults.client` with a `ClientOrder` as JSON on standard input; ends, its history complete, soon
-after SIGTERM. Attempts without a definite answer are sent again with the same ids until `give_up_s` is over.
+after SIGTERM. Attempts without a definite answer are sent again with the same ids until `give_up_s` is over: what an
+application of the client library is spared. How many had to be given up is the last thing that is written down.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from random import Random
 from typing import IO
@@ -21,7 +22,7 @@ from nacl.signing import SigningKey
 from ledger_api.client import Party, Result, RetryPolicy
 from replica.checker.history import Event, HistoryWriter, Ok, Refused
 from replica.local.recording import RecordingClient
-from replica.notary.answers import Notarised
+from replica.notary.answers import Notarised, NotNow
 from replica.notary.canonical import decode_request
 from replica.notary.requests import Submission
 
@@ -40,7 +41,8 @@ class ClientOrder(msgspec.Struct, kw_only=True, frozen=True):
     singles: int = 24  # workers that submit one at a time
     batches: int = 4  # workers that submit `batch` at a time
     batch: int = 20
-    give_up_s: float = 20.0
+    give_up_s: float = 30.0  # the client library's own default
+    connections_max: int = 100
     seed: int = 1
     replica: str | None = None
 
@@ -102,31 +104,44 @@ async def run(order: ClientOrder) -> None:
     random = Random(order.seed)
     mix = Mix([Party(name, SigningKey(seed)) for name, seed in order.parties], random)
     policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S)
+    results: Counter[type] = Counter()
     with Path(order.history).open("wb") as stream:
         writer = NamingWriter(stream, order.replica)
         async with (
-            RecordingClient(order.endpoint, writer, order.process, policy) as client,
+            RecordingClient(
+                order.endpoint, writer, order.process, policy, connections_max=order.connections_max
+            ) as client,
             asyncio.TaskGroup() as group,
         ):
             for _ in range(order.singles):
-                group.create_task(_submit(client, mix, stop))
+                group.create_task(_submit(client, mix, stop, results))
             for _ in range(order.batches):
-                group.create_task(_submit_batches(client, mix, order.batch, stop))
+                group.create_task(_submit_batches(client, mix, order.batch, stop, results))
+    given_up_path(Path(order.history)).write_text(str(results[NotNow]))
 
 
-async def _submit(client: RecordingClient, mix: Mix, stop: asyncio.Event) -> None:
+async def _submit(client: RecordingClient, mix: Mix, stop: asyncio.Event, results: Counter[type]) -> None:
     while not stop.is_set():
         submission = mix.next()
         answer = await client.submit(submission)
+        results[type(answer)] += 1
         if isinstance(answer, Notarised) and answer.log_offset % 50 == 0:
             await client.look_up(answer.tx_id)
 
 
-async def _submit_batches(client: RecordingClient, mix: Mix, count: int, stop: asyncio.Event) -> None:
+async def _submit_batches(
+    client: RecordingClient, mix: Mix, count: int, stop: asyncio.Event, results: Counter[type]
+) -> None:
     while not stop.is_set():
         answers: list[Result] = await client.submit_batch([mix.next() for _ in range(count)])
         if len(answers) != count:
             raise RuntimeError(f"{len(answers)} answers for {count} submissions")
+        results.update(map(type, answers))
+
+
+def given_up_path(history: Path) -> Path:
+    """Where a client that has ended left how many submissions it gave up."""
+    return history.with_suffix(".given-up")
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
-from tests.faults.client import ATTEMPT_MAX_S, ClientOrder
+from tests.faults.client import ATTEMPT_MAX_S, ClientOrder, given_up_path
 
 STOP_MAX_S = 60.0
 _OK = b'{"type":"ok"'
@@ -65,6 +65,10 @@ class ClientLoad:
             raise LoadBroken(f"{self._order.process} did not stop") from None
         if code != 0:
             raise LoadBroken(f"{self._order.process} ended with code {code}")
+
+    def given_up(self) -> int:
+        """Submissions that had no final answer when their client's patience was over; known once it has stopped."""
+        return int(given_up_path(self.history).read_text())
 
     def successes_ns(self) -> list[int]:
         """When each success was answered, so far."""
