@@ -15,11 +15,15 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.judging.columns import decode
+from pipeline.judging.plan import Survey, survey
 from pipeline.sources.kafka_python import ARROW_SCHEMA
-from pipeline.survey import Survey, Surveyor
+from replica.notary.errors import InvariantBroken
 
 DIGEST_BYTES = 32
 ROW_GROUP_RECORDS = 10_000
@@ -107,7 +111,21 @@ def records_of(batch: pa.RecordBatch) -> Iterator[LogRecord]:
         yield LogRecord(offset, timestamp_ms, key, value, pairs)
 
 
-def write_segment(folder: Path, batches: Iterator[pa.RecordBatch]) -> tuple[SegmentFacts, Survey] | None:
+def digests_of(batch: pa.RecordBatch) -> bytes:
+    """The archived digest of each row, one after the other."""
+    if batch.column("key").null_count + batch.column("headers").null_count < 2 * batch.num_rows:
+        return b"".join(map(archived_digest, records_of(batch)))
+    values = batch.column("value")
+    heads = np.empty(batch.num_rows, [("offset", ">i8"), ("timestamp_ms", ">i8"), ("key", ">i4"), ("value", ">i4")])
+    heads["offset"] = batch.column("offset").to_numpy()
+    heads["timestamp_ms"] = batch.column("timestamp_ms").to_numpy()
+    heads["key"] = _NULL
+    heads["value"] = pc.binary_length(values).fill_null(_NULL).to_numpy()
+    raw = heads.view(f"V{_HEAD.size}").tolist()
+    return b"".join(sha256(head + (value or b"")).digest() for head, value in zip(raw, values.to_pylist(), strict=True))
+
+
+def write_segment(folder: Path, batches: Iterator[pa.RecordBatch]) -> tuple[SegmentFacts, list[Survey]] | None:
     """Write one segment of records without a gap, and survey it; None, and no file, if there are none.
 
     The files appear under their names only once they are whole and on the disk. Raises InvariantBroken on a gap.
@@ -115,7 +133,8 @@ def write_segment(folder: Path, batches: Iterator[pa.RecordBatch]) -> tuple[Segm
     writer = _SegmentWriter(folder)
     try:
         for batch in batches:
-            writer.take(batch)
+            if batch.num_rows:
+                writer.take(batch)
         return writer.finish()
     finally:
         writer.clean_up()
@@ -126,34 +145,33 @@ class _SegmentWriter:
         self._folder = folder
         self._partial = folder / f"{uuid4().hex}{PARTIAL}"
         self._file: pq.ParquetWriter | None = None
-        self._surveyor = Surveyor()
+        self._surveys: list[Survey] = []
         self._digests: list[bytes] = []
         self._times: list[int] = []
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Write the records of a batch."""
-        if not batch.num_rows:
-            return
+        """Write the records of a batch; it has some."""
         if self._file is None:
             self._file = pq.ParquetWriter(
                 self._partial, ARROW_SCHEMA, compression="zstd", use_dictionary=False, write_page_checksum=True
             )
-        take = self._surveyor.take
-        for record in records_of(batch):
-            take(record.offset, record.value or b"")
-            self._digests.append(archived_digest(record))
-        times = batch.column("timestamp_ms").to_pylist()
-        self._times += (min(times), max(times))
+        offsets = batch.column("offset").to_numpy()
+        first = self._surveys[-1].end_offset if self._surveys else int(offsets[0])
+        if not np.array_equal(offsets, np.arange(first, first + len(offsets))):
+            raise InvariantBroken(f"the log goes from offset {first - 1} to {offsets[0]} to {offsets[-1]}, not densely")
+        self._surveys.append(survey(decode(first, batch.column("value"))))
+        self._digests.append(digests_of(batch))
+        times = batch.column("timestamp_ms").to_numpy()
+        self._times += (int(times.min()), int(times.max()))
         self._file.write_batch(batch.select(ARROW_SCHEMA.names).cast(ARROW_SCHEMA), row_group_size=ROW_GROUP_RECORDS)
 
-    def finish(self) -> tuple[SegmentFacts, Survey] | None:
+    def finish(self) -> tuple[SegmentFacts, list[Survey]] | None:
         """Complete the files and give them their names."""
-        survey = self._surveyor.survey()
-        if self._file is None or survey is None:
+        if self._file is None:
             return None
         self._file.close()
         digests = b"".join(self._digests)
-        first, last = survey.first, survey.last
+        first, last = self._surveys[0].first_offset, self._surveys[-1].end_offset - 1
         facts = SegmentFacts(
             first=first,
             last=last,
@@ -167,7 +185,7 @@ class _SegmentWriter:
         write_whole(digests_path(self._folder, first, last), digests)
         self._partial.replace(parquet_path(self._folder, first, last))
         sync_file(self._folder)
-        return facts, survey
+        return facts, self._surveys
 
     def clean_up(self) -> None:
         self._partial.unlink(missing_ok=True)

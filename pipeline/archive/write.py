@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.archive.manifest import Manifest, Opened, Segment, Signer, open_manifest
 from pipeline.archive.segment import PARTIAL, SegmentFacts, digests_path, parquet_path, read_values, write_segment
+from pipeline.judging.plan import Survey, advance
 from pipeline.sources.log import Connector, log_frame
 from pipeline.sources.topic import TopicView, refuse_other_log
-from pipeline.survey import Survey, advance
 from replica.log.settings import KafkaSettings
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, InvariantBroken
 from replica.notary.position import Position, encode_position
@@ -107,11 +107,9 @@ class Archiver:
         splits = -(-(end - first) // self._size.segment_records)
         frame = log_frame(self._spark, self._settings, first, end, splits=splits, connector=self._connector)
         write = partial(_write, manifest.segments_folder)
-        rows = frame.mapInArrow(write, "facts binary, survey binary").collect()  # a row a segment
-        written = [
-            (msgspec.msgpack.decode(row.facts, type=SegmentFacts), msgspec.msgpack.decode(row.survey, type=Survey))
-            for row in rows
-        ]
+        rows = frame.mapInArrow(write, "facts binary, surveys binary").collect()  # a row a segment
+        decode = msgspec.msgpack.decode
+        written = [(decode(row.facts, type=SegmentFacts), decode(row.surveys, type=list[Survey])) for row in rows]
         self._on_step(Step.WRITTEN, manifest)
         manifest.append(self._signer, _entries(manifest, sorted(written, key=lambda pair: pair[0].first), end))
         self._on_step(Step.VOUCHED, manifest)
@@ -148,17 +146,17 @@ def _write(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     """In a worker: one partition is one segment."""
     written = write_segment(folder, batches)
     if written is not None:
-        facts, survey = written
-        encoded = {"facts": [msgspec.msgpack.encode(facts)], "survey": [msgspec.msgpack.encode(survey)]}
+        facts, surveys = written
+        encoded = {"facts": [msgspec.msgpack.encode(facts)], "surveys": [msgspec.msgpack.encode(surveys)]}
         yield pa.RecordBatch.from_pydict(encoded)
 
 
-def _entries(manifest: Manifest, written: list[tuple[SegmentFacts, Survey]], end: int) -> list[Segment]:
+def _entries(manifest: Manifest, written: list[tuple[SegmentFacts, list[Survey]]], end: int) -> list[Segment]:
     """The segments' entries, each with the position behind it. Raises InvariantBroken unless they go up to `end`."""
     position = manifest.position
     entries = []
-    for facts, survey in written:
-        position = advance(position, survey) or _read_exactly(manifest.segments_folder, facts, position)
+    for facts, surveys in written:
+        position = advance(position, surveys) or _read_exactly(manifest.segments_folder, facts, position)
         entries.append(Segment(facts=facts, position=encode_position(position).hex()))
     if position.offset != end - 1:
         raise InvariantBroken(f"asked for the log up to {end - 1}, was given it up to {position.offset}")

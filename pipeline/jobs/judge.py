@@ -37,6 +37,7 @@ from pipeline.judging.claims import (
 from pipeline.judging.contested import Resolver, contested, offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
 from pipeline.judging.walk import Array
+from replica.notary.position import begin
 
 RANGE_BYTES = 64 << 20  # of claims that one task sorts; it needs about five times as much memory
 SAMPLED_KEYS = 1 << 16  # of the whole log, to part the keys by
@@ -104,11 +105,11 @@ def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, tuple[int, ...]
         surveys[row.number], keys = msgspec.msgpack.decode(row.survey, type=tuple[Survey, list[bytes]])
         samples += keys
         claim_count += row.claims
-    plan, again = make_plan(log.topic_id, surveys.values())
+    plan, again = make_plan(begin(log.topic_id), surveys.values())
     if again:
         numbers = [number for number, found in surveys.items() if found.first_offset in set(again)]
         surveys |= _survey_again(spark, log, plan, numbers)
-        plan, _ = make_plan(log.topic_id, surveys.values())
+        plan, _ = make_plan(begin(log.topic_id), surveys.values())
     ends = tuple(surveys[number].end_offset for number in sorted(surveys))
     return plan, ends, samples, claim_count
 

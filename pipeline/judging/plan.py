@@ -20,7 +20,7 @@ from pipeline.judging.columns import REQUEST, SETTLEMENT, Columns
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from pipeline.judging.walk import Array
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.position import BEGIN, POSITION_VERSION, Position, begin
+from replica.notary.position import BEGIN, POSITION_VERSION, Position
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import ACTIVATION_ID_BYTES, FORMAT, BarrierRecord, encode_record, record_digest
 from replica.notary.rules import RULES_VERSION
@@ -79,7 +79,7 @@ class Plan:
 
     position: Position
     rules: list[Rule]  # ascending by offset
-    barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # those that came into force
+    barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # in force by turns, from the start's on
 
     def rules_of(self, columns: Columns) -> list[Rule]:
         """The rules of one slice."""
@@ -116,23 +116,33 @@ def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
     return Survey(columns.first_offset, len(columns), record_digest(last), tuple(stretches))
 
 
-def make_plan(topic_id: str, surveys: Iterable[Survey]) -> tuple[Plan, list[int]]:
-    """The plan for a log that begins at offset 0, and the first offsets of slices to survey again (see `survey`).
+def make_plan(start: Position, surveys: Iterable[Survey]) -> tuple[Plan, list[int]]:
+    """The plan for the records behind a position, and the first offsets of slices to survey again (see `survey`).
 
     Raises InvariantBroken on a gap, and FormatUnknown for a barrier in force that this release does not know.
     """
-    making = _Making()
-    position = begin(topic_id)
+    making = _Making(start)
+    position = start
     for found in sorted(surveys, key=_first_offset):
         if found.first_offset != position.offset + 1:
             raise InvariantBroken(f"the log goes from offset {position.offset} to {found.first_offset}")
         making.slice(found)
         position = msgspec.structs.replace(position, offset=found.end_offset - 1, digest=found.last_digest)
-    in_force, in_force_at = making.barriers[-1][::-1] if making.barriers else (None, BEGIN)
+    in_force_at, in_force = making.barriers[-1] if making.barriers else (BEGIN, None)
     position = msgspec.structs.replace(
         position, barrier=in_force, barrier_offset=in_force_at, stamp_us=making.stamp_us, seen=making.seen
     )
     return Plan(position, making.rules, making.barriers), making.again
+
+
+def advance(position: Position, surveys: Iterable[Survey]) -> Position | None:
+    """The position behind slices that follow a position; None if only reading them can tell.
+
+    That is so when they repeat sequence numbers: a survey does not say which of its records has the highest stamp.
+    Raises as `make_plan` does.
+    """
+    plan, again = make_plan(position, surveys)
+    return None if again else plan.position
 
 
 def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
@@ -175,11 +185,11 @@ def void_reasons(
 class _Making:
     """Walks through the surveys in log order."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: Position) -> None:
         self.rules: list[Rule] = []
-        self.barriers: list[tuple[int, BarrierRecord]] = []
-        self.stamp_us = 0
-        self.seen: Ranges = ()
+        self.barriers = [] if start.barrier is None else [(start.barrier_offset, start.barrier)]
+        self.stamp_us = start.stamp_us
+        self.seen: Ranges = start.seen
         self.again: list[int] = []
 
     def slice(self, found: Survey) -> None:

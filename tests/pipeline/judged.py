@@ -26,7 +26,7 @@ from pipeline.judging.plan import counted, make_plan, survey, void_reasons
 from pipeline.judging.walk import Array
 from replica.core.apply import Applier
 from replica.index.memory import MemoryIndex
-from replica.notary.position import Position
+from replica.notary.position import Position, begin
 from replica.notary.reading import CountedRequest
 from replica.notary.rules import Outcome
 
@@ -74,11 +74,11 @@ def in_slices(
     judged = Judged()
     slices = [decode(start, pa.array(values[start:end], pa.binary())) for start, end in _runs(len(values), cuts)]
     surveys = {columns.first_offset: survey(columns) for columns in slices}
-    plan, again = make_plan(TOPIC, surveys.values())
+    plan, again = make_plan(begin(TOPIC), surveys.values())
     for columns in slices:
         if columns.first_offset in again:
             surveys[columns.first_offset] = survey(columns, plan.rules_of(columns))
-    plan, _ = make_plan(TOPIC, surveys.values())
+    plan, _ = make_plan(begin(TOPIC), surveys.values())
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
     parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]
     for columns in reversed(slices):  # they come in any order

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pipeline.archive.manifest import Manifest, Opened, Segment, open_manifest
 from pipeline.archive.segment import write_segment
 from pipeline.archive.verify import Verification, verify_archive
+from pipeline.judging.plan import advance
 from pipeline.sources.kafka_python import ARROW_SCHEMA
-from pipeline.survey import advance
 from replica.core.signer import FileSigner
 from replica.notary.position import encode_position
 from replica.store.archive_head import ArchiveHead
@@ -75,8 +75,8 @@ def make_archive(folder: Path, values: list[bytes], segment_records: int = 10) -
     for first in range(0, len(values), segment_records):
         written = write_segment(manifest.segments_folder, batches_of(values[first : first + segment_records], first))
         assert written is not None
-        facts, survey = written
-        position = advance(manifest.position, survey)
+        facts, surveys = written
+        position = advance(manifest.position, surveys)
         assert position is not None
         manifest.append(SIGNER, [Segment(facts=facts, position=encode_position(position).hex())])
     heads = HeadsInMemory()

@@ -29,7 +29,7 @@ from replica.core.follow import bounded_runs
 from replica.core.settings import CoreSettings
 from replica.index.rocks import RocksIndex
 from replica.index.tables import adopt_tables, write_table
-from replica.notary.position import Position
+from replica.notary.position import Position, begin
 from replica.notary.rules import TX_KEY
 from tests.bench.pipeline.big_log import TOPIC_ID
 
@@ -126,7 +126,7 @@ class _Claims:
         for number in range(len(self._log)):
             columns = self._log.read(number)
             surveys.append(survey(columns))
-            plan, _ = make_plan(TOPIC_ID, surveys)
+            plan, _ = make_plan(begin(TOPIC_ID), surveys)
             claims = claims_of(columns, counted(columns, plan.rules_of(columns)), closed=False)
             _Claims.position = plan.position
             yield pa.table(
