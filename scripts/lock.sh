@@ -14,7 +14,7 @@ development=build/development.in
 "$python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' \
     >"$development"
 CUSTOM_COMPILE_COMMAND="make lock" "$venv/bin/pip-compile" "$@" \
-    --extra pipeline --quiet --strip-extras --allow-unsafe --generate-hashes --no-annotate \
+    --extra lanes --extra pipeline --quiet --strip-extras --allow-unsafe --generate-hashes --no-annotate \
     --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
     --output-file requirements.lock pyproject.toml "$development"
 echo "requirements.lock: $(grep -c '==' requirements.lock) packages"

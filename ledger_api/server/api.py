@@ -23,6 +23,7 @@ from ledger_api.server.logs import LogLimit
 from ledger_api.server.routes import About, Call, Parameter, Right, Route, RouteTable
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.submit_stream import SubmitStreams
+from ledger_api.server.together import SignatureDesk
 from replica.link.counts import ApiCounts, Latency
 from replica.link.interface import Participant, Terms, refuse_as_passive
 from replica.notary.answers import Answer, NotNow
@@ -42,7 +43,7 @@ from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission, parse_tx_id
 from replica.notary.stream_frames import VERSION, Welcome
 
-CHUNK = 32  # submissions of a batch that are checked in a row: about 2 ms, then others get their turn
+CHUNK = 32  # submissions of a batch that are checked together: at most 2 ms, then others get their turn
 SUBMISSIONS, BATCH = "/v1/submissions", "/v1/submissions/batch"
 ASYNCHRONOUS, ASYNCHRONOUS_BATCH = "/v1/submissions/async", "/v1/submissions/batch/async"
 STREAM = "/v1/submissions/stream"
@@ -134,6 +135,7 @@ class Api:
         self._rates = Rates(settings, asyncio.get_running_loop().time)
         self._participant = participant
         self._gate = gate
+        self._desk = SignatureDesk(gate)
         self._counts = counts
         self._settings = settings
         self._about = about
@@ -221,12 +223,13 @@ class Api:
         refusal = self._refusal(1)
         if refusal is not None:
             return self._reply(refusal, call.request_id)
-        submission, terms = self._gate.admit(call.body, call.caller)
+        submission, terms = self._gate.read(call.body, call.caller)
         if asynchronous:
             terms = msgspec.structs.replace(terms, asynchronous=True)
         estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += 1
         try:
+            await self._desk.check(submission)
             (answer,) = await self._participant.submit([submission], terms, estimates.tell)
         finally:
             self._counts.in_flight -= 1
@@ -269,12 +272,11 @@ class Api:
         under_way: list[tuple[list[int], asyncio.Task[list[Answer]]]] = []
         for start in range(0, len(documents), CHUNK):
             good: dict[Terms, tuple[list[int], list[Submission]]] = {}
-            for place, raw in enumerate(documents[start : start + CHUNK], start):
-                try:
-                    submission, terms = self._gate.admit(raw, call.caller)
-                except BadRequest as error:
-                    results[place] = self._refuse(error, call.request_id)
+            for place, result in enumerate(self._checked(documents[start : start + CHUNK], call.caller), start):
+                if isinstance(result, BadRequest):
+                    results[place] = self._refuse(result, call.request_id)
                     continue
+                submission, terms = result
                 if asynchronous:
                     terms = msgspec.structs.replace(terms, asynchronous=True)
                 places, submissions = good.setdefault(terms, ([], []))
@@ -287,6 +289,17 @@ class Api:
         for places, task in under_way:
             results.update(zip(places, await task, strict=True))
         return [results[place] for place in range(len(documents))]
+
+    def _checked(self, documents: list[msgspec.Raw], caller: Caller) -> list[tuple[Submission, Terms] | BadRequest]:
+        """Each submission that is right, signature included; else what is wrong with it."""
+        read: list[tuple[Submission, Terms] | BadRequest] = []
+        for raw in documents:
+            try:
+                read.append(self._gate.read(raw, caller))
+            except BadRequest as error:
+                read.append(error)
+        forgeries = iter(self._gate.forgeries([good[0] for good in read if not isinstance(good, BadRequest)]))
+        return [one if isinstance(one, BadRequest) else next(forgeries) or one for one in read]
 
     async def _look_up(self, call: Call) -> Reply:
         tx_id = parse_tx_id(call.argument)

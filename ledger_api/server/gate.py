@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -21,8 +21,8 @@ from replica.notary.documents import (
     submission_from_document,
 )
 from replica.notary.errors import BadRequest, Code
-from replica.notary.receipts import signature_holds
 from replica.notary.requests import Submission, check_command
+from replica.notary.signatures import signatures_hold
 
 _SUBMISSION_ID_BYTES = 16
 _submission_decoder = msgspec.json.Decoder(SubmissionDocument)
@@ -31,7 +31,11 @@ Document = TypeVar("Document")
 
 
 class Gate:
-    """Lets through submissions that the core may take without looking at them again."""
+    """Lets through submissions that the core may take without looking at them again.
+
+    In two steps: first each is read and found to be right but for its signature, then the signatures of those that
+    came together are checked together, because that costs much less.
+    """
 
     def __init__(
         self, registry: Registry, counts: ApiCounts, batch_max: int, *, now_s: Callable[[], float] = time.time
@@ -42,32 +46,34 @@ class Gate:
         self._counts = counts
         self._batch_max = batch_max
 
-    def admit(self, raw: bytes | msgspec.Raw, caller: Caller = EVERYBODY) -> tuple[Submission, Terms]:
-        """The submission in a JSON document, and the terms it asks for.
+    def read(self, raw: bytes | msgspec.Raw, caller: Caller = EVERYBODY) -> tuple[Submission, Terms]:
+        """The submission in a JSON document, and the terms it asks for. Its signature is not checked yet.
 
         Raises BadRequest with the code of the first thing that is wrong.
         """
         document = as_submitted_by(_decode(_submission_decoder, raw), caller)
         submission = submission_from_document(document, _random_id)
-        self._check_signature(document.request.party, submission)
+        self._check_key(document.request.party, submission.public_key)
         return submission, PLAIN if document.deduplication is None else _terms(document.deduplication)
 
-    def admit_signed(self, submission: Submission, caller: Caller = EVERYBODY) -> Submission:
-        """The submission as it came in canonical bytes, once it is found to be right; raises as `admit`."""
+    def read_signed(self, submission: Submission, caller: Caller = EVERYBODY) -> Submission:
+        """As `read`, of a submission that came in canonical bytes."""
         request, _ = decode_request(submission.request)
         check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
-        if list(submission.act_as) != sorted(submission.act_as):
+        if len(submission.act_as) > 1 and list(submission.act_as) != sorted(submission.act_as):
             raise BadRequest("act_as is not in ascending order")
         submission = signed_submitted_by(submission, request.party, caller)
-        self._check_signature(request.party, submission)
+        self._check_key(request.party, submission.public_key)
         return submission
 
-    def _check_signature(self, party: str, submission: Submission) -> None:
-        self._check_key(party, submission.public_key)
-        if not signature_holds(submission.public_key, submission.request, submission.signature):
-            self._counts.signatures_bad += 1
-            raise BadRequest("the signature does not fit the canonical request and key", Code.SIGNATURE_INVALID)
-        self._counts.signatures_good += 1
+    def forgeries(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
+        """Of each submission that was read: what is wrong with its signature; None where it holds."""
+        checks = [(submission.public_key, submission.request, submission.signature) for submission in submissions]
+        held = signatures_hold(checks)
+        good_count = sum(held)
+        self._counts.signatures_good += good_count
+        self._counts.signatures_bad += len(held) - good_count
+        return [None if holds else _forged() for holds in held]
 
     def _check_key(self, party: str, public_key: bytes) -> None:
         period = self._registry.period(party, public_key)
@@ -86,6 +92,10 @@ class Gate:
         if len(documents) > self._batch_max:
             raise BadRequest(f"{len(documents)} submissions, the limit is {self._batch_max}", Code.BATCH_TOO_LARGE)
         return documents
+
+
+def _forged() -> BadRequest:
+    return BadRequest("the signature does not fit the canonical request and key", Code.SIGNATURE_INVALID)
 
 
 def _decode(decoder: msgspec.json.Decoder[Document], raw: bytes | msgspec.Raw) -> Document:

@@ -12,7 +12,7 @@ from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Plan, counted
 from pipeline.judging.walk import Array
-from replica.notary.receipts import signature_holds
+from replica.notary.signatures import signature_holds
 
 Verifier = Callable[[bytes, bytes, bytes], bool]
 """(public key, message, signature) -> whether it holds."""

@@ -22,9 +22,9 @@ from pipeline.judging.columns import Columns
 from pipeline.judging.plan import counted
 from pipeline.judging.walk import Array
 from replica.notary.canonical import decode_request
-from replica.notary.receipts import signature_holds
 from replica.notary.records import FORMAT, RequestRecord, decode_record, record_digest
 from replica.notary.requests import format_state_ref
+from replica.notary.signatures import signature_holds
 
 Subject = Callable[[Columns, Array], Array]
 """Of the requests picked (indexes into `Columns.rows`), those that are of interest."""

@@ -36,7 +36,8 @@ from replica.checker.judge import (
     ReferenceJudge,
 )
 from replica.checker.operations import collect
-from replica.notary.receipts import Receipt, signature_holds, verify_receipt
+from replica.notary.receipts import Receipt, verify_receipt
+from replica.notary.signatures import signature_holds
 
 _SIGNATURES_KEPT = 65_536  # one signature covers a batch: most are met again soon
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from nacl.bindings import crypto_sign_open
-from nacl.exceptions import BadSignatureError
 
 from replica.notary.errors import BadRequest
 from replica.notary.merkle import inclusion_path, leaf_hash, root_from_path, tree_levels
-from replica.notary.requests import DIGEST_BYTES, PUBLIC_KEY_BYTES, SIGNATURE_BYTES, TX_ID_BYTES
+from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES, TX_ID_BYTES
+from replica.notary.signatures import signature_holds
 
 RECEIPT_TAG = b"notary/receipt/1"
 PATH_MAX = 32
@@ -61,17 +60,6 @@ def make_receipts(
         Receipt(tx_id, digest, at, size, tuple(inclusion_path(levels, at)), notary_key, signature)
         for at, (tx_id, digest) in enumerate(notarised)
     ]
-
-
-def signature_holds(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether an Ed25519 signature is the key's over the message; False for a malformed key or signature too."""
-    if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
-        return False
-    try:  # the function behind VerifyKey.verify: a key object for each signature takes a twentieth more
-        crypto_sign_open(signature + message, public_key)
-    except BadSignatureError:
-        return False
-    return True
 
 
 def verify_receipt(

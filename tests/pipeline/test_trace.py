@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.audit.trace import of_party, of_state, of_tx, trace
-from replica.notary.receipts import signature_holds
 from replica.notary.requests import format_state_ref, state_ref
+from replica.notary.signatures import signature_holds
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import PARTY, log_values, tx
 

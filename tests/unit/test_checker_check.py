@@ -17,9 +17,10 @@ from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Un
 from replica.checker.judge import ReferenceJudge
 from replica.notary.canonical import content_digest
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.receipts import make_receipts, signature_holds
+from replica.notary.receipts import make_receipts
 from replica.notary.records import SettledCommand
 from replica.notary.requests import Request, format_state_ref
+from replica.notary.signatures import signature_holds
 from tests.unit.checker_world import good_world
 from tests.unit.notary_logs import PARTY, LogMaker, request_of, settled, submission_of, tx
 

@@ -15,10 +15,10 @@ from replica.notary.receipts import (
     make_receipts,
     receipt_from_document,
     receipt_to_document,
-    signature_holds,
     statement,
     verify_receipt,
 )
+from replica.notary.signatures import signature_holds
 from tests.unit.notary_logs import tx
 
 KEY = SigningKey(b"\x07" * 32)

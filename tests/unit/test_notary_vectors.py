@@ -11,8 +11,9 @@ from nacl.signing import SigningKey
 
 from replica.notary.canonical import change_id, content_digest, decode_request, encode_request
 from replica.notary.merkle import leaf_hash, tree_levels
-from replica.notary.receipts import ReceiptDocument, receipt_from_document, signature_holds, verify_receipt
+from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.requests import TimeWindow, make_request, parse_state_ref
+from replica.notary.signatures import signature_holds
 from tests.golden.make import FOLDER
 
 

@@ -24,7 +24,7 @@ from pipeline.jobs.slices import parquet_log
 from pipeline.session import spark_session
 from replica.index.rocks import verify_index
 from replica.local.process import descendants
-from replica.notary.receipts import signature_holds
+from replica.notary.signatures import signature_holds
 from tests.bench.pipeline.archiving import measure_archive
 from tests.bench.pipeline.big_log import TOPIC_ID, write_big_log
 from tests.bench.pipeline.engines import ENGINES
