@@ -12,6 +12,7 @@ from replica.cli import (
     check,
     config,
     doctor,
+    formats,
     haproxy,
     history,
     importing,
@@ -62,6 +63,7 @@ app.add_typer(config.app, name="config", rich_help_panel=_SET_UP)
 app.add_typer(keys.app, name="keys", rich_help_panel=_SET_UP)
 app.add_typer(topic.app, name="topic", rich_help_panel=_SET_UP)
 app.add_typer(store.app, name="store", rich_help_panel=_SET_UP)
+app.add_typer(formats.app, name="format", rich_help_panel=_SET_UP)
 app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
 app.command("import", rich_help_panel=_SET_UP)(importing.import_states)
 app.command("replica", rich_help_panel=_RUN)(replica.run)

@@ -54,6 +54,7 @@ from replica.notary.errors import (
     NotaryError,
     StoreMismatch,
 )
+from replica.notary.formats import known
 from replica.notary.keys import known_keys
 from replica.store.bulletin import Bulletin
 
@@ -361,6 +362,7 @@ class _Replica:
                 "index_digests": {str(at): digest.hex() for at, digest in scrubber.digests().items()},
                 "ledger_end": None if reign is None else reign.publisher.ledger_end,
                 "in_flight": 0 if reign is None else reign.load.submissions,
+                "formats_known": msgspec.to_builtins(known()),
                 "activation_steps_s": {} if reign is None else reign.steps_s,
             }
 

@@ -29,12 +29,12 @@ from replica.link.interface import Replies, Terms
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError, StoreUnavailable
+from replica.notary.formats import Formats, to_write
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
 from replica.notary.receipts import make_receipts
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
-    FORMAT,
     BarrierRecord,
     RequestRecord,
     SettledCommand,
@@ -43,7 +43,7 @@ from replica.notary.records import (
     settled_together,
 )
 from replica.notary.requests import Submission
-from replica.notary.rules import RULES_VERSION, Outcome, Verdict
+from replica.notary.rules import Outcome, Verdict
 from replica.store.interface import Command, ParticipantStore, Pruned
 
 log = structlog.get_logger()
@@ -95,6 +95,7 @@ class Reign:
         self.load = Load(settings)
         self.epoch = 0
         self.activation_id = b""
+        self._writes = Formats()  # named by our barrier
         self.serving = False
         self.steps_s: dict[str, float] = {}  # how long each step of the activation took
         self._writer: LogWriter | None = None
@@ -131,7 +132,7 @@ class Reign:
             self.steps_s[step], began_s = now_s - began_s, now_s
 
         position = await self._applied(lambda _: True, "the log's first record")
-        await self._store.bind(position.topic_id)
+        self._writes = to_write(await self._store.bind(position.topic_id), position.barrier)
         self.epoch = await self._store.raise_epoch(position.epoch, self._name)
         done("epoch")
         self._writer = await self._log.open_writer()
@@ -154,7 +155,14 @@ class Reign:
         """Append our barrier until one reads back in force, each try above every epoch seen; the position behind it."""
         while True:
             self.activation_id = self._random_bytes(ACTIVATION_ID_BYTES)
-            barrier = BarrierRecord(self.epoch, self.activation_id, self._name, self._database, FORMAT, RULES_VERSION)
+            barrier = BarrierRecord(
+                self.epoch,
+                self.activation_id,
+                self._name,
+                self._database,
+                self._writes.records,
+                self._writes.rules,
+            )
             self._require_writer().append(encode_record(barrier))
             position = await self._applied(partial(_has_epoch, self.epoch), f"the barrier of epoch {self.epoch}")
             if self._in_force is not None:
@@ -171,7 +179,7 @@ class Reign:
             left = [_settled(command) for command in pending]
             while left:
                 commands = settled_together(left[: self._settings.settlement_batch_max])
-                record = SettlementRecord(FORMAT, self.activation_id, self._next_sequence(), commands)
+                record = SettlementRecord(self._writes.records, self.activation_id, self._next_sequence(), commands)
                 self._require_writer().append(encode_record(record))
                 left = left[len(commands) :]
             await self._applied(partial(_has_seen_below, self._sequence), "a settlement")
@@ -291,7 +299,9 @@ class Reign:
     def _append(self, waiting: Waiting) -> None:
         """Log an admitted submission; it waits by its sequence number, never by its transaction id."""
         sequence = self._next_sequence()
-        record = RequestRecord(FORMAT, self.activation_id, sequence, self._clock.wall_us(), waiting.submission)
+        record = RequestRecord(
+            self._writes.records, self.activation_id, sequence, self._clock.wall_us(), waiting.submission
+        )
         if not self._waiting:
             self._busy_since_s = self._clock.boottime_s()
         self._waiting[sequence] = waiting

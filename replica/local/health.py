@@ -10,6 +10,7 @@ import msgspec
 
 from ha.lock.interface import ServerLease
 from haproxy.render import ReplicaAddress
+from replica.notary.formats import Known
 
 ANSWER_MAX_S = 1.0
 
@@ -34,6 +35,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
     failover_paused: bool = False
     index_digests: dict[str, str] = {}  # of all entries, by the number of records that made them
+    formats_known: Known = Known()  # what its release can read
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
 
 

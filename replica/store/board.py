@@ -10,6 +10,7 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.formats import Formats
 from replica.store.bulletin import PastReign, Pause
 from replica.store.migrate import CONNECT_MAX_S
 from replica.store.postgres import Connection, named_statement
@@ -53,6 +54,14 @@ class PostgresBoard:
         """See Board."""
         return [PastReign(*row) for row in await self._rows("history", {"limit": limit})]
 
+    async def formats(self) -> Formats:
+        """See Board."""
+        return _formats(await self._rows("formats"))
+
+    async def raise_formats(self, formats: Formats) -> Formats:
+        """See Board."""
+        return _formats(await self._rows("raise_formats", {"records": formats.records, "rules": formats.rules}))
+
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
         """See Board."""
         await self._rows("end_epoch", {"epoch": epoch, "replica": replica, "reason": reason, "age_s": age_s})
@@ -67,6 +76,12 @@ class PostgresBoard:
             raise StoreMismatch(detail) from None
         except psycopg.Error as error:
             raise StoreUnavailable(f"{name}: {str(error).strip()}") from None
+
+
+def _formats(rows: list[tuple[Any, ...]]) -> Formats:
+    if not rows:
+        raise StoreMismatch("the database has lost its participant row; restore it from a backup")
+    return Formats(*rows[0])
 
 
 def _pause(rows: list[tuple[Any, ...]]) -> Pause | None:

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from replica.notary.errors import NotaryError
+from replica.notary.formats import Formats
 
 log = structlog.get_logger()
 
@@ -61,6 +62,12 @@ class Board(Protocol):
 
     async def history(self, limit: int) -> list[PastReign]:
         """The newest reigns, newest first."""
+
+    async def formats(self) -> Formats:
+        """What the next activation writes."""
+
+    async def raise_formats(self, formats: Formats) -> Formats:
+        """Raise what the next activation writes, as the tables' owner; returns what it is now. Nothing is lowered."""
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
         """The holder's own word on why its reign ended, so many seconds ago. Only the first word counts."""

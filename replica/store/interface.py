@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from replica.notary.formats import Formats
 from replica.notary.position import Position
 
 
@@ -94,10 +95,11 @@ class ParticipantStore(Protocol):
     `admit` and `publish`. StoreUnavailable: the server takes no writes, nothing was written.
     """
 
-    async def bind(self, topic_id: str) -> None:
+    async def bind(self, topic_id: str) -> Formats:
         """Prepare the session, and record the log's identity the first time; ever after, refuse another one.
 
-        Raises StoreMismatch, also when the database has no schema of this release.
+        Returns what operators have raised: what the activation writes, unless the log is ahead of it. Raises
+        StoreMismatch, also when the database has no schema of this release.
         """
 
     async def raise_epoch(self, above: int, replica: str) -> int:

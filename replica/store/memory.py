@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from replica.notary.errors import InvariantBroken, StoreMismatch
+from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Pruned, Published
 from replica.store.reader import Row, Scan, check_dense
@@ -31,6 +32,7 @@ class MemoryDatabase:
 
     def __init__(self) -> None:
         self.topic_id: str | None = None
+        self.formats = Formats()
         self.epoch = 0
         self.grants: list[tuple[int, str]] = []
         self.ended: dict[int, str] = {}  # epoch: what its holder said
@@ -42,12 +44,13 @@ class MemoryDatabase:
         self.pruned_to = 0
         self.ends_at_admission: dict[bytes, int] = {}  # of what is in flight: the ledger end when it was admitted
 
-    def bind(self, topic_id: str) -> None:
+    def bind(self, topic_id: str) -> Formats:
         """See ParticipantStore."""
         if self.topic_id is None:
             self.topic_id = topic_id
         if self.topic_id != topic_id:
             raise StoreMismatch(f"the database belongs to topic id {self.topic_id}, the log's is {topic_id}")
+        return self.formats
 
     def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
@@ -147,9 +150,9 @@ class MemoryStore:
         self._database = database
         self._settled = False
 
-    async def bind(self, topic_id: str) -> None:
+    async def bind(self, topic_id: str) -> Formats:
         """See ParticipantStore."""
-        await self._run("bind_topic", lambda: self._database.bind(topic_id))
+        return await self._run("bind_topic", lambda: self._database.bind(topic_id))
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import oracledb
 
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
+from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published
@@ -84,11 +85,11 @@ class OracleStore:
         self._settled = False  # commands of earlier activations
         self._published_offset: int | None = None  # None until it was asked for
 
-    async def bind(self, topic_id: str) -> None:
+    async def bind(self, topic_id: str) -> Formats:
         """See ParticipantStore."""
         async with self._transaction("bind") as connection:
             await connection.run(named_statement("bind_topic"), {"topic_id": topic_id}, commit=True)
-            ((bound, version, usable_from, character_set),) = await connection.rows(named_statement("bound"))
+            ((bound, version, usable_from, character_set, *formats),) = await connection.rows(named_statement("bound"))
         check_version(version or 0, usable_from or 0, newest_version())
         if bound is None:
             raise StoreMismatch("the database has lost its participant row; restore it from a backup")
@@ -98,6 +99,7 @@ class OracleStore:
             raise StoreMismatch(
                 f"the database's character set is {character_set}; only {CHARACTER_SET} holds every text"
             )
+        return Formats(*(int(version) for version in formats))
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""

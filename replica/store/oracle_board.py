@@ -9,6 +9,8 @@ from typing import Any
 
 import oracledb
 
+from replica.notary.errors import StoreMismatch
+from replica.notary.formats import Formats
 from replica.store.bulletin import PastReign, Pause
 from replica.store.oracle import named_statement, translate
 from replica.store.oracle_tools import open_cursor
@@ -51,6 +53,18 @@ class OracleBoard:
         """See Board."""
         rows = await self._rows("history", {"row_count": limit})
         return [PastReign(int(epoch), *_in_utc(rest)) for epoch, *rest in rows]
+
+    async def formats(self) -> Formats:
+        """See Board."""
+        rows = await self._rows("formats")
+        if not rows:
+            raise StoreMismatch("the database has lost its participant row; restore it from a backup")
+        return Formats(*map(int, rows[0]))
+
+    async def raise_formats(self, formats: Formats) -> Formats:
+        """See Board."""
+        await self._change("raise_formats", {"records": formats.records, "rules": formats.rules})
+        return await self.formats()
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
         """See Board. The end is dated when it is told, and says how late that is."""

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
+from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.in_flight import InFlight, Known
@@ -55,7 +56,7 @@ class PostgresStore:
         self._published_offset: int | None = None  # None until it was asked for
         self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
 
-    async def bind(self, topic_id: str) -> None:
+    async def bind(self, topic_id: str) -> Formats:
         """See ParticipantStore."""
         async with self._statement("bind") as connection:
             register(connection)
@@ -63,10 +64,11 @@ class PostgresStore:
             rows = await _rows(connection, "bind_topic", {"topic_id": topic_id})
         if not rows:
             raise StoreMismatch("the database has lost its participant row; restore it from a backup")
-        bound, version, usable_from = rows[0]
+        bound, version, usable_from, *formats = rows[0]
         check_version(version, usable_from, newest_version())
         if bound != topic_id:
             raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
+        return Formats(*formats)
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""

@@ -167,6 +167,21 @@ async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) 
     assert (await document(cluster, "status"))["pause"] is None
 
 
+async def test_a_raise_is_refused_while_a_replica_does_not_answer(cluster: LocalCluster) -> None:
+    """Goal: what is written stays readable by all. Method: what is known, nothing to raise, unknown rules, one down."""
+    _, (passive, _) = await settled(cluster)
+    shown = await document(cluster, "format", "show")
+    assert shown["writes"] == {"records": 1, "rules": 1}
+    assert shown["replicas"] == {name: {"records": [1], "rules": [1]} for name in cluster.replicas}
+    code, printed, _ = await notary(cluster, "format", "raise")
+    assert (code, "nothing to raise" in printed) == (0, True)
+    code, _, errors = await notary(cluster, "format", "raise", "--rules", "2")
+    assert (code, "this release does not know record format 1, rules version 2" in errors) == (2, True)
+    await passive.stop()
+    assert (await document(cluster, "format", "show"))["replicas"][passive.name] is None
+    passive.start()
+
+
 async def test_status_follows(cluster: LocalCluster) -> None:
     """Goal: a terminal to leave open. Method: two documents of one run; each names the active and its heartbeat."""
     active, _ = await settled(cluster)

@@ -132,6 +132,7 @@ def _named(error: sqlite3.Error) -> Exception:
     text = str(error)
     for pattern, number, meaning in [
         ("no such table", 942, "table or view does not exist"),
+        ("no such column", 904, "invalid identifier"),
         ("already exists", 955, "name is already used by an existing object"),
         ("UNIQUE", 1, "unique constraint violated"),
         ("NOT NULL", 1400, "cannot insert NULL"),

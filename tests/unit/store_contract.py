@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from replica.notary.errors import Code, InvariantBroken, StoreMismatch
+from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
 from replica.store.interface import (
@@ -105,7 +106,7 @@ class StoreContract:
 
     async def test_the_first_topic_is_the_only_one(self, new_store: NewStore) -> None:
         """Goal: a database is never used with another log. Method: bind twice, then to another topic."""
-        await (await new_store()).bind(TOPIC)
+        assert await (await new_store()).bind(TOPIC) == Formats(1, 1)
         await (await new_store()).bind(TOPIC)
         with pytest.raises(StoreMismatch) as caught:
             await (await new_store()).bind("topic-2")

@@ -12,10 +12,11 @@ from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import change_id
 from replica.notary.errors import Code, NotActive
+from replica.notary.formats import Formats
 from replica.notary.receipts import verify_receipt
 from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, decode_record, encode_record
 from replica.notary.requests import TimeWindow
-from replica.notary.rules import hash_of_tx_id
+from replica.notary.rules import RULES, hash_of_tx_id
 from replica.store.interface import NOTARISED, Admitted, Command, Pruned
 from tests.simulation.virtual import run_virtually
 from tests.unit.core_world import PARTY, SIGNER, Replica, World, name_of, state, submission
@@ -372,6 +373,42 @@ def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
             assert answer.code == Code.OUTCOME_UNKNOWN.name
 
     run_virtually(story())
+
+
+def test_what_operators_raise_comes_into_force_with_the_next_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a raise is announced by a barrier, and the answers stay. Method: raise the rules, hand over, ask again."""
+    monkeypatch.setitem(RULES, 2, RULES[1])
+
+    async def scenario() -> None:
+        async with World() as world:
+            first = await world.replica()
+            await first.until_active()
+            (before,) = await first.submit(submission(1, [state(1)]))
+            world.shared.database.formats = Formats(1, 2)
+            assert in_force(first) == Formats(1, 1)
+            await first.stop()
+            second = await world.replica(2)
+            await second.until_active()
+            assert in_force(second) == Formats(1, 2)
+            (after,) = await second.submit(submission(1, [state(1)]))
+            assert isinstance(before, Notarised)
+            assert isinstance(after, Notarised)
+            assert after.log_offset == before.log_offset
+            world.shared.database.formats = Formats(1, 1)  # restored from before the raise
+            await second.stop()
+            third = await world.replica(3)
+            await third.until_active()
+            assert in_force(third) == Formats(1, 2)
+
+    run_virtually(scenario())
+
+
+def in_force(replica: Replica) -> Formats:
+    position = replica.participant.follower.position
+    assert position is not None
+    assert position.barrier is not None
+    barrier = position.barrier
+    return Formats(barrier.record_format, barrier.rules_version)
 
 
 def test_pruning_moves_the_bound_and_front_ends_hear_of_it() -> None:

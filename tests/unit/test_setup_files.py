@@ -62,3 +62,13 @@ def test_the_connector_is_that_of_the_pinned_spark() -> None:
     """Goal: Spark and its Kafka connector are raised together. Method: compare pom.xml and the lock."""
     pom = (ROOT / "scripts/jars/spark/pom.xml").read_text()
     assert f"<artifactId>spark-sql-kafka-0-10_2.13</artifactId>\n      <version>{locked_versions()['pyspark']}<" in pom
+
+
+def test_an_unreleased_version_is_not_called_like_a_release() -> None:
+    """Goal: nothing built between releases is taken for one. Method: version, changelog and table of releases agree."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    title = re.findall(r"^## (\S+) \((.*)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = re.findall(r"^\| (\d\S*) \| `\w+` \|", (ROOT / "docs" / "releases.md").read_text(), re.MULTILINE)
+    (newest, when), older = title[0], [name for name, _ in title[1:]]
+    assert set(older) <= set(released), "a released version that docs/releases.md does not name"
+    assert version == (f"{newest}.dev0" if when == "not released yet" else newest)

@@ -17,6 +17,7 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
 from replica.core.database import Login, participant_database
 from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
+from replica.notary.formats import Formats
 from replica.notary.position import Position, decode_position
 from replica.store import oracle_tools
 from replica.store.adopt import adopt_topic
@@ -554,6 +555,15 @@ def test_a_line_with_a_slash_ends_a_statement() -> None:
         "CREATE TABLE a (n NUMBER)",
         "BEGIN\n    NULL;\nEND;",
     ]
+
+
+async def test_what_is_written_is_raised_and_never_lowered(new_store: NewStore) -> None:
+    """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session is told."""
+    async with oracle_board(LOGIN, "test") as board:
+        assert await board.formats() == Formats(1, 1)
+        assert await board.raise_formats(Formats(1, 3)) == Formats(1, 3)
+        assert await board.raise_formats(Formats(2, 2)) == Formats(2, 3)
+    assert await (await new_store()).bind(TOPIC) == Formats(2, 3)
 
 
 async def test_a_pause_is_kept_once_and_ended(new_store: NewStore, server: OracleServer) -> None:

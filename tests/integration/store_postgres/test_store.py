@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from importlib.resources import files
+from collections.abc import AsyncIterator
 
 import msgspec
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
-from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
 from ha.errors import LockLost
-from ha.lock.ids import Counter, lock_id
-from ha.lock.postgres import PostgresLockSession
 from replica.local.postgres import PostgresServer
-from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
+from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.position import encode_position
 from replica.store import migrate as migrations
-from replica.store.board import postgres_board
-from replica.store.bulletin import Bulletin
 from replica.store.export import published_state
-from replica.store.interface import NOTARISED, Command, Completion, ParticipantStore
+from replica.store.interface import NOTARISED, Command, Completion
 from replica.store.memory import MemoryDatabase
-from replica.store.migrate import migrate
 from replica.store.postgres import PostgresStore, named_statement
 from replica.store.reader import CompletionReader, open_reader
-from replica.store.schema import Migration
 from replica.store.status import read_status
-from tests.integration.conftest import MakeDatabase
+from tests.integration.store_postgres.world import looking, open_session, rows, sessions
 from tests.unit.reader_contract import (
     InFlightByCompletionsContract,
     PruningContract,
@@ -42,10 +32,8 @@ from tests.unit.reader_contract import (
 )
 from tests.unit.store_contract import (
     FRESH,
-    IN_FLIGHT,
     REJECTED,
     TOPIC,
-    Ends,
     NewStore,
     StoreContract,
     accepted,
@@ -56,75 +44,8 @@ from tests.unit.store_contract import (
     in_order,
     serving,
 )
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres
-
-MIGRATION_LOCK = lock_id("test", Counter.NODE_MIGRATIONS)
-
-
-@pytest.fixture
-async def dsn(make_database: MakeDatabase) -> str:
-    """A new database with the schema."""
-    made = await make_database()
-    await migrate(made, MIGRATION_LOCK)
-    return made
-
-
-@asynccontextmanager
-async def sessions(dsn: str) -> AsyncIterator[list[PostgresLockSession]]:
-    """A list that lock sessions are added to; closed at the end."""
-    opened: list[PostgresLockSession] = []
-    try:
-        yield opened
-    finally:
-        for session in opened:
-            await session.close()
-
-
-async def open_session(dsn: str, opened: list[PostgresLockSession], **settings: float) -> PostgresLockSession:
-    scope = conninfo_to_dict(dsn)["dbname"]
-    session = PostgresLockSession(
-        dsn, scope=str(scope), name="r1", settings=ElectionSettings(**settings), clock=SystemClock()
-    )
-    await session.open()
-    opened.append(session)
-    return session
-
-
-@pytest.fixture
-async def opened(dsn: str) -> AsyncIterator[list[PostgresLockSession]]:
-    async with sessions(dsn) as made:
-        yield made
-
-
-@pytest.fixture
-def new_store(dsn: str, opened: list[PostgresLockSession]) -> NewStore:
-    async def make() -> ParticipantStore:
-        return PostgresStore(await open_session(dsn, opened))
-
-    return make
-
-
-@asynccontextmanager
-async def looking(dsn: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
-    """An ordinary connection, to look at the tables or to do harm."""
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-        yield connection
-
-
-async def rows(dsn: str, query: str) -> list[tuple[object, ...]]:
-    async with looking(dsn) as connection:
-        return await (await connection.execute(query.encode())).fetchall()
-
-
-@pytest.fixture
-def ends(dsn: str) -> Ends:
-    async def read() -> dict[int, tuple[str | None, str | None]]:
-        async with postgres_board(dsn, "test") as board:
-            return {reign.epoch: (reign.end_reason, reign.found_over_by) for reign in await board.history(10)}
-
-    return read
 
 
 class TestPostgresStore(StoreContract):
@@ -412,218 +333,6 @@ async def test_status_tells_people_where_things_are(new_store: NewStore, dsn: st
     await activated(new_store)
     history = await rows(dsn, "SELECT epoch, replica, succeeded_at IS NULL FROM leader_history ORDER BY epoch")
     assert history == [(1, "r", False), (2, "r", True)]
-
-
-# ---- what operators and replicas leave for one another ----
-
-
-@asynccontextmanager
-async def bulletin_of(dsn: str, replica: str) -> AsyncIterator[Bulletin]:
-    bulletin = Bulletin(lambda name: postgres_board(dsn, name), replica)
-    running = asyncio.create_task(bulletin.run())
-    try:
-        yield bulletin
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-
-async def test_a_pause_bars_everyone_but_the_keeper_until_it_is_over(
-    new_store: NewStore, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: nobody takes over while operators work. Method: pause, a bulletin of each kind, resume."""
-    monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.02)
-    async with postgres_board(dsn, "test") as board:
-        assert await board.pause("nothing to keep yet") is None
-        await activated(new_store)  # replica "r"
-        assert await board.pause("new disks") == await board.paused()
-        async with bulletin_of(dsn, "r") as keeper, bulletin_of(dsn, "r2") as other:
-            assert keeper.is_barred()  # it has not looked yet
-            await eventually(lambda: _is(lambda: not keeper.is_barred() and other.pause is not None))
-            assert other.is_barred()
-            ended = await board.resume()
-            assert ended is not None
-            assert (ended.keeper, ended.reason) == ("r", "new disks")
-            await eventually(lambda: _is(lambda: not other.is_barred()))
-        assert await board.resume() is None
-
-
-async def test_the_end_of_a_reign_is_told_later_when_its_session_was_lost(
-    new_store: NewStore, dsn: str, ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: the holder's own word arrives. Method: leave it while the database cannot be reached, then let it in."""
-    monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.02)
-    await activated(new_store)
-    async with bulletin_of("host=127.0.0.1 port=1", "r") as bulletin:
-        bulletin.tell(1, "its session was lost")
-        await eventually(lambda: _is(lambda: not bulletin.is_barred()))  # asked, no answer: it may run all the same
-        monkeypatch.setattr(bulletin, "_open_board", lambda name: postgres_board(dsn, name))
-        await eventually(lambda: _told(ends))
-    async with postgres_board(dsn, "test") as board:
-        (reign,) = await board.history(10)
-    assert reign.ended_at is not None
-    assert reign.ended_at > reign.granted_at
-
-
-async def _told(ends: Ends) -> bool:
-    return await ends() == {1: ("its session was lost", None)}
-
-
-async def _is(holds: Callable[[], bool]) -> bool:
-    return holds()
-
-
-# ---- schema and rights ----
-
-
-async def test_a_database_without_a_schema_says_what_to_do(make_database: MakeDatabase) -> None:
-    """Goal: a forgotten migration is named. Method: bind to, and ask the status of, an empty database."""
-    empty = await make_database()
-    async with sessions(empty) as opened:
-        with pytest.raises(StoreMismatch, match="notary store migrate"):
-            await PostgresStore(await open_session(empty, opened)).bind(TOPIC)
-    with pytest.raises(StoreMismatch):
-        await read_status(empty)
-
-
-async def test_migrations_are_applied_once_also_by_several_at_once(make_database: MakeDatabase) -> None:
-    """Goal: replicas may all migrate at start. Method: four at a time, then one more."""
-    dsn = await make_database()
-    done = await asyncio.gather(*(migrate(dsn, MIGRATION_LOCK) for _ in range(4)))
-    assert sorted(done) == [[], [], [], [m.name for m in migrations.migrations()]]
-    assert await migrate(dsn, MIGRATION_LOCK) == []
-    assert await rows(dsn, "SELECT count(*) FROM participant") == [(1,)]
-
-
-async def test_a_migration_waits_for_another_but_not_for_ever(
-    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: the wait is bounded. Method: hold the migration lock elsewhere."""
-    dsn = await make_database()
-    monkeypatch.setattr(migrations, "LOCK_WAIT_S", 0.2)
-    async with looking(dsn) as other:
-        await other.execute(b"SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
-        with pytest.raises(StoreUnavailable):
-            await migrate(dsn, MIGRATION_LOCK)
-    assert await migrate(dsn, MIGRATION_LOCK) != []
-
-
-async def test_a_failed_migration_leaves_nothing(make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: all or nothing. Method: a second migration that fails, then without it."""
-    dsn = await make_database()
-    known = migrations.migrations()
-    broken = Migration(999, "0999_broken.sql", 1, b"SELECT nonsense")
-    monkeypatch.setattr(migrations, "migrations", lambda: (*known, broken))
-    with pytest.raises(psycopg.errors.UndefinedColumn):
-        await migrate(dsn, MIGRATION_LOCK)
-    assert await rows(dsn, "SELECT to_regclass('participant')") == [(None,)]
-    monkeypatch.undo()
-    assert await migrate(dsn, MIGRATION_LOCK) == [m.name for m in known]
-
-
-@pytest.mark.parametrize("usable_from", [1, 999])
-async def test_a_newer_schema_is_used_only_if_it_says_so(dsn: str, usable_from: int) -> None:
-    """Goal: replicas are replaced one by one. Method: a later release's migration that we can, or cannot, live with."""
-    async with looking(dsn) as other:
-        await other.execute(
-            b"INSERT INTO schema_version (version, name, usable_from) VALUES (999, '0999_later.sql', %s)",
-            (usable_from,),
-        )
-    async with sessions(dsn) as opened:
-        store = PostgresStore(await open_session(dsn, opened))
-        if usable_from == 1:
-            await store.bind(TOPIC)
-            assert await migrate(dsn, MIGRATION_LOCK) == []
-            return
-        with pytest.raises(StoreMismatch, match="999"):
-            await store.bind(TOPIC)
-    with pytest.raises(StoreMismatch, match="999"):
-        await migrate(dsn, MIGRATION_LOCK)
-
-
-async def test_an_older_schema_is_not_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: migrate first. Method: a release that knows one more migration."""
-    monkeypatch.setattr("replica.store.postgres.newest_version", lambda: migrations.newest_version() + 1)
-    async with sessions(dsn) as opened:
-        with pytest.raises(StoreMismatch, match="notary store migrate"):
-            await PostgresStore(await open_session(dsn, opened)).bind(TOPIC)
-
-
-FORBIDDEN = [
-    "UPDATE completion SET outcome = 'NOTARISED'",
-    "DELETE FROM completion",
-    "TRUNCATE completion",
-    "DELETE FROM command_accepted",
-    "DELETE FROM participant",
-    "UPDATE participant SET ledger_id = gen_random_uuid()",
-    "UPDATE epoch_grant SET replica = 'me'",
-    "DELETE FROM epoch_grant",
-    "UPDATE schema_version SET usable_from = 99",
-    "DROP TABLE completion",
-    "CREATE TABLE more (n int)",
-]
-
-
-async def test_a_replica_needs_no_more_than_the_writer_s_rights(dsn: str, postgres_server: PostgresServer) -> None:
-    """Goal: a replica's credentials cannot rewrite history. Method: a login with the writer's role works, and tries."""
-    database = str(conninfo_to_dict(dsn)["dbname"])
-    async with looking(postgres_server.dsn(database)) as owner:
-        script = files("replica.store").joinpath("sql/postgres/roles.sql").read_bytes()
-        await owner.execute(script)
-        await owner.execute(script)
-        await owner.execute(f"GRANT CONNECT ON DATABASE {database} TO notary_reader".encode())
-    for login, role in (("test_replica", "notary_writer"), ("test_person", "notary_reader")):
-        await postgres_server.ensure_role(login, "pw")
-        async with looking(postgres_server.dsn()) as owner:
-            await owner.execute(f"GRANT {role} TO {login}".encode())
-    writer, reader = (make_conninfo(dsn, user=user, password="pw") for user in ("test_replica", "test_person"))
-    async with sessions(writer) as opened:
-        store = PostgresStore(await open_session(writer, opened))
-
-        async def make() -> PostgresStore:
-            return store
-
-        await serving(make)
-        assert await store.admit([command(1)], 0) == [FRESH]
-        assert await store.publish([completion(command(1), 7)], at(7)) == 1
-        assert await store.admit([command(2), command(2)], 0) == [FRESH, IN_FLIGHT]
-        assert await migrate(writer, MIGRATION_LOCK) == []
-    for login in (writer, reader):
-        for statement in FORBIDDEN:
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                await rows(login, statement)
-    assert (await read_status(reader)).ledger_end == 1
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        await rows(reader, "UPDATE participant SET epoch = 9")
-
-
-async def test_a_login_without_rights_is_told_so(dsn: str, postgres_server: PostgresServer) -> None:
-    """Goal: forgotten grants are named. Method: a login that may connect and nothing else."""
-    database = str(conninfo_to_dict(dsn)["dbname"])
-    await postgres_server.ensure_role("test_nobody", "pw")
-    async with looking(postgres_server.dsn()) as owner:
-        await owner.execute(f"GRANT CONNECT ON DATABASE {database} TO test_nobody".encode())
-    nobody = make_conninfo(dsn, user="test_nobody", password="pw")
-    async with sessions(nobody) as opened:
-        with pytest.raises(StoreMismatch, match="grant the rights"):
-            await PostgresStore(await open_session(nobody, opened)).bind(TOPIC)
-    with pytest.raises(StoreMismatch):
-        await read_status(nobody)
-
-
-async def test_a_lost_participant_row_is_noticed(dsn: str) -> None:
-    """Goal: an emptied table is no new ledger. Method: delete the row, then bind and ask the status."""
-    await _delete_participant(dsn)
-    async with sessions(dsn) as opened:
-        with pytest.raises(StoreMismatch, match="backup"):
-            await PostgresStore(await open_session(dsn, opened)).bind(TOPIC)
-    with pytest.raises(StoreMismatch, match="backup"):
-        await read_status(dsn)
-
-
-async def _delete_participant(dsn: str) -> None:
-    async with looking(dsn) as other:
-        await other.execute(b"DELETE FROM participant")
 
 
 async def test_an_id_of_another_length_is_a_bug(new_store: NewStore) -> None:

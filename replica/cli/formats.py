@@ -1,0 +1,85 @@
+"""`notary format`: what is written to the request log, and when a newer release may write a newer one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
+from replica.cli.store import OwnerOption
+from replica.notary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from replica.config import Config
+    from replica.notary.formats import Formats, Known
+
+app = typer.Typer(help="See and raise what is written to the request log.", no_args_is_help=True)
+
+RecordsOption = Annotated[int | None, typer.Option("--records", help="Record format; else the newest that is known.")]
+RulesOption = Annotated[int | None, typer.Option("--rules", help="Version of the rules; else the newest known.")]
+
+
+@app.command()
+def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+    """What the next activation writes, and what each replica can read."""
+    present, replicas = run(_look(load(find_config(config))))
+    if as_json:
+        print_json({"writes": msgspec.to_builtins(present), "replicas": msgspec.to_builtins(replicas)})
+        return
+    out.print(f"the next activation writes {present}")
+    table = make_table("replica", "record formats", "rules")
+    for name, knows in replicas.items():
+        lists = ("no answer", "") if knows is None else (_listed(knows.records), _listed(knows.rules))
+        table.add_row(name, *lists)
+    out.print(table)
+
+
+@app.command(name="raise")
+def raise_formats(
+    config: ConfigChoice = None,
+    records: RecordsOption = None,
+    rules: RulesOption = None,
+    owner: OwnerOption = None,
+) -> None:
+    """Write a newer record format, or judge by newer rules, from the next activation on. It cannot be undone.
+
+    Refused (exit code 2) while a configured replica does not answer or does not know it: afterwards no older release
+    can read the log. The tables' owner may do it. Bring it into force with notary switchover.
+    """
+    from replica.core.database import participant_database
+    from replica.notary.formats import Formats, known, why_not_raise
+
+    settings = load(find_config(config))
+    present, replicas = run(_look(settings))
+    newest = known().newest
+    wanted = Formats(newest.records if records is None else records, newest.rules if rules is None else rules)
+    if wanted == present:
+        out.print(f"nothing to raise: the next activation writes {present}")
+        return
+    refusal = why_not_raise(wanted, present, replicas)
+    if refusal is not None:
+        raise ConfigError(f"not raised: {refusal}")
+    database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()
+
+    async def carry_out() -> Formats:
+        async with database.board("notary-format") as board:
+            return await board.raise_formats(wanted)
+
+    out.print(f"the next activation writes {run(carry_out())}; now: notary switchover")
+
+
+async def _look(config: Config) -> tuple[Formats, dict[str, Known | None]]:
+    import aiohttp
+
+    from replica.local.health import fetch_health
+
+    async with config.shared_database().board("notary-format") as board, aiohttp.ClientSession() as session:
+        present = await board.formats()
+        healths = [(address.name, await fetch_health(session, address)) for address in config.replicas]
+    return present, {name: None if health is None else health.formats_known for name, health in healths}
+
+
+def _listed(versions: tuple[int, ...]) -> str:
+    return ", ".join(map(str, versions))

@@ -1,0 +1,78 @@
+"""What an activation writes: the record format and the version of the rules that its barrier names.
+
+A release that knows a newer one goes on writing the older one until an operator raises it (`notary format raise`),
+which is refused while a replica does not know it. Raised for good: what is in the log must be read for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from replica.notary.errors import FormatUnknown
+from replica.notary.records import FORMATS_KNOWN, BarrierRecord
+from replica.notary.rules import RULES
+
+
+class Formats(msgspec.Struct, frozen=True):
+    """A record format and a version of the rules."""
+
+    records: int = 1
+    rules: int = 1
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"record format {self.records}, rules version {self.rules}"
+
+    def raised(self, other: Formats) -> Formats:
+        """The newer of both, each by itself."""
+        return Formats(max(self.records, other.records), max(self.rules, other.rules))
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What a release knows; one that does not say knows what the first release knew."""
+
+    records: tuple[int, ...] = (1,)
+    rules: tuple[int, ...] = (1,)
+
+    @property
+    def newest(self) -> Formats:
+        """The newest of each."""
+        return Formats(max(self.records), max(self.rules))
+
+    def includes(self, formats: Formats) -> bool:
+        """Whether both are known."""
+        return formats.records in self.records and formats.rules in self.rules
+
+
+def known() -> Known:
+    """What this release knows."""
+    return Known(tuple(sorted(FORMATS_KNOWN)), tuple(sorted(RULES)))
+
+
+def to_write(raised: Formats, in_force: BarrierRecord | None) -> Formats:
+    """What the next activation writes: what operators have raised, and never less than what is in the log already.
+
+    Raises FormatUnknown when this release does not know it.
+    """
+    before = Formats() if in_force is None else Formats(in_force.record_format, in_force.rules_version)
+    formats = raised.raised(before)
+    if not known().includes(formats):
+        raise FormatUnknown(f"the next activation writes {formats}, which this release does not know")
+    return formats
+
+
+def why_not_raise(wanted: Formats, present: Formats, replicas: Mapping[str, Known | None]) -> str | None:
+    """Why the formats may not be raised now; None if they may. `replicas`: what each knows, None: no answer."""
+    if not known().includes(wanted):
+        return f"this release does not know {wanted}; it knows up to {known().newest}"
+    if wanted.raised(present) != wanted:
+        return f"{present} is raised already, and nothing goes back"
+    silent = [name for name, what in replicas.items() if what is None]
+    if silent:
+        return f"it is not known what {', '.join(silent)} can read: start it, or take it out of the configuration"
+    older = [name for name, what in replicas.items() if what is not None and not what.includes(wanted)]
+    if older:
+        return f"{', '.join(older)} could not read it any more: bring it to this release first"
+    return None

@@ -1,0 +1,1 @@
+SELECT record_format, rules_version FROM participant
