@@ -20,7 +20,8 @@ from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
 from replica.core.database import Database, Login, participant_database, with_password
-from replica.core.settings import AdminSettings, CoreSettings
+from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings
+from replica.core.signer import Signer, open_signer
 from replica.exposure import plaintext_connections
 from replica.link.settings import LinkSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
@@ -85,8 +86,10 @@ class Config(BaseSettings):
     data_dir: Path = Field(
         description="Folder of the replicas' own data: index, sockets, logs; one folder per replica."
     )
-    notary_key_file: Path = Field(
-        description="The notary's signing key, PKCS#8 PEM, mode 0600; one key for all replicas."
+    notary_key_file: Path | None = Field(
+        None,
+        description="The notary's signing key, PKCS#8 PEM, mode 0600; one key for all replicas. Left out where it is "
+        "on a token: `[pkcs11]`.",
     )
     notary_keys_file: Path | None = Field(
         None,
@@ -104,6 +107,9 @@ class Config(BaseSettings):
     watch: WatchSettings = WatchSettings()
     link: LinkSettings = LinkSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    pkcs11: Pkcs11Settings | None = Field(
+        None, description="The notary's signing key on a PKCS#11 token, instead of `notary_key_file`."
+    )
     haproxy: dict[str, Any] = Field(
         default_factory=dict, description="Any setting of HAProxy but the endpoint and the replicas, which stand above."
     )
@@ -111,6 +117,12 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _haproxy_is_valid(self) -> Self:
         self.haproxy_settings()
+        return self
+
+    @model_validator(mode="after")
+    def _one_notary_key(self) -> Self:
+        if (self.notary_key_file is None) == (self.pkcs11 is None):
+            raise ValueError("either notary_key_file or [pkcs11] says where the notary's key is")
         return self
 
     @model_validator(mode="after")
@@ -169,6 +181,10 @@ class Config(BaseSettings):
             return database.conninfo
         check_secret(database.password_file)
         return with_password(database.conninfo, database.password_file.read_text().rstrip("\n"))
+
+    def notary_signer(self) -> Signer:
+        """The notary's signing key. Raises ConfigError, and SignerUnavailable when the token does not answer."""
+        return open_signer(self.notary_key_file, self.pkcs11)
 
     def shared_database(self) -> Database:
         """The database that the replicas share. Raises ConfigError."""
@@ -249,7 +265,8 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
     return config.model_copy(
         update={
             "data_dir": absolute(config.data_dir),
-            "notary_key_file": absolute(config.notary_key_file),
+            "notary_key_file": None if config.notary_key_file is None else absolute(config.notary_key_file),
+            "pkcs11": _with_absolute_files(config.pkcs11, absolute),
             "notary_keys_file": None if config.notary_keys_file is None else absolute(config.notary_keys_file),
             "database": database,
             "api": api,

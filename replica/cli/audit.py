@@ -60,7 +60,6 @@ def audit(
     require_pipeline()
     from pipeline.audit.audit import Scope, audit_log
     from pipeline.audit.watermark import load_watermark, save_watermark
-    from replica.core.signer import load_signer
 
     settings = load(find_config(config))
     where = Where(source, master, work)
@@ -68,7 +67,7 @@ def audit(
         scope = Scope(
             None if no_database else settings.conninfo(),
             tuple(path.absolute() for path in answers or ()),
-            load_signer(settings.notary_key_file).public_key if answers else b"",
+            settings.notary_signer().public_key if answers else b"",
             None if watermark is None else load_watermark(watermark),
         )
         now_us = time.time_ns() // 1_000

@@ -127,12 +127,11 @@ def _events(histories: list[Path]) -> Iterator[Event]:
 
 
 def _public_keys(config: Config, given: str | None) -> list[bytes]:
-    from replica.core.signer import load_signer
     from replica.notary.errors import BadRequest, ConfigError
     from replica.notary.keys import known_keys
 
     if given is None:
-        signing = load_signer(config.notary_key_file).public_key
+        signing = config.notary_signer().public_key
         return [key.raw for key in known_keys(config.notary_keys_file, signing)]
     from replica.notary.documents import bytes_from_hex
 

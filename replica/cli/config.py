@@ -149,9 +149,8 @@ def _check_files(config: Config) -> None:
     from ledger_api.server.registry import read_registry
     from ledger_api.server.tls import make_tls
     from ledger_api.server.tokens import read_keys
-    from replica.core.signer import load_signer
 
-    load_signer(config.notary_key_file)
+    config.notary_signer()
     read_registry(config.api.registry_path)
     if config.api.tls is not None:
         make_tls(config.api.tls)

@@ -1,63 +1,102 @@
-"""`notary keys`: Ed25519 keys in PKCS#8 files, for the notary and for parties."""
+"""`notary keys`: Ed25519 keys in PKCS#8 files, for the notary and for parties, and the notary's on a token."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
+from replica.notary.errors import ConfigError
+
+if TYPE_CHECKING:
+    from replica.core.settings import Pkcs11Settings
 
 app = typer.Typer(help="Make and show Ed25519 keys, for the notary or for a party.", no_args_is_help=True)
 
-FileArgument = Annotated[Path, typer.Argument(help="PKCS#8 PEM file with the private key.")]
+FileArgument = Annotated[Path | None, typer.Argument(help="PKCS#8 PEM file with the private key.", show_default=False)]
+TokenOption = Annotated[
+    bool, typer.Option("--pkcs11", help="The key on the token that [pkcs11] in the configuration names, not in a file.")
+]
 
 
 @app.command()
-def create(file: FileArgument, as_json: JsonOption = False) -> None:
-    """Make a new key, mode 0600, and print its public key. An existing file is never overwritten."""
+def create(
+    file: FileArgument = None, *, pkcs11: TokenOption = False, config: ConfigChoice = None, as_json: JsonOption = False
+) -> None:
+    """Make a new key and print its public key: a file of mode 0600, or a pair that never leaves the token.
+
+    What exists is never overwritten.
+    """
     from replica.core.signer import create_key
 
-    _tell(create_key(file), as_json)
+    if pkcs11:
+        from replica.core.pkcs11 import create_token_key
+
+        _tell(create_token_key(_token(config)), as_json)
+    else:
+        _tell(create_key(_named(file)), as_json)
 
 
 @app.command()
-def show(file: FileArgument, as_json: JsonOption = False) -> None:
+def show(
+    file: FileArgument = None, *, pkcs11: TokenOption = False, config: ConfigChoice = None, as_json: JsonOption = False
+) -> None:
     """Print the public key of a private key; a file that others can read is refused."""
-    from replica.core.signer import load_signer
+    from replica.core.signer import load_signer, open_signer
 
-    _tell(load_signer(file).public_key, as_json)
+    signer = open_signer(None, _token(config)) if pkcs11 else load_signer(_named(file))
+    _tell(signer.public_key, as_json)
 
 
 @app.command()
 def rotate(
-    new: Annotated[Path, typer.Argument(help="File for the new key; it is made, mode 0600.")],
+    new: Annotated[str, typer.Argument(help="File for the new key, or with [pkcs11] its label; it is made.")],
     *,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new key for the notary, and add it to the public keys that verify, with the present one and its end.
 
-    Nothing signs with it yet. Then copy both files to every replica's machine, set notary_key_file to the new key and
-    notary_keys_file to the list, and restart the replicas one by one, passives first. Receipts of both keys verify.
+    Nothing signs with it yet. Then copy both files to every replica's machine, set notary_key_file (pkcs11.key_label
+    for a key on a token) to the new key and notary_keys_file to the list, and restart the replicas one by one, passives
+    first. Receipts of both keys verify.
     """
     from datetime import UTC, datetime
 
-    from replica.core.signer import create_key, load_signer
+    from replica.core.signer import create_key
     from replica.notary.keys import KEYS_NAME, read_keys, rotated, write_keys
 
     file = find_config(config)
     settings = load(file)
-    path = settings.notary_keys_file or settings.notary_key_file.with_name(KEYS_NAME)
+    path = settings.notary_keys_file or (settings.notary_key_file or file).with_name(KEYS_NAME)
     keys = read_keys(path) if path.exists() else []
-    old = load_signer(settings.notary_key_file).public_key
-    key = create_key(new)
+    old = settings.notary_signer().public_key
+    if settings.pkcs11 is None:
+        key = create_key(Path(new))
+    else:
+        from replica.core.pkcs11 import create_token_key
+
+        key = create_token_key(settings.pkcs11.model_copy(update={"key_label": new}))
     write_keys(path, rotated(keys, old, key, datetime.now(UTC).replace(microsecond=0)))
     if as_json:
         print_json({"public_key": key.hex(), "keys_file": str(path)})
     else:
         out.print(f"{key.hex()} is in {new}, and in {path} with those before; set notary_keys_file to it", markup=False)
+
+
+def _token(config: Path | None) -> Pkcs11Settings:
+    token = load(find_config(config)).pkcs11
+    if token is None:
+        raise ConfigError("the configuration has no table [pkcs11]")
+    return token
+
+
+def _named(file: Path | None) -> Path:
+    if file is None:
+        raise ConfigError("name a file, or give --pkcs11")
+    return file
 
 
 def _tell(public_key: bytes, as_json: bool) -> None:

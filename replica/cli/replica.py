@@ -25,7 +25,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         name=name,
         version=version("replicated-notary"),
         folder=config.replica_dir(name),
-        notary_key_file=config.notary_key_file,
+        notary_signer=config.notary_signer,
         notary_keys_file=config.notary_keys_file,
         database=config.shared_database(),
         health_host=address.host,

@@ -10,7 +10,7 @@ import random
 import secrets
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
 from replica.core.scrub import BOOKMARK, Scrubber
 from replica.core.settings import AdminSettings, CoreSettings
-from replica.core.signer import FileSigner, load_signer
+from replica.core.signer import Signer
 from replica.core.status_page import make_status_page
 from replica.index.quarantine import open_or_start_anew, quarantined, set_aside
 from replica.index.rocks import RocksIndex
@@ -73,7 +73,7 @@ class ReplicaSettings:
     name: str
     version: str
     folder: Path
-    notary_key_file: Path
+    notary_signer: Callable[[], Signer]  # opens the notary's key
     notary_keys_file: Path | None
     database: Database
     health_host: str
@@ -99,7 +99,7 @@ def run_replica(settings: ReplicaSettings) -> int:
     gc.freeze()  # what is loaded stays
     gc.set_threshold(*_GC_THRESHOLD)
     try:
-        signer = load_signer(settings.notary_key_file)
+        signer = settings.notary_signer()
         keys = known_keys(settings.notary_keys_file, signer.public_key)
         uvloop.run(_Replica(settings, signer, keys).run())
     except HaError as error:
@@ -132,7 +132,7 @@ def exit_code(error: BaseException) -> int:
 class _Replica:
     """The parts of one core process, wired."""
 
-    def __init__(self, settings: ReplicaSettings, signer: FileSigner, keys: Sequence[NotaryKey]) -> None:
+    def __init__(self, settings: ReplicaSettings, signer: Signer, keys: Sequence[NotaryKey]) -> None:
         self._settings = settings
         self._signer = signer
         self._keys = keys

@@ -18,6 +18,7 @@ from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.core.apply import Applied
 from replica.core.estimate import CompletionEstimate
 from replica.core.follow import Follower
+from replica.core.receipt_desk import ReceiptDesk
 from replica.core.reign import Reign
 from replica.core.settings import CoreSettings
 from replica.core.signer import Signer
@@ -26,8 +27,7 @@ from replica.index.interface import Index
 from replica.link.interface import PLAIN, Replies, Standing, Terms, Told, refuse_as_passive
 from replica.log.interface import RequestLog
 from replica.notary.answers import Notarised, Refused, StateStatus
-from replica.notary.errors import Code, LogUnavailable, NotActive, NotaryError
-from replica.notary.receipts import make_receipts
+from replica.notary.errors import Code, LogUnavailable, NotActive, NotaryError, SignerUnavailable
 from replica.notary.requests import TX_ID_BYTES, Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.store.interface import ParticipantStore, Pruned
@@ -66,7 +66,7 @@ class Participant(Generic[SessionT]):
         self._log = request_log
         self._index = index
         self._make_store = make_store
-        self._signer = signer
+        self._desk = ReceiptDesk(signer, settings.sign_max_s, self._on_unsigned)
         self._clock = clock
         self._settings = settings
         self._random_bytes = random_bytes
@@ -98,6 +98,7 @@ class Participant(Generic[SessionT]):
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
             self._following = None
+        await self._desk.drain()
 
     def _follow(self) -> None:
         if self._following is None:
@@ -133,7 +134,7 @@ class Participant(Generic[SessionT]):
             follower=self.follower,
             store=self._make_store(session),
             verify_lock=session.confirm,
-            signer=self._signer,
+            desk=self._desk,
             clock=self._clock,
             random_bytes=self._random_bytes,
             settings=self._settings,
@@ -143,8 +144,9 @@ class Participant(Generic[SessionT]):
             on_broken=self._break,
         )
         try:
+            await self._desk.check()
             await self.reign.open()
-        except LogUnavailable as error:
+        except (LogUnavailable, SignerUnavailable) as error:
             raise ActivationFailed(str(error)) from error
         steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.reign.steps_s.items()}
         log.info("activated", epoch=self.reign.epoch, steps_ms=steps_ms)
@@ -241,18 +243,18 @@ class Participant(Generic[SessionT]):
         try:
             if reign is not None and self._serves():
                 await reign.confirm_lock()
-                return self._find(names)
-        except HaError as error:
+                return await self._find(names)
+        except (HaError, SignerUnavailable) as error:
             log.info("look_up_unconfirmed", detail=str(error))
         except Exception as error:
             self._break(error)
         return dict.fromkeys(names, refuse_as_passive(self.standing()))
 
-    def _find(self, names: list[bytes]) -> dict[bytes, Told]:
+    async def _find(self, names: list[bytes]) -> dict[bytes, Told]:
         """What the index has of transactions and of states; they differ in length."""
         tx_ids = [name for name in names if len(name) == TX_ID_BYTES]
         states = [name for name in names if len(name) != TX_ID_BYTES]
-        return {**self._find_transactions(tx_ids), **self._find_states(states)}
+        return {**await self._find_transactions(tx_ids), **self._find_states(states)}
 
     def _find_states(self, states: list[bytes]) -> dict[bytes, Told]:
         values = self._index.lookup([STATE_KEY + state for state in states])
@@ -261,15 +263,18 @@ class Participant(Generic[SessionT]):
             for state, value in zip(states, values, strict=True)
         }
 
-    def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, Told]:
+    async def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, Told]:
         values = self._index.lookup([TX_KEY + tx_id for tx_id in tx_ids])
         found = [(tx_id, value) for tx_id, value in zip(tx_ids, values, strict=True) if value]
-        receipts = make_receipts([(tx_id, v[:32]) for tx_id, v in found], self._signer.public_key, self._signer.sign)
+        receipts = await self._desk.receipts([(tx_id, value[:32]) for tx_id, value in found])
         answers: dict[bytes, Told] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
         for (tx_id, value), receipt in zip(found, receipts, strict=True):
             offset = int.from_bytes(value[32:], "big")
             answers[tx_id] = Notarised(tx_id, value[:32], offset, None, False, receipt)
         return answers
+
+    def _on_unsigned(self, reason: str) -> None:
+        self.give_up(reason)  # another replica's token may be well
 
     def _serves(self) -> bool:
         return self.reign is not None and self.reign.serving and self.is_leading()

@@ -22,8 +22,8 @@ from replica.core.estimate import CompletionEstimate
 from replica.core.follow import Follower
 from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
+from replica.core.receipt_desk import ReceiptDesk
 from replica.core.settings import CoreSettings
-from replica.core.signer import Signer
 from replica.index.interface import Index
 from replica.link.interface import Replies, Terms
 from replica.log.interface import LogWriter, RequestLog
@@ -32,7 +32,7 @@ from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryE
 from replica.notary.formats import Formats, to_write
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
-from replica.notary.receipts import make_receipts
+from replica.notary.receipts import Receipt
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
     BarrierRecord,
@@ -68,7 +68,7 @@ class Reign:
         follower: Follower,
         store: ParticipantStore,
         verify_lock: Callable[[], Awaitable[object]],
-        signer: Signer,
+        desk: ReceiptDesk,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         settings: CoreSettings,
@@ -84,7 +84,7 @@ class Reign:
         self._follower = follower
         self._store = store
         self._verify_lock = verify_lock
-        self._signer = signer
+        self._desk = desk
         self._clock = clock
         self._random_bytes = random_bytes
         self._settings = settings
@@ -266,11 +266,19 @@ class Reign:
             for _, entry, verdict in answered
             if verdict.outcome is Outcome.NOTARISED
         ]
-        receipts = iter(make_receipts(notarised, self._signer.public_key, self._signer.sign))
+        self._desk.make(notarised, lambda receipts: send(self._answers(answered, receipts)))
+
+    def _answers(
+        self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]], made: Sequence[Receipt] | None
+    ) -> list[tuple[Waiting, Answer]]:
+        """What was decided, for those who wait; a success without a receipt is not told yet."""
+        receipts = iter(made or ())
         answers: list[tuple[Waiting, Answer]] = []
         for waiting, entry, verdict in answered:
             answer: Answer
-            if verdict.notarised_offset is not None:
+            if verdict.notarised_offset is not None and made is None:
+                answer = self._unsigned()
+            elif verdict.notarised_offset is not None:
                 answer = Notarised(
                     entry.request.tx_id,
                     entry.content_digest,
@@ -285,16 +293,26 @@ class Reign:
                     CODE_OF[verdict.outcome], entry.request.tx_id, entry.offset, verdict.conflicts, judged_us
                 )
             answers.append((waiting, answer))
-        send(answers)
+        return answers
 
     def _answer_accepted(self, accepted: Sequence[tuple[Waiting, int]]) -> None:
         """Give recorded answers again: the command was accepted before, its transaction is in the log."""
         contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
-        receipts = make_receipts(contents, self._signer.public_key, self._signer.sign)
-        send(
-            (waiting, Notarised(waiting.command.tx_id, waiting.command.content_digest, offset, None, True, receipt))
-            for (waiting, offset), receipt in zip(accepted, receipts, strict=True)
-        )
+
+        def answer(made: Sequence[Receipt] | None) -> None:
+            if made is None:
+                send((waiting, self._unsigned()) for waiting, _ in accepted)
+                return
+            send(
+                (waiting, Notarised(waiting.command.tx_id, waiting.command.content_digest, offset, None, True, receipt))
+                for (waiting, offset), receipt in zip(accepted, made, strict=True)
+            )
+
+        self._desk.make(contents, answer)
+
+    def _unsigned(self) -> NotNow:
+        detail = "it is decided, but the notary's key cannot be used just now"
+        return NotNow(Code.OUTCOME_UNKNOWN.name, detail, self._settings.retry_after_s)
 
     def _append(self, waiting: Waiting) -> None:
         """Log an admitted submission; it waits by its sequence number, never by its transaction id."""

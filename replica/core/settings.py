@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -22,6 +23,17 @@ class AdminSettings(BaseModel):
         if host not in LOOPBACK_HOSTS:
             raise ValueError("the admin listener has no tokens and no TLS: only a loopback address is taken")
         return host
+
+
+class Pkcs11Settings(BaseModel):
+    """The notary's signing key on a PKCS#11 token, such as a hardware security module, instead of in a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    module: Path = Field(description="The vendor's PKCS#11 library, a .so file.")
+    token_label: str = Field(min_length=1, max_length=32, description="Label of the token.")
+    key_label: str = Field(min_length=1, max_length=255, description="Label of the Ed25519 key pair on it.")
+    pin_file: Path = Field(description="File with the user's PIN alone, mode 0600.")
 
 
 class CoreSettings(BaseModel):
@@ -88,6 +100,9 @@ class CoreSettings(BaseModel):
         2.0, gt=0, description="An active that cannot read its own record back for this long steps down."
     )
     log_retry_s: float = Field(0.25, gt=0, description="Pause before the log is tried again after it failed.")
+    sign_max_s: float = Field(
+        1.0, gt=0, le=30, description="Longest wait for a signature of a PKCS#11 token; past it the replica steps down."
+    )
     drain_answers_s: float = Field(
         0.2,
         ge=0,

@@ -9,8 +9,10 @@ from typing import Protocol
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from replica.notary.errors import ConfigError
+from replica.core.settings import Pkcs11Settings
+from replica.notary.errors import ConfigError, SignerUnavailable
 from replica.notary.secret_files import check_secret
+from replica.notary.signatures import signature_holds
 
 
 class Signer(Protocol):
@@ -20,12 +22,27 @@ class Signer(Protocol):
     def public_key(self) -> bytes:
         """The raw Ed25519 public key, 32 bytes."""
 
+    @property
+    def blocks(self) -> bool:
+        """Whether `sign` waits for another device: then it is called in a thread, one call at a time."""
+
     def sign(self, message: bytes) -> bytes:
-        """The Ed25519 signature, 64 bytes."""
+        """The Ed25519 signature, 64 bytes. Raises SignerUnavailable."""
+
+
+CHECKED = b"notary/signer-check/1"  # no receipt's statement begins like this
+
+
+def check_signer(signer: Signer) -> None:
+    """Sign something that certifies nothing. Raises SignerUnavailable when it cannot be done, or does not verify."""
+    if not signature_holds(signer.public_key, CHECKED, signer.sign(CHECKED)):
+        raise SignerUnavailable("a signature of the notary's key does not verify: its two halves are not of one pair")
 
 
 class FileSigner:
     """An Ed25519 key from a PKCS#8 PEM file."""
+
+    blocks = False
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -34,6 +51,17 @@ class FileSigner:
     def sign(self, message: bytes) -> bytes:
         """Sign with the key in memory."""
         return self._key.sign(message)
+
+
+def open_signer(key_file: Path | None, token: Pkcs11Settings | None) -> Signer:
+    """The notary's key, wherever the configuration says that it is. Raises ConfigError, and SignerUnavailable."""
+    if token is not None:
+        from replica.core.pkcs11 import Pkcs11Signer  # with a library that most installations do without
+
+        return Pkcs11Signer(token)
+    if key_file is None:
+        raise ConfigError("neither notary_key_file nor [pkcs11] says where the notary's key is")
+    return load_signer(key_file)
 
 
 def load_signer(path: Path) -> FileSigner:

@@ -92,10 +92,11 @@ def _unless_development(facts: Facts, text: str, fix: str) -> Verdict:
 
 @_check("notary-key")
 def _notary_key(facts: Facts) -> Verdict:
-    """The notary's signing key is there, is Ed25519, and nobody else can read it."""
+    """The notary's signing key is there, is Ed25519, signs, and nobody else can read it."""
     if facts.files.notary_key:
-        return _problem(facts.files.notary_key, "chmod 600 it; a new notary makes one: notary keys create")
-    return _ok("readable, mode 0600")
+        fix = "chmod 600 the file, or see [pkcs11]; a new notary makes one: notary keys create"
+        return _problem(facts.files.notary_key, fix)
+    return _ok("it signs, and nobody else can read it")
 
 
 @_check("parties")

@@ -16,9 +16,9 @@ from pydantic import BaseModel
 from ledger_api.server.registry import read_registry
 from replica.config import Config
 from replica.core.database import HIDDEN
-from replica.core.signer import load_signer
+from replica.core.signer import check_signer
 from replica.doctor.facts import FileFacts, MachineFacts
-from replica.notary.errors import ConfigError
+from replica.notary.errors import ConfigError, NotaryError
 from replica.notary.secret_files import check_secret
 
 _STA_UNSYNC = 0x40  # of adjtimex(2)
@@ -30,7 +30,7 @@ def look_at_files(config: Config) -> FileFacts:
     """Every file that a replica reads at its start."""
     registry_problem, pairs = _registry(config)
     return FileFacts(
-        notary_key=_problem(lambda: load_signer(config.notary_key_file)),
+        notary_key=_problem(lambda: check_signer(config.notary_signer())),
         registry=registry_problem,
         registered_pairs=pairs,
         database_password=_problem(lambda: _check_password(config)),
@@ -95,7 +95,7 @@ def _check_password(config: Config) -> None:
 def _problem(check: Callable[[], object]) -> str | None:
     try:
         check()
-    except ConfigError as error:
+    except NotaryError as error:
         return error.detail
     except OSError as error:
         return str(error)

@@ -235,6 +235,12 @@ class Code(Enum):
         "A connection would leave this machine unprotected",
         "Configure TLS for what the detail names, or move it to a loopback address; see docs/security.md.",
     )
+    SIGNER_UNAVAILABLE = (
+        0,
+        "The token that holds the notary's key does not sign",
+        "Check the token, its label and its PIN: notary doctor. Another replica takes over if its token answers.",
+        Retry.SAME,
+    )
     TOPIC_UNSAFE = (
         0,
         "The request log's topic breaks the contract that safety rests on",
@@ -350,6 +356,12 @@ class ConfigError(NotaryError):
     """Do not start; a person must change a setting."""
 
     default_code = Code.CONFIG_INVALID
+
+
+class SignerUnavailable(NotaryError):
+    """The notary's key cannot be used now: no receipt can be made, whatever the log has decided."""
+
+    default_code = Code.SIGNER_UNAVAILABLE
 
 
 class NotActive(NotaryError):

@@ -20,7 +20,6 @@ from ha.election.driver import Election
 from ha.lock.ids import Counter, lock_id
 from ha.lock.postgres import PostgresLockSession
 from replica.core.participant import Participant
-from replica.core.signer import load_signer
 from replica.index.rocks import RocksIndex
 from replica.link.memory import MemoryLink
 from replica.local.cluster import ROLE, LocalCluster
@@ -106,7 +105,7 @@ async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
             request_log=request_log,
             index=index,
             make_store=PostgresStore,
-            signer=load_signer(cluster.config.notary_key_file),
+            signer=cluster.config.notary_signer(),
             clock=clock,
             settings=cluster.config.core,
         )

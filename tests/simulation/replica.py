@@ -30,6 +30,7 @@ class CheapSigner:
     """Signs like a key that everybody knows: enough to tell what was signed, and a hundred times faster."""
 
     public_key = b"k" * 32
+    blocks = False
 
     def sign(self, message: bytes) -> bytes:
         return sha256(b"signed" + message).digest() * 2

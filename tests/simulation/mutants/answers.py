@@ -12,6 +12,7 @@ from pytest import MonkeyPatch
 import replica.core.apply
 import replica.core.participant
 import replica.core.publish
+import replica.core.receipt_desk
 import replica.core.reign
 import replica.notary.reading
 import replica.notary.rules
@@ -92,7 +93,7 @@ def receipt_without_content(patch: MonkeyPatch) -> None:
             for receipt, (_, digest) in zip(receipts, notarised, strict=True)
         ]
 
-    patch.setattr(replica.core.reign, "make_receipts", careless)
+    patch.setattr(replica.core.receipt_desk, "make_receipts", careless)
 
 
 @mutant("what was purged at a step-down is answered as a refusal, not as unknown")
