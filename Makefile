@@ -49,7 +49,7 @@ bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polar
 
 faults: setup-tests ## Every fault against real servers, at full length; writes build/faults.json anew
 	@rm -f build/faults.json
-	@$(BIN)/pytest tests/faults $(ARGS)
+	@$(BIN)/pytest tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results; exit $$code
 
 faults-quick: setup ## The faults that CI runs, each once
 	@scripts/test.sh faults-quick

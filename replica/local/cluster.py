@@ -51,7 +51,8 @@ STANDBY_NAME = "standby"  # what the primary knows the standby by
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
 ACTIVE_MAX_S = 60.0
 # The table of commands in flight turns over all the time: look at it more often than once a minute.
-POSTGRES_SETTINGS = {"autovacuum_naptime": "5s"}
+# And a primary that was started again has its standby back sooner than after five seconds: no commit ends before.
+POSTGRES_SETTINGS = {"autovacuum_naptime": "5s", "wal_retrieve_retry_interval": "200ms"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

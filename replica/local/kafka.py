@@ -28,6 +28,15 @@ FORMAT_MAX_S = 60.0
 READY_MAX_S = 90.0
 ANSWER_MAX_S = 10.0
 STOP_GRACE_S = 20.0
+# How long brokers wait for one that is gone, before the log goes on without it: docs/reference-deployment.md.
+DETECTION = {
+    "broker.heartbeat.interval.ms": 250,
+    "broker.session.timeout.ms": 1_500,
+    "replica.lag.time.max.ms": 1_500,
+    "controller.quorum.fetch.timeout.ms": 800,
+    "controller.quorum.election.timeout.ms": 400,
+    "controller.quorum.election.backoff.max.ms": 200,
+}
 TCP_PROBE_MAX_S = 1.0
 JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 LOG_OPTIONS = (
@@ -113,7 +122,7 @@ class KafkaBroker:
             "share.coordinator.state.topic.min.isr": in_sync,
             "group.initial.rebalance.delay.ms": 0,
             "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,  # nothing of ours is compacted; the default is 128 MB
-        }
+        } | (DETECTION if cluster_size > 1 else {})
         return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 

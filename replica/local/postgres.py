@@ -104,6 +104,12 @@ class PostgresServer:
         await self._execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(sql.Literal(name)))
         await self._execute(sql.SQL("SELECT pg_reload_conf()"))
 
+    async def promote(self) -> None:
+        """Make a standby a primary, one that waits for no standby of its own; returns once it takes writes."""
+        await self._execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = ''"))
+        await self._execute(sql.SQL("SELECT pg_reload_conf()"))
+        await self._execute(sql.SQL("SELECT pg_promote(wait => true)"))
+
     async def stop(self, *, immediate: bool = False) -> None:
         """Fast shutdown (sessions are ended, a checkpoint is written) or, when immediate, as if it had crashed."""
         if self._process is not None:

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,9 +15,11 @@ from time import monotonic_ns
 import msgspec
 
 from replica.local.cluster import LocalCluster
+from replica.local.process import until
 from replica.local.replica import ReplicaProcess
 from tests.faults.client import ATTEMPT_MAX_S, ClientOrder, given_up_path
 
+BEGIN_MAX_S = 60.0
 STOP_MAX_S = 60.0
 _OK = b'{"type":"ok"'
 
@@ -42,6 +43,8 @@ class ClientLoad:
         self.name = order.process
         self.history = Path(order.history)
         self._order = order
+        self._successes_ns: list[int] = []
+        self._read_bytes = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -71,8 +74,30 @@ class ClientLoad:
         return int(given_up_path(self.history).read_text())
 
     def successes_ns(self) -> list[int]:
-        """When each success was answered, so far."""
-        return sorted(_successes_ns(self.history))
+        """When each success was answered, so far, in order."""
+        if self.history.exists():
+            with self.history.open("rb") as file:
+                file.seek(self._read_bytes)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break  # the client is writing it
+                    self._read_bytes += len(line)
+                    if line.startswith(_OK):
+                        self._successes_ns.append(int(json.loads(line)["at_ns"]))
+            self._successes_ns.sort()
+        return self._successes_ns
+
+    async def begun(self) -> None:
+        """Return once a first submission has succeeded. Raises LoadBroken."""
+
+        async def success() -> bool:
+            return bool(self.successes_ns())
+
+        try:
+            async with asyncio.timeout(BEGIN_MAX_S):
+                await until(success)
+        except TimeoutError:
+            raise LoadBroken(f"{self._order.process} had no success within {BEGIN_MAX_S:g} s") from None
 
 
 def client_load(
@@ -105,10 +130,3 @@ def outage_around(successes_ns: list[int], fault_ns: int, until_ns: int | None =
         raise LoadBroken("no success before the fault, or none after it")
     longest_ns, ended_ns = max(pauses)
     return Outage(longest_ns / 1e9, (ended_ns - fault_ns) / 1e9)
-
-
-def _successes_ns(history: Path) -> Iterator[int]:
-    with history.open("rb") as file:
-        for line in file:
-            if line.startswith(_OK) and line.endswith(b"\n"):  # the client may be writing the last one
-                yield int(json.loads(line)["at_ns"])

@@ -6,7 +6,8 @@ Safety is judged by the audit afterwards. What is measured here is how long appl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic, monotonic_ns
 
@@ -81,6 +82,16 @@ async def freeze_beyond_lease(cluster: LocalCluster, fault: Fault, process: str)
         await direct.stop()
     await wait_for_return(cluster)
     return take_over, direct
+
+
+@contextmanager
+def frozen(replica: ReplicaProcess, fault: Fault) -> Iterator[None]:
+    """A replica stands still while the block runs."""
+    fault(replica)
+    try:
+        yield
+    finally:
+        replica.thaw()
 
 
 async def wait_for_return(cluster: LocalCluster) -> None:

@@ -27,6 +27,7 @@ async def under_load(cluster: LocalCluster, scenario: Scenario, **changes: int) 
     load = client_load(cluster, f"load-{next(_numbers)}", **changes)
     load.start()
     try:
+        await load.begun()
         yield load
     finally:
         await load.stop()

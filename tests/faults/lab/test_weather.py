@@ -1,0 +1,63 @@
+"""Faults of all kinds, one after the other as a seed has drawn them, under as much load as there is time for."""
+
+from __future__ import annotations
+
+from random import Random
+from time import monotonic, monotonic_ns
+
+import pytest
+
+from tests.faults.lab.brokers import down
+from tests.faults.lab.lab import BROKERS, DATABASES, Lab
+from tests.faults.lab.scene import Scene, scene
+from tests.faults.recorder import Scenario
+from tests.faults.scenarios import FREEZE_CORE, FREEZE_GROUP, KILL_CORE, KILL_GROUP, fail_over, frozen
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+DURATION_S = 120.0
+SEEDS = range(1, 6)
+KINDS = ("kill", "kill core", "freeze", "freeze core", "unplug", "no database", "no log", "broker", "HAProxy")
+
+
+@pytest.mark.scenario("F1", "and others in turn, drawn by a seed")
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_one_fault_follows_the_other(lab: Lab, scenario: Scenario, seed: int) -> None:
+    """Goal: what one fault leaves does not make the next one worse. Method: two minutes of faults, then the audit."""
+    random, began_s = Random(seed), monotonic()
+    async with scene(lab, scenario, batches=8, batch=50) as now:
+        while monotonic() - began_s < DURATION_S:
+            await strike(now, random.choice(KINDS), random)
+
+
+async def strike(now: Scene, kind: str, random: Random) -> None:
+    """One fault, and what must follow it; returns once all are there again."""
+    active = await now.active_replica()
+    lab, network = now.lab, now.lab.network
+    match kind:
+        case "kill" | "kill core":
+            take_over = await fail_over(lab, KILL_GROUP if kind == "kill" else KILL_CORE)
+            now.scenario.fired(f"{take_over.fallen} killed, {take_over.successor} took over")
+            now.scenario.outage(now.load, take_over.fault_ns, take_over.until_ns)
+        case "freeze" | "freeze core":
+            await now.replaced(frozen(active, FREEZE_GROUP if kind == "freeze" else FREEZE_CORE), active, "frozen")
+        case "unplug":
+            await now.replaced(network.unplugged(active.name), active, "lost its link")
+        case "no database":
+            await now.replaced(network.cut([active.name], DATABASES), active, "cut off from the database")
+        case "no log":
+            await now.replaced(network.cut([active.name], BROKERS), active, "cut off from Kafka")
+        case "broker":
+            broker, fault_ns = random.choice(lab.kafka.brokers), monotonic_ns()
+            async with down(lab, broker):
+                await now.served_since(fault_ns + 1_000_000_000)
+                now.scenario.fired(f"broker {broker.node_id} killed, the log went on")
+        case _:
+            await lab.haproxy.reload(lab.haproxy.settings)
+            now.scenario.fired("HAProxy reloaded")
+            await now.served_since(monotonic_ns())

@@ -1,0 +1,156 @@
+"""`python -m tests.faults.results`: the page docs/results.md, from what the newest runs of this clone have written.
+
+Nothing on the page is typed by hand: faults are from build/faults.json (`make faults`), seeds from build/simulation
+(`make soak`, else CI's), mutants from the seeds pinned for them, times from build/bench.json (`make bench`). What was
+not run is not on the page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.faults.report import FaultsReport, ScenarioResult, read_report
+
+PAGE = Path("docs/results.md")
+BENCH = Path("build/bench.json")
+SOAK = Path("build/simulation/soak.json")
+COVERAGE = Path("build/simulation-coverage.json")
+PINS = Path("tests/simulation/mutants/pins.json")
+
+_BENCH_LINES = {  # name of the figure, and what it is
+    "kill_outage": "kill -9 of the active",
+    "graceful_stop_outage": "orderly stop of the active",
+    "frozen_core_outage": "the active's core frozen beyond its lease",
+    "frozen_group_outage": "the active frozen beyond its lease",
+    "disconnected_kill_outage": "kill -9, passives away from the log",
+}
+
+
+class Simulated(msgspec.Struct, frozen=True):
+    """What the simulator has run."""
+
+    seeds: int
+    operations: int
+
+
+def render(
+    faults: FaultsReport | None,
+    simulated: Simulated | None,
+    pins: Mapping[str, int],
+    bench: Mapping[str, Any] | None,
+) -> str:
+    """The page, in Markdown."""
+    parts = [
+        "# Results\n\nWritten by `python -m tests.faults.results` from the newest runs; do not edit. Each line can be "
+        "run again: `make faults`, `make soak`, `make bench`. An outage is the time between two successes that clients "
+        "saw, through HAProxy; one machine does everything at once, clients and checker included."
+    ]
+    parts += [] if faults is None else [_faults(faults)]
+    parts.append(_simulator(simulated, pins))
+    parts += [] if bench is None else [_bench(bench)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _faults(report: FaultsReport) -> str:
+    totals = report.totals
+    conditions = ", ".join(f"{name} {value}" for name, value in report.conditions.items())
+    rows = [
+        [
+            one.name,
+            f"{one.faults_fired}",
+            f"{one.operations:,}",
+            _seconds(one.outage_s_median),
+            _seconds(one.outage_s_max),
+            _seconds(one.outage_goal_s),
+            f"{one.acknowledged_lost}",
+            f"{one.double_spends}",
+            "yes" if one.passed else "**no**",
+        ]
+        for one in report.scenarios
+    ]
+    heads = [
+        "scenario",
+        "faults fired",
+        "operations",
+        "outage, median s",
+        "worst s",
+        "goal s",
+        "lost",
+        "double",
+        "passed",
+    ]
+    summary = (
+        f"{totals.passed} of {totals.scenarios} scenarios passed: {totals.faults_fired} faults seen to take effect, "
+        f"**{totals.operations:,} operations checked, {totals.acknowledged_lost} acknowledged answers lost or changed, "
+        f"{totals.double_spends} double spends**. Every answer and every completion was compared with the log by "
+        f"`notary check`. Conditions: {conditions}."
+    )
+    return f"## Faults on real parts\n{summary}\n\n{_table(heads, rows)}{_failures(report.scenarios)}"
+
+
+def _failures(scenarios: Sequence[ScenarioResult]) -> str:
+    failed = [one for one in scenarios if not one.passed]
+    lines = [f"- {one.name}: {(one.error or 'proves nothing').splitlines()[0]}" for one in failed]
+    return "\n\nNot passed:\n" + "\n".join(lines) if lines else ""
+
+
+def _simulator(simulated: Simulated | None, pins: Mapping[str, int]) -> str:
+    seeds = sorted(pins.values())
+    caught = (
+        f"{len(pins)} of {len(pins)} mutants of the product's code are caught, half of them within "
+        f"{seeds[len(seeds) // 2]} seeds, the slowest within {seeds[-1]}."
+    )
+    run = "" if simulated is None else f"{simulated.seeds:,} seeds run, {simulated.operations:,} operations checked. "
+    rows = [
+        [name.replace("_", " "), str(seed)] for name, seed in sorted(pins.items(), key=lambda pin: (pin[1], pin[0]))
+    ]
+    return f"## Simulator\n{run}{caught}\n\n{_table(['mutant', 'first seed that notices'], rows)}"
+
+
+def _bench(figures: Mapping[str, Any]) -> str:
+    rows = [
+        [what, _seconds(figures[f"{name}_s_median"]), _seconds(figures[f"{name}_s_max"])]
+        for name, what in _BENCH_LINES.items()
+        if f"{name}_s_median" in figures
+    ]
+    return (
+        f"## Fail-over with a long log\n`make bench`: one broker.\n\n{_table(['fault', 'median s', 'worst s'], rows)}"
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def main() -> int:
+    """Write the page; 1 when there is no run of the faults to tell of."""
+    faults = read_report() if (found := Path("build/faults.json").exists()) else None
+    bench = msgspec.json.decode(BENCH.read_bytes()) if BENCH.exists() else None
+    PAGE.write_text(render(faults, _simulated(), msgspec.json.decode(PINS.read_bytes()), bench))
+    print(f"{PAGE}: written" if found else f"{PAGE}: without faults, because `make faults` was not run")
+    return 0 if found else 1
+
+
+def _simulated() -> Simulated | None:
+    if SOAK.exists():
+        totals: Simulated = msgspec.json.decode(SOAK.read_bytes(), type=_Soak).totals
+        return totals
+    return msgspec.json.decode(COVERAGE.read_bytes(), type=Simulated) if COVERAGE.exists() else None
+
+
+class _Soak(msgspec.Struct):
+    totals: Simulated
+
+
+if __name__ == "__main__":
+    sys.exit(main())
