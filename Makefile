@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults faults-quick runbooks soak dist lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop faults-quick runbooks soak dist lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polar
 faults: setup-tests ## Every fault against real servers, at full length; writes build/faults.json anew
 	@rm -f build/faults.json
 	@$(BIN)/pytest tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results; exit $$code
+
+kill-loop: setup ## Kill the active twenty times under applications that use the client library
+	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)
 
 faults-quick: setup ## The faults that CI runs, each once
 	@scripts/test.sh faults-quick
