@@ -13,6 +13,7 @@ import psycopg
 from replica.local.cluster import LocalCluster
 from replica.local.haproxy import find_haproxy
 from replica.local.kafka import find_java, find_libs
+from replica.notary.signatures import checks_together
 from tests.bench.report import Report
 
 POSTGRES_FACTS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
@@ -43,6 +44,8 @@ async def add_conditions(cluster: LocalCluster, report: Report) -> None:
     report.line("packages", ", ".join(f"{package} {versions[package]}" for package in PACKAGES))
     durable = ", ".join(f"{name} {value}" for name, value in postgres.items() if name != "server_version")
     report.add("postgres_settings", postgres, "Postgres", durable)
+    lanes = checks_together()
+    report.add("signatures_in_lanes", lanes, "signatures", "eight at a time" if lanes else "one by one")
     config = cluster.config
     report.line("Kafka", "one broker, acks=all; an acknowledged record is in the broker's page cache")
     report.line("replicas", f"{len(config.replicas)}, {config.api_workers} front ends each, {config.core.standby}")
