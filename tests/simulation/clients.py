@@ -17,7 +17,8 @@ from replica.checker.history import (
     Unknown,
     invoke_submission,
 )
-from replica.notary.answers import Answer, Notarised, NotNow
+from replica.link.interface import Terms
+from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.canonical import encode_request
 from replica.notary.receipts import receipt_to_document
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
@@ -135,7 +136,9 @@ class Client:
         while missing:
             attempt += 1
             answers = await self._attempt(operation, missing, attempt)
-            missing = [place for place, answer in zip(missing, answers, strict=True) if isinstance(answer, NotNow)]
+            missing = [
+                place for place, answer in zip(missing, answers, strict=True) if isinstance(answer, NotNow | Accepted)
+            ]
             if attempt == operation.attempts_max:
                 return  # gave up; the outcome stays unknown to it
             told_s = max([a.retry_after_s for a in answers if isinstance(a, NotNow)], default=0.0)
@@ -163,13 +166,14 @@ class Client:
                 world.note(invoke_submission(self.name, number, now_ns, request, submission))
         name = name or world.balancer.pick(self)
         world.story.tell(self.name, "ask", ops=f"{numbers[0]}+{len(places)}", to=name or "nobody", operation=operation)
-        answers = await self._exchange(name, asked, operation.answer_max_s, len(places))
+        asynchronous = operation.asynchronous and attempt == 1  # then it is asked for
+        answers = await self._exchange(name, asked, operation.answer_max_s, len(places), Terms(asynchronous))
         for number, answer in zip(numbers, answers, strict=True):
             self._told(number, answer, name)
         return answers
 
     async def _exchange(
-        self, name: str, asked: list[Submission] | bytes, answer_max_s: float, count: int
+        self, name: str, asked: list[Submission] | bytes, answer_max_s: float, count: int, terms: Terms
     ) -> list[Answer]:
         world, skies = self._world, self._world.skies
         unknown: list[Answer] = [NotNow("OUTCOME_UNKNOWN", "no answer", 0.05)] * count
@@ -184,7 +188,12 @@ class Client:
                 if isinstance(asked, bytes):
                     answers = [await core.link.look_up(asked)]
                 else:
-                    answers = await core.link.submit(asked)
+                    answers = await core.link.submit(asked, terms)
+                    world.accepted |= {
+                        (one.command_id, one.submission_id)
+                        for one, answer in zip(asked, answers, strict=True)
+                        if isinstance(answer, Accepted)
+                    }
         except TimeoutError:
             skies.struck("reply_too_late", name)
             return unknown
@@ -210,12 +219,14 @@ class Client:
     def _told(self, number: int, answer: Answer, name: str) -> None:
         world, now_ns = self._world, self._world.now_ns()
         who, epoch = world.who_told(answer, name)
-        code = "NOTARISED" if isinstance(answer, Notarised) else answer.code
+        code = answer.code if not isinstance(answer, Notarised | Accepted) else type(answer).__name__.upper()
         world.story.tell(self.name, "told", op=number, code=code, by=who, offset=getattr(answer, "record_offset", None))
         world.note(_event(answer, self.name, number, now_ns, who, epoch))
 
 
 def _event(answer: Answer, process: str, op: int, at_ns: int, who: str | None, epoch: int | None) -> Event:
+    if isinstance(answer, Accepted):
+        return Unknown(process, op, at_ns, "ACCEPTED")
     if isinstance(answer, NotNow):
         return Unknown(process, op, at_ns, answer.code)
     if isinstance(answer, Notarised):

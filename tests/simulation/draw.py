@@ -26,6 +26,7 @@ _AT_A_STEP = (
 )
 
 
+_ASYNCHRONOUS_EVERY = 4  # of so many commands one is submitted asynchronously
 _DEPOSE = (FaultKind.ISLAND,)  # the active is replaced, and does not know it for a while
 
 
@@ -163,6 +164,7 @@ def _clients(random: Random, size: Size, transactions: int, duration_s: float) -
                     round(random.uniform(0.0, 2.0 * duration_s / (count + 1)) * random.choice((0.1, 0.7, 1.3)), 4),
                     random.choice((0.2, 1.0, 3.0)),
                     random.choice((0, 0, 0, 1, 3)),
+                    place % _ASYNCHRONOUS_EVERY == 0 and not look_up,
                 )
             )
         made.append(tuple(operations))

@@ -91,7 +91,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a client does next: submits transactions in one call, or looks the first one up.
 
     `command`: number of the first transaction's command, the next one has the next. `attempts_max` 0: until the answer
-    is final.
+    is final. `asynchronous`: the first attempt is answered as soon as it is recorded, later ones ask what became of it.
     """
 
     transactions: tuple[int, ...]
@@ -102,6 +102,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     think_s: float = 0.0
     answer_max_s: float = 1.0
     attempts_max: int = 0
+    asynchronous: bool = False
 
 
 class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):

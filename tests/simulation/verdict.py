@@ -42,8 +42,18 @@ def judge_run(world: World) -> Summary:
         world.blame(problem)
     for follower in world.followers:
         follower.judge()
+    _check_accepted(world)
     _check_indexes(world)
     return report.summary
+
+
+def _check_accepted(world: World) -> None:
+    """Every submission that was accepted has a completion, whatever died in between."""
+    tables = world.primary.tables
+    known = [*tables.in_flight.values(), *(completion for _, completion in tables.completions)]
+    for command, submission in sorted(world.accepted - {(c.command_id, c.submission_id) for c in known}):
+        if not world.splits:
+            world.blame(f"submission {submission} of {command} was accepted and has no completion")
 
 
 def _check_indexes(world: World) -> None:

@@ -76,6 +76,7 @@ class World:
         self.violations: list[str] = []
         self.history: list[Event] = []
         self.attempts = 0
+        self.accepted: set[tuple[str, str]] = set()  # command and submission id of those that are to complete
         self.topic = Topic(self.story)
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
         self.primary = self._server(tables, 1)
