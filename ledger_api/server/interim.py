@@ -17,38 +17,41 @@ from ledger_api.server.streams import NDJSON
 from replica.notary.documents import WaitDocument
 
 _OK = 200
+_NEVER = float("-inf")
 _encoder = msgspec.json.Encoder()
 
 
 class Estimates:
     """The lines of one call so far. Never waits: there are few of them, and they are short."""
 
+    __slots__ = ("_request", "_request_id", "_until_s")
+
     def __init__(self, request: web.BaseRequest, request_id: str) -> None:
         self._request = request
         self._request_id = request_id
-        self._loop = asyncio.get_running_loop()
-        self._until_s = float("-inf")  # by the newest estimate
-        self._wanted = NDJSON.decode() in request.headers.get("Accept", "") and request.version >= HttpVersion11
-
-    @property
-    def _begun(self) -> bool:
-        return self._until_s > float("-inf")
+        self._until_s = _NEVER  # by the newest estimate that was told on
 
     def tell(self, wait_s: float) -> None:
         """The answer may take so many seconds from now; told on unless an earlier estimate covers it."""
-        transport, until_s = self._request.transport, self._loop.time() + wait_s
-        if not self._wanted or until_s <= self._until_s or transport is None or transport.is_closing():
+        request, until_s = self._request, asyncio.get_running_loop().time() + wait_s
+        transport = request.transport
+        if until_s <= self._until_s or transport is None or transport.is_closing() or not _accepts_lines(request):
             return
         head = b""
-        if not self._begun:
-            more = b"" if self._request.keep_alive else b"Connection: close\r\n"
+        if self._until_s == _NEVER:
+            more = b"" if request.keep_alive else b"Connection: close\r\n"
             head = http_head(_OK, NDJSON, self._request_id, b"Transfer-Encoding: chunked\r\n" + more)
         self._until_s = until_s
         transport.write(head + chunk(_encoder.encode(WaitDocument(estimate_s=wait_s)) + b"\n"))
 
     def before(self, reply: Reply) -> Reply:
         """The answer to the call: as it is, or as the last line behind the estimates."""
-        return _LastLine(reply, self._request_id) if self._begun else reply
+        return reply if self._until_s == _NEVER else _LastLine(reply, self._request_id)
+
+
+def _accepts_lines(request: web.BaseRequest) -> bool:
+    """HTTP/1.0 knows no body of unknown length on a connection that stays open."""
+    return NDJSON.decode() in request.headers.get("Accept", "") and request.version >= HttpVersion11
 
 
 class _LastLine(Reply):
