@@ -36,6 +36,7 @@ from replica.link.frames import LinkBroken
 from replica.link.unix import LinkClient
 from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import ConfigError
+from replica.notary.signatures import checks_together
 from replica.store.reader import open_reader
 
 STOPPED, LINK_ENDED, MISCONFIGURED = 0, 1, 2
@@ -149,7 +150,8 @@ class FrontEnd:
         except OSError as error:
             raise ConfigError(f"the API cannot listen on {api.host}:{api.port}: {error}") from None
         port = listener.sockets[0].getsockname()[1]
-        _log.info("api_started", host=api.host, port=port, tls=tls is not None, tokens=api.tokens is not None)
+        parts = {"tls": tls is not None, "tokens": api.tokens is not None, "signatures_together": checks_together()}
+        _log.info("api_started", host=api.host, port=port, **parts)
         return listener
 
     async def _report_for_ever(self, link: LinkClient, server: HttpServer) -> None:
