@@ -47,7 +47,7 @@ async def test_applications_do_not_notice_that_actives_are_killed(
     finally:
         await spenders.stop()
     check(applications, after, end)
-    assert applications.connections_count == kills + 1
+    assert applications.connections_count > kills
     assert len(applications.answers) > 100 * kills and len(applications.accepted) > 10 * kills
     await audit(cluster, [spenders.history], first_offset, partial=True)
 
