@@ -7,6 +7,7 @@ fixtures fail, has an entry too: as failed.
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections import Counter
@@ -139,4 +140,10 @@ def _conditions() -> dict[str, str]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    return {"commit": commit or "unknown", "linux": platform.release(), "python": platform.python_version()}
+    return {
+        "commit": commit or "unknown",
+        "linux": platform.release(),
+        "python": platform.python_version(),
+        "processors": str(os.cpu_count()),
+        "load average at the end": f"{os.getloadavg()[0]:.1f}",
+    }

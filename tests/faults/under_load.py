@@ -24,7 +24,7 @@ async def under_load(cluster: LocalCluster, scenario: Scenario, **changes: int) 
     """
     await wait_for_return(cluster)
     first_offset = await end_of_log(cluster)
-    load = client_load(cluster, f"load-{next(_numbers)}", **changes)
+    load = client_load(cluster, f"load-{next(_numbers)}", None, **changes)
     load.start()
     try:
         await load.begun()

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import permutations
+from itertools import product
 from pathlib import Path
 
 from replica.local.machine import Machine
@@ -71,7 +71,8 @@ class Network:
     @contextmanager
     def cut(self, some: Iterable[str], others: Iterable[str]) -> Iterator[None]:
         """While the block runs, no packet passes between any of `some` and any of `others`, either way."""
-        pairs = {pair for one in some for other in others for pair in permutations((one, other))}
+        between = list(product(some, others))
+        pairs = {*between, *((other, one) for one, other in between)}
         self._drop(pairs)
         try:
             yield

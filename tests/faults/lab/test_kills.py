@@ -52,9 +52,13 @@ async def test_a_peer_takes_over_from_a_killed_active(lab: Lab, scenario: Scenar
 
 
 @pytest.mark.scenario("F2", "the active pauses for less than its lease")
-@pytest.mark.parametrize("pause_s", [0.5, 2.0])
+@pytest.mark.parametrize("pause_s", [0.5, 1.5, 2.0])
 async def test_a_short_pause_is_no_fail_over(lab: Lab, scenario: Scenario, pause_s: float) -> None:
-    """Goal: clients see latency and nobody takes over. Method: SIGSTOP and SIGCONT of core and front ends."""
+    """Goal: clients see latency and nobody takes over. Method: SIGSTOP and SIGCONT of core and front ends.
+
+    From `answer_max_s` on, a statement that was under way when the pause began is given up, and its session: the
+    replica may then take the lock again, or another one.
+    """
     async with scene(lab, scenario) as now:
         for _ in range(PAUSES):
             active = await now.active_replica()
@@ -65,7 +69,8 @@ async def test_a_short_pause_is_no_fail_over(lab: Lab, scenario: Scenario, pause
             await now.served_since(monotonic_ns())
             scenario.fired(f"{active.name} stood still for {pause_s:g} s")
             scenario.outage(now.load, fault_ns, monotonic_ns())
-            assert now.claims.newest_epoch == epoch_before
+            assert now.claims.newest_epoch == epoch_before or pause_s >= lab.config.election.answer_max_s
+            await wait_for_return(lab)
 
 
 @pytest.mark.scenario("F3", "the active is frozen beyond its lease", outage_goal_s=FREEZE_GOAL_S)
