@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop faults-quick runbooks soak dist lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop faults-quick runbooks soak dist sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,12 @@ soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 dist: setup ## Build the wheel and the source archive into dist/
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist
+
+sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
+	@$(BIN)/python scripts/sbom.py build/sbom.json
+
+audit: setup ## Ask the network whether weaknesses are known in any pinned package; nothing else calls this
+	@scripts/audit.sh $(ARGS)
 
 lock: setup ## Pin the newest fitting packages again where pyproject.toml changed; ARGS=--upgrade for all
 	@scripts/lock.sh $(ARGS)

@@ -245,5 +245,5 @@ def _rejected(error: BadRequest) -> Rejected:
 def _decode(raw: bytes) -> Submissions:
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"a frame cannot be read: {error}", Code.MALFORMED_REQUEST) from None

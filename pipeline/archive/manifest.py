@@ -211,7 +211,7 @@ def _checked(number: int, encoded: bytes, verify: Callable[[bytes, bytes], None]
             verify(bytes.fromhex(line.signature), SIGNED_TAG + msgspec.json.encode(unsigned))
     except InvalidSignature:
         raise BadLine(number, "its signature is not the archive's: it was edited, or signed with another key") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, AttributeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, AttributeError) as error:
         raise BadLine(number, f"it is not a line of a manifest: {error}") from None
     return line
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,25 @@ def check(config: ConfigChoice = None) -> None:
     settings = load(find_config(config))
     topic_id, records = run(_check(settings))
     out.print(f"topic {settings.kafka.topic} keeps the contract; its id is {topic_id}; {records} records")
+
+
+@app.command()
+def access(
+    config: ConfigChoice = None,
+    *,
+    replicas: Annotated[str, typer.Option(help="Principal of the replicas.")] = "User:notary",
+    reader: Annotated[str, typer.Option(help="Principal that archives and audits.")] = "User:notary-archive",
+    creator: Annotated[str, typer.Option(help="It creates or restores the topic.")] = "User:notary-owner",
+) -> None:
+    """Print the commands that give principals their rights on the topic, and no more; run them as administrator.
+
+    With mutual TLS a principal is the certificate's subject, User:CN=notary, unless the brokers map it.
+    """
+    from replica.log.access import TopicRole, grant_command
+
+    topic = load(find_config(config)).kafka.topic
+    for role, principal in zip(TopicRole, (replicas, reader, creator), strict=True):
+        typer.echo(grant_command(role, principal, topic))
 
 
 async def _check(config: Config) -> tuple[str, int]:

@@ -25,7 +25,7 @@ from ha.election.states import Handover
 from ha.errors import HaError
 from ha.health import SHUTDOWN_MAX_S
 from replica.core.settings import LOOPBACK_HOSTS, AdminSettings
-from replica.notary.errors import NotActive, StoreMismatch
+from replica.notary.errors import BadRequest, NotActive, StoreMismatch
 from replica.store.interface import Pruned
 
 log = structlog.get_logger()
@@ -173,14 +173,22 @@ async def _steered(
     if request.content_type != "application/json":
         return _json(Refusal("MALFORMED_REQUEST", "send application/json"), status=415)
     try:
-        call = msgspec.json.decode(await request.read(), type=kind)
-    except msgspec.DecodeError as error:
-        return _json(Refusal("MALFORMED_REQUEST", str(error)), status=400)
+        call = read_call(kind, await request.read())
+    except BadRequest as error:
+        return _json(Refusal(error.code.name, error.detail), status=400)
     try:
         # whoever asked may hang up; what was begun is ended all the same
         return _json(await asyncio.shield(_as_task(steer(call))))
     except SteeringRefused as refused:
         return _json(Refusal(refused.code, str(refused)), status=409)
+
+
+def read_call(kind: type[CallT], body: bytes) -> CallT:
+    """The call in a body. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(str(error)) from None
 
 
 async def _as_task(answer: Awaitable[object]) -> object:

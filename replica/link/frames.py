@@ -146,7 +146,7 @@ class FrameProtocol(asyncio.Protocol, Generic[Frame]):
                 at = end
                 try:
                     yield self._decoder.decode(bytes(unread[start:end]))
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise LinkBroken(f"a frame cannot be read: {error}") from None
         finally:
             del unread[:at]

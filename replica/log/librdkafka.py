@@ -29,8 +29,11 @@ _GONE = frozenset(
     }
 )
 _NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-# One connection or look-up failed. The client goes on by itself, and says so when no broker is left.
-_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT})
+# One connection or look-up failed: the client goes on by itself, and says so when no broker is left. Or it may not use
+# the consumer group that it must be given: nothing is ever asked of that, so nobody needs a right to it.
+_PASSING = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT, KafkaError.GROUP_AUTHORIZATION_FAILED}
+)
 
 
 class TopicMissing(LogRefused):

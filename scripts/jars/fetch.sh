@@ -30,6 +30,16 @@ download() {
         -DincludeScope=runtime -DoutputDirectory="$(realpath "$1")"
 }
 
+# Group, artifact and version of each jar, for the software bill of materials: file names have no group.
+list_coordinates() {
+    local list
+    list=$(mktemp)
+    logged "Jars ($set_name): listing their coordinates" \
+        mvn -B -ntp -Dstyle.color=never -f "$pom" dependency:list -DincludeScope=runtime -DoutputFile="$list"
+    sed -nE 's/^ +([^: ]+):([^:]+):jar:([^:]+):.*/\1:\2:\3/p' "$list" | LC_ALL=C sort >"scripts/jars/$set_name/coordinates.txt"
+    rm -f "$list"
+}
+
 # Copies beside the destination first, so that an interrupted copy is never taken for a whole one.
 place() {
     rm -rf "$2" "$2.partial"
@@ -48,7 +58,8 @@ case ${2:-} in
     (cd "$tools/download" && sha256sum ./*.jar | sed 's|\./||') >"$sums"
     place "$tools/download" "$libs"
     rm -rf "$tools/download"
-    say "Jars ($set_name): $sums written; review the difference"
+    list_coordinates
+    say "Jars ($set_name): $sums and coordinates.txt written; review the difference"
     exit
     ;;
 esac

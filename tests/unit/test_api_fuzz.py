@@ -129,7 +129,9 @@ def test_queries_and_paths(text: str) -> None:
     assert RouteTable([]).find(text)[0] is None
 
 
-def only(allowed: type[Exception], read: Callable[[object], object], value: object) -> None:
+def only(
+    allowed: type[Exception] | tuple[type[Exception], ...], read: Callable[[object], object], value: object
+) -> None:
     """Read, and let nothing through but the error that is allowed."""
     with suppress(allowed):
         read(value)
