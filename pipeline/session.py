@@ -46,7 +46,7 @@ def spark_session(
         session = builder.getOrCreate()
     except Exception as error:  # what a JVM that does not start gives depends on where it failed
         raise ConfigError(f"Spark does not start: {error}; it needs a Java 17 runtime") from None
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel(_log_level())
     return session
 
 
@@ -62,8 +62,13 @@ def _settings(shuffle_partitions: int | None) -> dict[str, str]:
         "spark.driver.memory": os.environ.get("NOTARY_SPARK_MEMORY", "2g"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
+        "spark.log.level": _log_level(),
     }
+
+
+def _log_level() -> str:
+    """What Spark itself says on standard error: nothing, unless asked, as failures come back as errors of ours."""
+    return os.environ.get("NOTARY_SPARK_LOG", "FATAL")
 
 
 def connector_jars() -> list[Path]:

@@ -17,7 +17,7 @@ from pipeline.archive.segment import parquet_path
 from pipeline.judging.columns import Columns, decode
 from replica.log.kafka import KafkaLog
 from replica.log.settings import KafkaSettings
-from replica.notary.errors import InvariantBroken, LogUnavailable
+from replica.notary.errors import ArchiveDamaged, InvariantBroken, LogUnavailable
 
 SLICE_RECORDS = 1 << 17  # and at most so many MiB, so that what a task holds of the log is bounded
 SLICE_MIB = 128
@@ -60,9 +60,12 @@ class ParquetLog(msgspec.Struct, frozen=True):
         return len(self.slices)
 
     def read(self, number: int) -> Columns:
-        """See LogSlices. Raises InvariantBroken when the file's offsets are not dense."""
+        """See LogSlices. Raises InvariantBroken when the file's offsets are not dense, and ArchiveDamaged."""
         part = self.slices[number]
-        table = pq.ParquetFile(part.path).read_row_groups(list(part.row_groups), columns=["offset", "value"])
+        try:
+            table = pq.ParquetFile(part.path).read_row_groups(list(part.row_groups), columns=["offset", "value"])
+        except (pa.ArrowException, OSError) as error:
+            raise ArchiveDamaged(f"{part.path} cannot be read: {str(error).partition(chr(10))[0]}") from None
         table = table.slice(0, self.end_offset - part.first_offset)
         offsets = table.column("offset").to_numpy()
         if not np.array_equal(offsets, np.arange(part.first_offset, part.first_offset + len(offsets))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,15 +45,18 @@ def require_pipeline() -> None:
 
 @contextmanager
 def spark(app: str, master: str) -> Iterator[SparkSession]:
-    """A Spark session while the context lasts. Raises ConfigError."""
+    """A Spark session while the context lasts. Raises ConfigError, and what fails on Spark as our own errors."""
     require_pipeline()
+    from pipeline.failures import explained
     from pipeline.session import spark_session
 
     session = spark_session(app, master)
     try:
-        yield session
+        with explained():
+            yield session
     finally:
-        session.stop()
+        with suppress(Exception):  # Spark may be what died
+            session.stop()
 
 
 def archive_signer(config: Config) -> FileSigner:

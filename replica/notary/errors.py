@@ -328,6 +328,12 @@ class Code(Enum):
         "The data pipeline is not installed",
         "Install the extra: pip install 'replicated-notary[pipeline]'; Spark needs a Java 17 runtime as well.",
     )
+    PIPELINE_FAILED = (
+        0,
+        "A job of the data pipeline failed on Spark",
+        "Run the same command again: nothing is left half done. NOTARY_SPARK_LOG=ERROR shows all that Spark says.",
+        Retry.SAME,
+    )
     HISTORY_INVALID = (
         0,
         "The history cannot be checked, because it is not one",
@@ -444,6 +450,12 @@ class RestoreRefused(NotaryError):
     """A restore would be unsafe; nothing was written."""
 
     default_code = Code.RESTORE_REFUSED
+
+
+class PipelineFailed(NotaryError):
+    """A job failed on Spark, through none of our errors: memory, a worker that was killed, a disk that is full."""
+
+    default_code = Code.PIPELINE_FAILED
 
 
 class InvariantBroken(NotaryError):

@@ -45,6 +45,7 @@ class World:
     settings: KafkaSettings
     heads: ArchiveHeads
     folder: Path
+    dsn: str
 
     def produce(self, values: list[bytes]) -> None:
         producer = Producer({"bootstrap.servers": self.settings.bootstrap_servers, "linger.ms": 5})
@@ -79,7 +80,7 @@ def world(spark: SparkSession, kafka_broker: KafkaCluster, make_database: MakeDa
     settings = KafkaSettings(bootstrap_servers=kafka_broker.bootstrap_servers, topic=topic, single_broker=True)
     asyncio.run(create_topic(settings))
     dsn = asyncio.run(_new_database(make_database))
-    world = World(spark, settings, ArchiveHeads(dsn), tmp_path / "archive")
+    world = World(spark, settings, ArchiveHeads(dsn), tmp_path / "archive", dsn)
     world.produce(VALUES)
     return world
 

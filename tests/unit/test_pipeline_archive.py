@@ -219,3 +219,20 @@ def test_digests_of_a_batch_are_those_of_its_records() -> None:
     )
     for batch in (plain, plain.slice(1, 2), full):
         assert digests_of(batch) == b"".join(map(archived_digest, records_of(batch)))
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "archives" / "version-1"
+
+
+def test_the_golden_archive_is_whole() -> None:
+    """Goal: an archive of version 1 is read for ever. Method: manifest, digests and records of one that is kept."""
+    manifest = load_manifest(GOLDEN, SIGNER.public_key)
+    assert verified(GOLDEN, HeadsInMemory({"archive-1": manifest.head})).findings == []
+    assert manifest.head.hash == "3128ecb031d221250c28e8b7681f04c151c69da0e032eed58b1aaee9b27e08c5"
+    values = some_log(25)
+    for segment in manifest.segments:
+        first, last = segment.facts.first, segment.facts.last
+        rows = batch_of(list(values[first : last + 1]), first)
+        assert digests_path(manifest.segments_folder, first, last).read_bytes() == digests_of(rows)
+        assert pq.read_table(parquet_path(manifest.segments_folder, first, last)).to_pylist() == rows.to_pylist()
+    assert manifest.position == read_records(begin(TOPIC), list(enumerate(values))).position

@@ -15,7 +15,7 @@ from replica.notary.requests import Request, Submission
 
 _PARTY = "O=Party 000,L=London,C=GB"
 _ACTIVATION = bytes(range(16))
-_FILES = 8
+_FILES = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+"""What a failure on Spark means to an operator: the error that a task raised, without two languages' traces around."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from replica.notary import errors
+from replica.notary.errors import Code, LogTruncated, LogUnavailable, NotaryError, PipelineFailed
+
+_OURS = re.compile(r"^replica\.notary\.errors\.(\w+): ([A-Z_]+): (.*)$", re.MULTILINE)
+_CAUSE = re.compile(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
+_LOST = ("OffsetOutOfRangeException", "KAFKA_DATA_LOSS", "Some data may have been lost")  # Spark's own connector
+_SILENT = ("org.apache.kafka.common.errors.TimeoutException", "org.apache.kafka.common.errors.DisconnectException")
+_DETAIL_CHARS = 400
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raises, for what fails on Spark, the NotaryError that it means; the traces stay with it as its cause."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise meaning_of(str(error)) from error
+
+
+def meaning_of(text: str) -> NotaryError:
+    """The error in Spark's account of a failure: one that our code raised in a task, else the nearest that fits."""
+    for name, code, detail in reversed(_OURS.findall(text)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, NotaryError) and code in Code.__members__:
+            return kind(detail, Code[code])
+    causes = _CAUSE.findall(text)
+    detail = ": ".join(causes[-1]) if causes else text.strip().partition("\n")[0]
+    if any(mark in text for mark in _LOST):
+        return LogTruncated(f"records that were asked for are not in the log: {detail[:_DETAIL_CHARS]}")
+    if any(mark in text for mark in _SILENT):
+        return LogUnavailable(f"Spark's connector had no answer: {detail[:_DETAIL_CHARS]}")
+    return PipelineFailed(detail[:_DETAIL_CHARS])

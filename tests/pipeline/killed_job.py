@@ -1,0 +1,96 @@
+"""A job of the pipeline in a process of its own, which the operating system kills at one point of it.
+
+`python -m tests.pipeline.killed_job POINT JOB ARGUMENTS`, the last a JSON object. A point is `module:function`, `+` for
+behind a call of it or `-` for before, and which call: `pipeline.archive.write:_entries-1`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import msgspec
+
+from pipeline.archive.manifest import load_manifest
+from pipeline.archive.restore import plan_restore, run_restore
+from pipeline.archive.restore_plan import Until
+from pipeline.archive.write import Archiver, BatchSize
+from pipeline.jobs.rebuild import rebuild_index
+from pipeline.jobs.slices import parquet_log
+from pipeline.session import spark_session
+from pipeline.sources.topic import look_at
+from replica.log.settings import KafkaSettings
+from replica.store.archive_head import ArchiveHeads
+from tests.pipeline.judged import TOPIC
+from tests.unit.archive_world import SIGNER
+
+ENDS_S = 300.0
+
+
+def killed_at(point: str, job: str, **arguments: Any) -> int:
+    """Run a job that is to be killed there; returns its exit code, which is that of SIGKILL if it came so far."""
+    command = [sys.executable, "-m", "tests.pipeline.killed_job", point, job, msgspec.json.encode(arguments).decode()]
+    return run(command, timeout=ENDS_S, check=False).returncode
+
+
+def archive(kafka: dict[str, Any], folder: str, dsn: str) -> None:
+    """As `notary archive run` does, in segments of ten records."""
+    settings = KafkaSettings.model_validate(kafka)
+    session = spark_session("killed", "local[2]", shuffle_partitions=2)
+    size = BatchSize(segment_records=10, segments=2)
+    archiver = Archiver(session, settings, Path(folder), SIGNER, ArchiveHeads(dsn), size=size)
+    view = look_at(settings)
+    with archiver.open(view, 1, "archive-1") as manifest:
+        archiver.archive(manifest, view.end)
+
+
+def restore(kafka: dict[str, Any], folder: str) -> None:
+    """As `notary restore run` does."""
+    settings, manifest = KafkaSettings.model_validate(kafka), load_manifest(Path(folder))
+    plan = plan_restore(manifest, SIGNER.public_key, settings, Until())
+    run_restore(manifest, plan, settings, lambda: 7, lambda offset: None)
+
+
+def rebuild(log: str, folder: str, work: str) -> None:
+    """As `notary index rebuild --engine spark` does."""
+    session = spark_session("killed", "local[2]", shuffle_partitions=2)
+    files = parquet_log(TOPIC, sorted(Path(log).glob("*.parquet")))
+    rebuild_index(session, files, Path(folder), Path(work), ranges=3)
+
+
+def _kill_at(point: str) -> None:
+    """Wrap the function at the point; of a class, its method."""
+    found = re.fullmatch(r"([\w.]+):([\w.]+)([+-])(\d+)", point)
+    if found is None:
+        raise SystemExit(f"not a point: {point}")
+    module, path, side, number = found.groups()
+    *within, name = path.split(".")
+    owner: Any = importlib.import_module(module)
+    for part in within:
+        owner = getattr(owner, part)
+    wrapped: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    def killing(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if side == "-" and calls == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = wrapped(*given, **named)
+        if side == "+" and calls == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, killing)
+
+
+if __name__ == "__main__":
+    _kill_at(sys.argv[1])
+    {"archive": archive, "restore": restore, "rebuild": rebuild}[sys.argv[2]](**msgspec.json.decode(sys.argv[3]))

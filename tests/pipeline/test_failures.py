@@ -1,0 +1,83 @@
+"""What fails on Spark reaches an operator as the product's own error, with its code, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.failures import explained, meaning_of
+from pipeline.jobs.judge import judge_log
+from pipeline.jobs.tasks import numbered
+from pipeline.sources.log import log_frame
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import (
+    ArchiveDamaged,
+    Code,
+    FormatUnknown,
+    LogTruncated,
+    LogUnavailable,
+    NotaryError,
+    PipelineFailed,
+    Retry,
+)
+from tests.pipeline.log_files import write_log
+from tests.pipeline.random_logs import chain
+
+pytestmark = pytest.mark.spark
+
+
+def _fail(kind: Callable[..., Exception], *given: object) -> Callable[[int], Iterator[dict[str, object]]]:
+    def task(number: int) -> Iterator[dict[str, object]]:
+        raise kind(*given)
+
+    return task
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "code"),
+    [
+        (LogUnavailable, ["no record behind offset 7 within 10 s"], Code.LOG_UNAVAILABLE),
+        (FormatUnknown, ["epoch 3 writes record format 9"], Code.FORMAT_UNKNOWN),
+        (NotaryError, ["odd", Code.ARCHIVE_MISMATCH], Code.ARCHIVE_MISMATCH),
+    ],
+)
+def test_an_error_of_ours_comes_back_as_it_was(
+    spark: SparkSession, kind: type[NotaryError], given: list[object], code: Code
+) -> None:
+    """Goal: code, sentence and retry survive the way through Java. Method: raise it in a task."""
+    with pytest.raises(kind) as caught, explained():
+        numbered(spark, 2, _fail(kind, *given), "number bigint").collect()
+    assert (caught.value.code, caught.value.detail) == (code, given[0])
+
+
+def test_any_other_failure_is_named_and_may_be_repeated(spark: SparkSession) -> None:
+    """Goal: no trace for an operator, but the cause. Method: raise something else in a task."""
+    with pytest.raises(PipelineFailed) as caught, explained():
+        numbered(spark, 1, _fail(ZeroDivisionError, "of nothing"), "number bigint").collect()
+    assert caught.value.detail == "ZeroDivisionError: of nothing"
+    assert caught.value.code.retry is Retry.SAME
+
+
+def test_a_damaged_file_is_a_damaged_archive(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: a file that rotted is told as such. Method: cut the file after its footer was read, and judge it."""
+    log = write_log(tmp_path / "log", chain())
+    Path(log.slices[0].path).write_bytes(b"PAR1")
+    with pytest.raises(ArchiveDamaged, match="cannot be read"), explained():
+        judge_log(spark, log, tmp_path / "work")
+
+
+def test_a_silent_broker_is_told_as_such(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: Spark's connector, too, says that the log did not answer. Method: ask a port where nobody listens."""
+    monkeypatch.setattr("pipeline.sources.log._ANSWER_MAX_MS", 2_000)
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="log", single_broker=True)
+    with pytest.raises(LogUnavailable), explained():
+        log_frame(spark, settings, 0, 5, connector="spark").collect()
+
+
+def test_records_that_are_gone_are_told_as_such() -> None:
+    """Goal: a cut log is never read as a shorter one. Method: what Spark's connector says of it."""
+    text = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position is out of range"
+    assert isinstance(meaning_of(f"Job aborted\n{text}\n\tat x"), LogTruncated)

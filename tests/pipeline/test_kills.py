@@ -1,0 +1,122 @@
+"""A job that the operating system kills at any step, and that is run again, loses nothing and doubles nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.archive.restore import plan_restore, run_restore
+from pipeline.archive.restore_plan import Until
+from pipeline.jobs.rebuild import rebuild_index
+from pipeline.sources.topic import look_at
+from replica.index.rocks import RocksIndex, verify_index
+from replica.local.kafka import KafkaCluster
+from replica.log.settings import KafkaSettings
+from replica.notary.errors import IndexUnreadable
+from tests.pipeline.judged import by_replica
+from tests.pipeline.killed_job import killed_at
+from tests.pipeline.log_files import write_log
+from tests.pipeline.random_logs import chain
+from tests.pipeline.test_archive import VALUES, World, world
+from tests.unit.archive_world import SIGNER, make_archive, some_log
+
+__all__ = ["world"]  # a fixture
+pytestmark = pytest.mark.spark
+
+_numbers = count(1)
+
+ARCHIVE = [  # the middle one stands for them all where time is short
+    "pipeline.archive.write:open_manifest+1",
+    "pipeline.archive.write:_remove_orphans-1",
+    "pipeline.archive.write:log_frame+2",
+    "pipeline.archive.write:_entries-2",  # the segments of a batch are there, no line names them
+    "pipeline.archive.write:_entries+2",
+    "pipeline.archive.manifest:sync_file-2",  # lines are written, perhaps not yet on the disk
+    "pipeline.archive.manifest:Manifest.append+2",
+    "replica.store.archive_head:ArchiveHeads.record-2",
+    "replica.store.archive_head:ArchiveHeads.record+2",
+]
+RESTORE = [
+    "pipeline.archive.restore:create_topic-1",
+    "pipeline.archive.restore:create_topic+1",
+    "pipeline.archive.restore:_set_times+1",
+    "pipeline.archive.restore:_send+1",
+    "pipeline.archive.restore:_send+1200",  # some are written, some are on their way
+    "pipeline.archive.restore:_produce+1",
+    "pipeline.archive.restore:_set_times+2",
+    "pipeline.archive.restore:compare+1",
+]
+REBUILD = [
+    "pipeline.jobs.judge:plan_log+1",
+    "pipeline.jobs.judge:_write_claims+1",
+    "pipeline.jobs.judge:_order_claims+1",
+    "pipeline.jobs.judge:_resolve+1",
+    "pipeline.jobs.rebuild:_write_tables+1",
+    "replica.index.tables:encode_counted_position-1",  # the tables are taken in, the position is not written
+    "pipeline.jobs.rebuild:adopt_tables+1",
+]
+
+
+def points(found: list[str]) -> Iterable[object]:
+    """All of them; those that CI has no time for are marked."""
+    middle = len(found) // 2
+    return [point if at == middle else pytest.param(point, marks=pytest.mark.slow) for at, point in enumerate(found)]
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.parametrize("point", points(ARCHIVE))
+def test_an_archive_that_is_killed(world: World, point: str) -> None:
+    """Goal: each record is archived once. Method: SIGKILL at a step, run again, compare with the topic."""
+    settings = world.settings.model_dump(mode="json")
+    assert killed_at(point, "archive", kafka=settings, folder=str(world.folder), dsn=world.dsn) == -signal.SIGKILL
+    manifest = world.run()
+    assert world.archived() == list(enumerate(VALUES))
+    assert world.heads.newest("archive-1") == manifest.head
+    assert len(list((world.folder / "segments").iterdir())) == 2 * len(manifest.segments)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("point", points(RESTORE))
+def test_a_restore_that_is_killed(kafka_broker: KafkaCluster, tmp_path: Path, point: str) -> None:
+    """Goal: every record comes back, once, at its offset. Method: SIGKILL at a step, resume, compare all of them."""
+    values = some_log(2_000)
+    manifest, _ = make_archive(tmp_path / "archive", values, 500)
+    target = KafkaSettings(
+        bootstrap_servers=kafka_broker.bootstrap_servers, topic=f"killed-{next(_numbers)}", single_broker=True
+    )
+    settings = target.model_dump(mode="json")
+    assert killed_at(point, "restore", kafka=settings, folder=str(tmp_path / "archive")) == -signal.SIGKILL
+    plan = plan_restore(manifest, SIGNER.public_key, target, Until(), resume=True)
+    evidence = run_restore(manifest, plan, target, lambda: 7, lambda offset: None)
+    assert evidence.archived_root == evidence.restored_root
+    assert look_at(target).end == len(values)  # checks the contract, too: the times are the brokers' again
+
+
+@pytest.mark.parametrize("point", points(REBUILD))
+def test_a_rebuild_that_is_killed(spark: SparkSession, tmp_path: Path, point: str) -> None:
+    """Goal: what is left is no index or a whole one; the next run makes it. Method: SIGKILL at a step, look, repeat."""
+    values = [*chain(), *chain()[1:]]
+    log = write_log(tmp_path / "log", values, [2, 4])
+    left, work = tmp_path / "left", tmp_path / "work"
+    code = killed_at(point, "rebuild", log=str(tmp_path / "log"), folder=str(left), work=str(work))
+    assert code == -signal.SIGKILL
+    expected = by_replica(values)
+    if left.exists():
+        try:
+            index = RocksIndex(left)
+        except IndexUnreadable:
+            pass
+        else:
+            assert (list(index.entries()), index.position()) == (expected.index, expected.position)
+            index.close()
+    rebuild_index(spark, log, tmp_path / "index", work, ranges=3)  # in the work folder that it left
+    assert verify_index(tmp_path / "index").entry_count == len(expected.index)
+    index = RocksIndex(tmp_path / "index")
+    assert (list(index.entries()), index.position()) == (expected.index, expected.position)
+    index.close()
