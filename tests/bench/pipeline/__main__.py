@@ -34,7 +34,7 @@ from tests.bench.report import Report
 FOLDER = Path("build/bench-pipeline")
 JSON = Path("build/bench-pipeline.json")
 SIZES = "1000000,10000000"
-SIGNED_RECORDS = 200_000
+SIGNED_RECORDS = 400_000
 SAMPLE_S = 0.2
 REBUILD, AUDIT, ARCHIVE = PARTS = ("rebuild", "audit", "archive")
 
