@@ -75,6 +75,7 @@ def _client_options(settings: KafkaSettings) -> dict[str, str]:
         "kafka.security.protocol": security.protocol,
         "kafka.isolation.level": "read_committed",
         "kafka.default.api.timeout.ms": str(_ANSWER_MAX_MS),
+        "kafka.request.timeout.ms": str(_ANSWER_MAX_MS // 2),  # so that a broker that is silent can be asked once more
         "kafka.client.dns.lookup": "use_all_dns_ips",
     }
     if security.ca_file is not None:

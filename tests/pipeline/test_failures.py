@@ -71,7 +71,7 @@ def test_a_damaged_file_is_a_damaged_archive(spark: SparkSession, tmp_path: Path
 
 def test_a_silent_broker_is_told_as_such(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: Spark's connector, too, says that the log did not answer. Method: ask a port where nobody listens."""
-    monkeypatch.setattr("pipeline.sources.log._ANSWER_MAX_MS", 2_000)
+    monkeypatch.setattr("pipeline.sources.log._ANSWER_MAX_MS", 4_000)
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="log", single_broker=True)
     with pytest.raises(LogUnavailable), explained():
         log_frame(spark, settings, 0, 5, connector="spark").collect()
