@@ -11,8 +11,6 @@ from pyspark.sql import SparkSession
 from pipeline.failures import explained, meaning_of
 from pipeline.jobs.judge import judge_log
 from pipeline.jobs.tasks import numbered
-from pipeline.sources.log import log_frame
-from replica.log.settings import KafkaSettings
 from replica.notary.errors import (
     ArchiveDamaged,
     Code,
@@ -69,15 +67,19 @@ def test_a_damaged_file_is_a_damaged_archive(spark: SparkSession, tmp_path: Path
         judge_log(spark, log, tmp_path / "work")
 
 
-def test_a_silent_broker_is_told_as_such(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: Spark's connector, too, says that the log did not answer. Method: ask a port where nobody listens."""
-    monkeypatch.setattr("pipeline.sources.log._ANSWER_MAX_MS", 4_000)
-    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="log", single_broker=True)
-    with pytest.raises(LogUnavailable), explained():
-        log_frame(spark, settings, 0, 5, connector="spark").collect()
-
-
-def test_records_that_are_gone_are_told_as_such() -> None:
-    """Goal: a cut log is never read as a shorter one. Method: what Spark's connector says of it."""
-    text = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position is out of range"
-    assert isinstance(meaning_of(f"Job aborted\n{text}\n\tat x"), LogTruncated)
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired before the position",
+            LogUnavailable,
+        ),
+        ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position is out of range", LogTruncated),
+        ("java.lang.OutOfMemoryError: Java heap space", PipelineFailed),
+    ],
+)
+def test_what_java_says_is_told_as_such(said: str, meant: type[NotaryError]) -> None:
+    """Goal: a silent log, a cut log and anything else are three things. Method: what Spark's connector says."""
+    error = meaning_of(f"Job aborted due to stage failure\nCaused by: {said}\n\tat org.apache.spark.X")
+    assert type(error) is meant
+    assert said.partition(": ")[2] in error.detail
