@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop faults-quick runbooks soak dist sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks soak dist sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ faults: setup-tests ## Every fault against real servers, at full length; writes 
 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)
+
+overload: setup ## Three times what a real replica's log takes, for a minute
+	@$(BIN)/pytest -m slow tests/faults/test_overload.py $(ARGS)
 
 faults-quick: setup ## The faults that CI runs, each once
 	@scripts/test.sh faults-quick

@@ -14,6 +14,7 @@ from replica.local.process import Command, ManagedProcess, ServerFailed
 
 STOP_GRACE_S = 10.0  # a step-down is much shorter; then it is killed
 RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does not slow down the peer that takes over
+COMMAND_LINE = "replica.cli"
 CONFIGURATION_EXIT = 2  # of `notary replica`: starting it again would not help
 
 Say = Callable[[str, str], None]
@@ -51,15 +52,16 @@ class ReplicaProcess:
         """True while there is a core, also a frozen one."""
         return self._process.running
 
-    def install(self, python: Path, config_path: Path, env: Mapping[str, str]) -> None:
+    def install(self, python: Path, config_path: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> None:
         """Run another release from the next start on: the Python of its environment, a configuration that it reads.
 
-        `env` is on top of our own environment. Raises ServerFailed unless the replica is stopped.
+        `env` is on top of our own environment; `module` is its command line. Raises ServerFailed unless the replica is
+        stopped.
         """
         if self.running:
             raise ServerFailed(f"{self.name} runs: stop it before another release is installed")
         self._config_path = config_path
-        self._process = self._made(python, env)
+        self._process = self._made(python, env, module)
 
     def start(self) -> None:
         """Start it, and start it again whenever it ends by itself. Nothing happens if it is being kept already."""
@@ -104,8 +106,8 @@ class ReplicaProcess:
         """The last lines of its log."""
         return self._process.log_tail()
 
-    def _made(self, python: Path, env: Mapping[str, str]) -> ManagedProcess:
-        argv = [str(python), "-m", "replica.cli", "replica", "--config", str(self._config_path), "--name", self.name]
+    def _made(self, python: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> ManagedProcess:
+        argv = [str(python), "-m", module, "replica", "--config", str(self._config_path), "--name", self.name]
         return ManagedProcess(
             Command(name=self.name, argv=argv, log_path=self.log_path, env=env, enter=self._machine.enter)
         )

@@ -1,0 +1,70 @@
+"""`notary` with a request log that takes only so many records a second: `python -m tests.faults.slow_log replica ...`.
+
+So the capacity of a real replica can be exceeded by a load that leaves the processor alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from unittest.mock import patch
+
+from replica.cli.main import main
+from replica.log.interface import LogWriter
+from replica.log.kafka import KafkaLog
+
+RATE_VARIABLE = "NOTARY_TEST_LOG_RECORDS_PER_S"
+_CATCH_UP_S = 0.5  # a loop that was held up for no longer than this keeps the rate
+
+
+class SlowWriter:
+    """Hands records on at a steady rate, in order. See LogWriter; what was not handed on by the end is purged."""
+
+    def __init__(self, inner: LogWriter, per_s: float) -> None:
+        self._inner = inner
+        self._per_s = per_s
+        self._queue: deque[bytes] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._free_at_s = 0.0
+        self._due: asyncio.TimerHandle | None = None
+
+    @property
+    def failed_count(self) -> int:
+        """See LogWriter."""
+        return self._inner.failed_count
+
+    def append(self, value: bytes) -> None:
+        """See LogWriter."""
+        self._queue.append(value)
+        if self._due is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Hand on what is due, several at a time when the loop is late."""
+        now_s = self._loop.time()
+        self._free_at_s = max(self._free_at_s, now_s - _CATCH_UP_S)
+        while self._queue and self._free_at_s <= now_s:
+            self._inner.append(self._queue.popleft())
+            self._free_at_s += 1 / self._per_s
+        self._due = self._loop.call_at(self._free_at_s, self._go_on) if self._queue else None
+
+    async def close(self) -> None:
+        """See LogWriter."""
+        self._queue.clear()
+        if self._due is not None:
+            self._due.cancel()
+        await self._inner.close()
+
+
+_open_fast_writer = KafkaLog.open_writer
+
+
+async def open_slow_writer(log: KafkaLog) -> LogWriter:
+    """See RequestLog.open_writer."""
+    return SlowWriter(await _open_fast_writer(log), float(os.environ[RATE_VARIABLE]))
+
+
+if __name__ == "__main__":
+    with patch.object(KafkaLog, "open_writer", open_slow_writer):
+        main()

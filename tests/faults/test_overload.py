@@ -1,0 +1,125 @@
+"""A real replica at three times what its log takes: bounded, fair, nothing lost, as told, and as ever afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+import pytest_asyncio
+
+from ledger_api.client import NotaryClient
+from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+from replica.notary.answers import Notarised
+from replica.notary.errors import Code
+from tests.bench.usage import memory_mib, parts_of
+from tests.faults.applications import ledger_end
+from tests.faults.audit import wait_until_published
+from tests.faults.open_loop import OpenLoop, admitted, quantile, refused
+from tests.faults.slow_log import RATE_VARIABLE
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+
+CAPACITY_PER_S = 200.0
+HEAVY_PER_S, LIGHT_PER_S = 540.0, 60.0  # three times the capacity together; the light user keeps to a fair share
+WARM_UP_S = 3.0  # by then there are batches for the estimate to go by
+MEMORY_GROWTH_MAX_MIB = 60.0  # of core and two front ends together
+LATENCY_MAX_S = 0.25
+CORE = {
+    "in_flight_max": 1_200,
+    "user_queue_max": 600,
+    "pipeline_max": 100,
+    "admit_batch_max": 25,
+    "interim_from_s": 1e-6,  # everybody is told, so that each estimate can be held against what happened
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def slow_cluster() -> AsyncIterator[LocalCluster]:
+    """One replica on real servers, with a log that takes `CAPACITY_PER_S` records a second."""
+    parent = Path(tempfile.mkdtemp(prefix="notary-overload-"))
+    parent.chmod(0o755)
+    settings = ClusterSettings(folder=parent / "cluster", replicas=1, further={"core": CORE})
+    try:
+        async with LocalCluster(settings) as cluster:
+            (replica,) = cluster.replicas.values()
+            await replica.stop()
+            environment = {RATE_VARIABLE: str(CAPACITY_PER_S)}
+            replica.install(Path(sys.executable), cluster.config_path, environment, "tests.faults.slow_log")
+            replica.start()
+            await cluster.wait_for_active()
+            yield cluster
+        await remove_cluster(parent / "cluster")
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)
+
+
+@pytest.mark.parametrize("duration_s", [15.0, pytest.param(60.0, marks=pytest.mark.slow)])
+async def test_three_times_the_capacity(slow_cluster: LocalCluster, duration_s: float) -> None:
+    """Goal: throughput stays, memory is bounded, who was admitted is answered within the estimate, nothing is lost,
+    and latency is back afterwards. Method: an open loop over two streams, on real front ends, core and servers."""
+    cluster, party = slow_cluster, slow_cluster.parties[0]
+    before = await ledger_end(cluster.endpoint)
+    heavy = OpenLoop(cluster.endpoint, party, "heavy", HEAVY_PER_S)
+    light = OpenLoop(cluster.endpoint, party, "light", LIGHT_PER_S)
+    began_s = asyncio.get_running_loop().time()
+    memory = MemoryWatch(cluster)
+    async with memory, asyncio.TaskGroup() as group:
+        for load in (heavy, light):
+            group.create_task(load.run(duration_s))
+
+    taken = admitted([heavy, light])
+    assert len(taken) + len(refused([heavy, light])) == len(heavy.asked) + len(light.asked)
+    assert {answer.code for answer in refused([heavy])} == {Code.USER_OVERLOADED.name}
+    assert all(answer.retry_after_s > 0 for answer in refused([heavy]))
+    assert not refused([light])
+    inside = [asked for asked in taken if WARM_UP_S <= asked.answered_s - began_s < duration_s]
+    assert len(inside) / (duration_s - WARM_UP_S) >= 0.9 * CAPACITY_PER_S
+    told = [asked for asked in taken if asked.at_s - began_s >= WARM_UP_S]
+    assert quantile([(asked.answered_s - asked.at_s) / asked.told_s for asked in told], 0.99) <= 1
+    waits_s = {load: quantile([a.answered_s - a.at_s for a in admitted([load])], 0.5) for load in (heavy, light)}
+    assert waits_s[light] < 0.5 * waits_s[heavy]
+    assert memory.growth_mib < MEMORY_GROWTH_MAX_MIB
+
+    await wait_until_published(cluster)
+    assert await ledger_end(cluster.endpoint) - before == len(taken)
+    await check_latency_is_back(cluster)
+
+
+async def check_latency_is_back(cluster: LocalCluster) -> None:
+    """A submission alone waits for nobody."""
+    took_s = []
+    async with NotaryClient(cluster.endpoint) as client:
+        for _ in range(20):
+            began_s = monotonic()
+            assert isinstance(await client.submit(cluster.parties[0].sign(os.urandom(32))), Notarised)
+            took_s.append(monotonic() - began_s)
+    assert quantile(took_s, 0.5) < LATENCY_MAX_S
+
+
+class MemoryWatch:
+    """How much core and front ends grew between the warm-up and the end of a block."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.growth_mib = math.inf
+        self._cluster = cluster
+        self._first: asyncio.Task[float] | None = None
+
+    async def __aenter__(self) -> None:
+        self._first = asyncio.create_task(self._used_mib(WARM_UP_S))
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._first is not None
+        self.growth_mib = await self._used_mib(0.0) - await self._first
+
+    async def _used_mib(self, later_s: float) -> float:
+        await asyncio.sleep(later_s)
+        parts = await parts_of(self._cluster)
+        return sum(memory_mib({part: parts[part] for part in ("active core", "active front ends")}).values())
