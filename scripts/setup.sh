@@ -64,11 +64,12 @@ Run this as root, then repeat: apt-get install --no-install-recommends ${package
 }
 
 # Only tests need these, and those that do say loudly that they were left out: a browser for the status page, keepalived to
-# check what is rendered for it, curl and jq for the runbooks' commands, ip for the lab that faults are tried out in, SoftHSM
-# in the place of a hardware security module.
+# check what is rendered for it, curl and jq for the runbooks' commands, ip for the lab that faults are tried out in, faketime
+# and fiu for clocks that jump and disks that fail, SoftHSM in the place of a hardware security module.
 ensure_test_packages() {
     local packages=() name
-    for name in chromium keepalived curl jq; do has "$name" || packages+=("$name"); done
+    for name in chromium keepalived curl jq faketime; do has "$name" || packages+=("$name"); done
+    has fiu-ctrl || packages+=(fiu-utils)
     has ip || packages+=(iproute2)
     has softhsm2-util || packages+=(softhsm2)
     [[ ${#packages[@]} -gt 0 ]] || return 0

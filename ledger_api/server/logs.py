@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
+from typing import TextIO, cast
 
 import structlog
+
+from replica.notary.log_lines import LogLines
 
 
 def set_up_logging(level: str, **bound: str) -> None:
@@ -20,7 +22,7 @@ def set_up_logging(level: str, **bound: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stdout),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, LogLines())),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(**bound)

@@ -112,10 +112,10 @@ class Participant(Generic[SessionT]):
             self._break(error)
 
     def _break(self, error: Exception) -> None:
-        code = error.code.name if isinstance(error, NotaryError) else Code.INTERNAL.name
-        log.critical("replica_broken", code=code, detail=str(error), exc_info=error)
         if not self.broken.done():
             self.broken.set_exception(error)
+        code = error.code.name if isinstance(error, NotaryError) else Code.INTERNAL.name
+        log.critical("replica_broken", code=code, detail=str(error), exc_info=error)
 
     # ---- the election's service ----
 

@@ -85,15 +85,16 @@ async def publish_backlog(
     request_log: RequestLog,
     index: Index,
     store: ParticipantStore,
+    *,
+    published: Published,
     applied_to: Position,
     settings: CoreSettings,
 ) -> Published:
-    """Publish what lies between the published position and `applied_to`, from the log; returns what is published then.
+    """Publish what lies between what is published and `applied_to`, from the log; returns what is published then.
 
     Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
     position is ahead of the log, or was not read from it.
     """
-    published = await store.published()
     position = published.position or begin(applied_to.topic_id)
     if position.offset > applied_to.offset:
         raise LogTruncated(

@@ -28,7 +28,7 @@ from replica.index.interface import Index
 from replica.link.interface import Replies, Terms
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError, StoreUnavailable
+from replica.notary.errors import Code, InvariantBroken, LogTruncated, LogUnavailable, NotaryError, StoreUnavailable
 from replica.notary.formats import Formats, to_write
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
@@ -44,7 +44,7 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Submission
 from replica.notary.rules import Outcome, Verdict
-from replica.store.interface import Command, ParticipantStore, Pruned
+from replica.store.interface import Command, ParticipantStore, Pruned, Published
 
 log = structlog.get_logger()
 
@@ -139,9 +139,17 @@ class Reign:
         done("open_log")
         await self._verify_lock()
         done("verify_lock")
+        published = await self._published_in_the_log()
         position = await self._put_barrier_in_force()
         done("barrier")
-        published = await publish_backlog(self._log, self._index, self._store, position, self._settings)
+        published = await publish_backlog(
+            self._log,
+            self._index,
+            self._store,
+            published=published,
+            applied_to=position,
+            settings=self._settings,
+        )
         self.publisher.begin(published)
         done("publish_backlog")
         self._start(self.publisher.run(), "publish")
@@ -150,6 +158,17 @@ class Reign:
         self._start(self._admission.run(), "admit")
         self._start(self._watch_for_stall(), "watch")
         self.serving = True
+
+    async def _published_in_the_log(self) -> Published:
+        """What is published. Raises LogTruncated when the log ends before that: nothing may be written to it then, or
+        the lost records could not be brought back to their offsets. Only an index that is behind has to ask the log."""
+        published = await self._store.published()
+        position = published.position
+        if position is not None and position.offset > self._follower.applied_offset:
+            end = await self._log.end_offset()
+            if end <= position.offset:
+                raise LogTruncated(f"completions are published to offset {position.offset}, the log ends at {end}")
+        return published
 
     async def _put_barrier_in_force(self) -> Position:
         """Append our barrier until one reads back in force, each try above every epoch seen; the position behind it."""

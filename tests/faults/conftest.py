@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
@@ -15,9 +17,18 @@ from tests.faults.recorder import pytest_runtest_makereport, pytest_runtest_setu
 __all__ = ["cluster", "pytest_runtest_makereport", "pytest_runtest_setup", "scenario"]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def cluster() -> AsyncIterator[LocalCluster]:
-    """A running cluster of three replicas, on a short path that other accounts may enter."""
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder on a short path that other accounts may enter: Postgres runs as one of its own when we are root."""
+    parent = Path(tempfile.mkdtemp(prefix="notary-faults-"))
+    parent.chmod(0o755)
+    yield parent
+    shutil.rmtree(parent, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _running() -> AsyncIterator[LocalCluster]:
+    """Three replicas, one broker, one database server, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-faults-"))
     parent.chmod(0o755)
     try:
@@ -26,3 +37,17 @@ async def cluster() -> AsyncIterator[LocalCluster]:
         await remove_cluster(parent / "cluster")
     finally:
         shutil.rmtree(parent, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def cluster() -> AsyncIterator[LocalCluster]:
+    """The cluster that most scenarios share."""
+    async with _running() as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def own() -> AsyncIterator[LocalCluster]:
+    """A cluster of the module's own: its log is short, and may be hurt."""
+    async with _running() as cluster:
+        yield cluster

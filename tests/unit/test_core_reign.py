@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from ha.errors import TransitionFailed
 from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
@@ -352,6 +353,29 @@ def test_a_log_that_the_index_was_not_read_from_is_refused(problem: str) -> None
             code = "LOG_TRUNCATED" if problem == "truncated" else "LOG_MISMATCH"
             assert code in str(again.participant.broken.exception())
             assert not again.participant.standing().active
+
+    run_virtually(story())
+
+
+def test_nothing_is_written_to_a_log_that_lost_what_was_published() -> None:
+    """Goal: lost records can be brought back to their offsets. Method: truncate, lose the index too, start."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)]), submission(2, [state(8)]))
+            await asyncio.sleep(1)
+            await replica.stop()
+            topic = world.shared.topic
+            topic.truncate(topic.end_offset - 1)
+            end = topic.end_offset
+            again = await world.replica(1)
+            await asyncio.sleep(5)
+            assert topic.end_offset == end
+            assert not again.participant.standing().active
+            with pytest.raises(TransitionFailed, match="LOG_TRUNCATED"):
+                await again.stop()
 
     run_virtually(story())
 

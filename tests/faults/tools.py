@@ -1,0 +1,94 @@
+"""What scenarios have in common: a replica's words, its index, the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+from replica.index.quarantine import quarantined
+from replica.index.rocks import verify_index
+from replica.index.summary import IndexSummary
+from replica.local.cluster import LocalCluster
+from replica.local.replica import ReplicaProcess
+from tests.waiting import eventually
+
+SAY_MAX_S = 90.0
+COMMAND_MAX_S = 240.0
+
+
+class Words:
+    """What a replica logs from now on."""
+
+    def __init__(self, replica: ReplicaProcess) -> None:
+        self._path = replica.log_path
+        self._start = self._path.stat().st_size if self._path.exists() else 0
+
+    def text(self) -> str:
+        """All of it."""
+        with self._path.open("rb") as file:
+            file.seek(self._start)
+            return file.read().decode(errors="replace")
+
+    async def come(self, word: str, timeout_s: float = SAY_MAX_S) -> None:
+        """Wait until a word is there. Raises AssertionError with what was said instead."""
+
+        async def said() -> bool:
+            return word in self.text()
+
+        try:
+            await eventually(said, timeout_s)
+        except TimeoutError:
+            raise AssertionError(f"no {word!r} within {timeout_s:g} s in\n{self.text()[-3_000:]}") from None
+
+
+def index_of(cluster: LocalCluster, replica: ReplicaProcess) -> Path:
+    """Where a replica keeps its index."""
+    return cluster.config.replica_dir(replica.name) / "index"
+
+
+def forget_quarantined(cluster: LocalCluster) -> None:
+    """Delete the evidence, as the runbook has it."""
+    for replica in cluster.replicas.values():
+        for folder in quarantined(index_of(cluster, replica)):
+            shutil.rmtree(folder)
+
+
+async def assert_same_indexes(cluster: LocalCluster) -> IndexSummary:
+    """Stop the passives at the log's end, compare all entries of their indexes, and start them; returns the summary.
+
+    Nobody may write to the log meanwhile.
+    """
+    passives = await cluster.passives()
+    await asyncio.gather(*(replica.stop() for replica in passives))
+    summaries = [await asyncio.to_thread(verify_index, index_of(cluster, replica)) for replica in passives]
+    for replica in passives:
+        replica.start()
+    assert len(summaries) > 1
+    assert all(summary == summaries[0] for summary in summaries), summaries
+    return summaries[0]
+
+
+async def notary(cluster: LocalCluster, *words: str, timeout_s: float = COMMAND_MAX_S) -> tuple[int, str]:
+    """A command of the command line: its exit code, and what it printed."""
+    argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(cluster.config_path)]
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            printed, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        raise AssertionError(f"notary {' '.join(words)} took longer than {timeout_s:g} s") from None
+    return process.returncode or 0, printed.decode()
+
+
+async def hand_over_to(cluster: LocalCluster, target: ReplicaProcess) -> None:
+    """Make a replica the active one, whoever is now."""
+    active = await cluster.wait_for_active()
+    if active is not target:
+        code, printed = await notary(cluster, "switchover", "--to", target.name)
+        assert code == 0, printed
+    assert await cluster.wait_for_active() is target
