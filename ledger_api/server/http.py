@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion10, web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.web_protocol import _ErrInfo
 
 from ledger_api.server.settings import ApiSettings
 from replica.notary.documents import problem_document
@@ -180,11 +182,22 @@ class Connection(web.RequestHandler):
     `when_lost` is called when the client is gone: for an answer that may have nothing to write for long.
     """
 
-    __slots__ = ("when_lost",)
+    __slots__ = ("_is_broken", "when_lost")
 
     def __init__(self, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self.when_lost: Callable[[], object] | None = None
+        self._is_broken = False
+
+    def data_received(self, data: bytes) -> None:
+        """What comes behind something that is no HTTP is not looked at: each piece would be kept with an error."""
+        if self._is_broken:
+            return
+        super().data_received(data)
+        if self._messages and isinstance(found := self._messages[-1][0], _ErrInfo):
+            self._is_broken = True
+            short = found.message[:_DETAIL_MAX]  # the rest repeats what was sent
+            self._messages[-1] = (_ErrInfo(found.status, BadHttpMessage(short), short), self._messages[-1][1])
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
