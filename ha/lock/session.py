@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from ha.clock import Clock
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError, InvariantBroken, LockLost, LockUnavailable, ReadOnlyServer
+from ha.lock.deadline import answered_within
 from ha.lock.interface import NEVER_S, ReleaseNote
 
 OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
@@ -132,7 +133,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
             sent_at_s, answers_before = self._clock.boottime_s(), connection.answers
             self._stop_listening(connection)
             try:
-                async with asyncio.timeout(self._settings.answer_max_s):
+                async with answered_within(self._settings.answer_max_s):
                     yield connection
             except BaseException as error:
                 self._judge(name, connection, error)
