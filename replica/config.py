@@ -20,7 +20,7 @@ from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
 from replica.core.database import Database, Login, participant_database, with_password
-from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings
+from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings, TracingSettings
 from replica.core.signer import Signer, open_signer
 from replica.exposure import plaintext_connections
 from replica.link.settings import LinkSettings
@@ -104,6 +104,7 @@ class Config(BaseSettings):
     election: ElectionSettings = ElectionSettings()
     core: CoreSettings = CoreSettings()
     admin: AdminSettings = AdminSettings()
+    tracing: TracingSettings = TracingSettings()
     watch: WatchSettings = WatchSettings()
     link: LinkSettings = LinkSettings()
     archive: ArchiveSettings = ArchiveSettings()

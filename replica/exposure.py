@@ -18,7 +18,7 @@ _ORACLE = "oracle://"
 
 def plaintext_connections(config: Config) -> list[str]:
     """What would be sent unprotected beyond a loopback address, each with the setting that protects it."""
-    return [*_api(config), *_kafka(config), *_database(config.database.conninfo)]
+    return [*_api(config), *_kafka(config), *_database(config.database.conninfo), *_tracing(config)]
 
 
 def _api(config: Config) -> Iterator[str]:
@@ -32,6 +32,12 @@ def _kafka(config: Config) -> Iterator[str]:
     protocol = config.kafka.security.protocol
     if not all(map(_is_local, hosts)) and not protocol.endswith("SSL"):
         yield f"brokers beyond this machine with kafka.security.protocol = {protocol}: set SSL or SASL_SSL"
+
+
+def _tracing(config: Config) -> Iterator[str]:
+    url = config.tracing.endpoint
+    if url is not None and url.scheme != "https" and not _is_local(url.host or ""):
+        yield "a collector of traces beyond this machine: tracing.endpoint needs https"
 
 
 def _database(conninfo: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,6 +43,9 @@ OtherFolderOption = Annotated[
 ]
 LogOption = Annotated[
     str | None, typer.Option("--log", help="Compare with an index made from the `topic` or the `archive`.")
+]
+LinkOption = Annotated[
+    bool, typer.Option("--link", help="Share files with the index: at once and without room, but damage is shared too.")
 ]
 DatabaseOption = Annotated[bool, typer.Option("--database", help="Compare with the completions.")]
 FirstOption = Annotated[int, typer.Option("--first", min=1, max=1_000, help="How many differences to show.")]
@@ -134,7 +138,7 @@ def diff(
 
 
 @app.command()
-def checkpoint(folder: FolderArgument, name: NameOption, config: ConfigChoice = None) -> None:
+def checkpoint(folder: FolderArgument, name: NameOption, config: ConfigChoice = None, link: LinkOption = False) -> None:
     """Write a consistent copy of the index, its position included."""
     from replica.index.rocks import RocksIndex
 
@@ -143,7 +147,18 @@ def checkpoint(folder: FolderArgument, name: NameOption, config: ConfigChoice = 
         index.checkpoint(folder)
     finally:
         index.close()
+    if not link:
+        own_files(folder)
     out.print(f"[bold]{folder}[/] holds the copy")
+
+
+def own_files(folder: Path) -> None:
+    """Make a file of its own of each that is shared with another folder by a hard link, as a checkpoint's are."""
+    for path in folder.iterdir():
+        if path.is_file() and path.stat().st_nlink > 1:
+            copy = path.with_name(f"{path.name}.copy")
+            shutil.copy2(path, copy)
+            copy.replace(path)
 
 
 def _stopped_index(config: Path | None, name: str) -> Path:

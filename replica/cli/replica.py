@@ -39,6 +39,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         core=config.core,
         link=config.link,
         admin=config.admin,
+        tracing=config.tracing,
         admin_port=address.admin_port,
         peers=tuple(replica.name for replica in config.replicas),
         health_urls={replica.name: f"http://{replica.host}:{replica.health_port}" for replica in config.replicas},

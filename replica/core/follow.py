@@ -12,6 +12,7 @@ import structlog
 from ha.clock import Clock
 from replica.core.apply import Applied, Applier
 from replica.core.settings import CoreSettings
+from replica.core.tracing import UNTRACED, Trace
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
@@ -37,12 +38,15 @@ class Follower:
         clock: Clock,
         settings: CoreSettings,
         on_applied: Callable[[Applied], None],
+        *,
+        trace: Trace = UNTRACED,
     ) -> None:
         self._log = request_log
         self._index = index
         self._clock = clock
         self._settings = settings
         self._on_applied = on_applied
+        self._trace = trace
         self._applier: Applier | None = None
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -122,7 +126,9 @@ class Follower:
                     await self._hurry.wait()
 
     def _apply(self, applier: Applier, records: LogRecords) -> None:
+        began_us = self._clock.wall_us()
         applied = applier.apply(records)
+        self._trace.judged(applied, began_us)
         self._reached_at_s = self._clock.boottime_s()
         if voids := applied.reading.voids:  # one line a run: a deposed active may leave many thousands
             reasons = Counter(void.reason.value for void in voids)

@@ -31,9 +31,10 @@ from replica.core.metrics import make_metrics
 from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
 from replica.core.scrub import BOOKMARK, Scrubber
-from replica.core.settings import AdminSettings, CoreSettings
+from replica.core.settings import AdminSettings, CoreSettings, TracingSettings
 from replica.core.signer import Signer
 from replica.core.status_page import make_status_page
+from replica.core.tracing import UNTRACED, Trace, open_trace
 from replica.index.quarantine import open_or_start_anew, quarantined, set_aside
 from replica.index.rocks import RocksIndex
 from replica.link.counts import metric_families
@@ -87,6 +88,7 @@ class ReplicaSettings:
     core: CoreSettings
     link: LinkSettings
     admin: AdminSettings
+    tracing: TracingSettings
     admin_port: int | None
     peers: tuple[str, ...]  # names of all replicas, this one's as well
     health_urls: Mapping[str, str]  # where each of them tells its health, for the status page
@@ -170,6 +172,7 @@ class _Replica:
                 signer=self._signer,
                 clock=self._clock,
                 settings=settings.core,
+                trace=self._open_trace(stack),
             )
             election: Election[Session] = Election(
                 self._lock_session,
@@ -304,6 +307,14 @@ class _Replica:
         scrubbing = asyncio.create_task(participant.guarded(scrubber.run()), name="scrub")
         stack.push_async_callback(_end, scrubbing)
         return scrubber
+
+    def _open_trace(self, stack: contextlib.AsyncExitStack) -> Trace:
+        settings, wall_us = self._settings, self._clock.wall_us
+        trace = open_trace(settings.tracing, replica=settings.name, version=settings.version, wall_us=wall_us)
+        if trace is None:
+            return UNTRACED
+        stack.push_async_callback(trace.close)
+        return trace
 
     def _lock_session(self) -> Session:
         settings = self._settings

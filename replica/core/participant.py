@@ -23,6 +23,7 @@ from replica.core.reign import Reign
 from replica.core.settings import CoreSettings
 from replica.core.signer import Signer
 from replica.core.tally import Tally
+from replica.core.tracing import UNTRACED, Trace
 from replica.index.interface import Index
 from replica.link.interface import PLAIN, Replies, Standing, Terms, Told, refuse_as_passive
 from replica.log.interface import RequestLog
@@ -61,6 +62,7 @@ class Participant(Generic[SessionT]):
         clock: Clock,
         settings: CoreSettings,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        trace: Trace = UNTRACED,
     ) -> None:
         self.name = name
         self._log = request_log
@@ -70,9 +72,10 @@ class Participant(Generic[SessionT]):
         self._clock = clock
         self._settings = settings
         self._random_bytes = random_bytes
+        self._trace = trace
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.tally = Tally()
-        self.follower = Follower(request_log, index, clock, settings, self._on_applied)
+        self.follower = Follower(request_log, index, clock, settings, self._on_applied, trace=trace)
         self.reign: Reign | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following: asyncio.Task[None] | None = None
@@ -142,6 +145,7 @@ class Participant(Generic[SessionT]):
             announce=self.announce,
             on_lost=self.give_up,
             on_broken=self._break,
+            trace=self._trace,
         )
         try:
             await self._desk.check()

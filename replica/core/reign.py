@@ -24,6 +24,7 @@ from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
 from replica.core.receipt_desk import ReceiptDesk
 from replica.core.settings import CoreSettings
+from replica.core.tracing import UNTRACED, Trace
 from replica.index.interface import Index
 from replica.link.interface import Replies, Terms
 from replica.log.interface import LogWriter, RequestLog
@@ -76,6 +77,7 @@ class Reign:
         announce: Callable[[], None],
         on_lost: Callable[[str], None],
         on_broken: Callable[[Exception], None],
+        trace: Trace = UNTRACED,
     ) -> None:
         self._name = name
         self._database = database
@@ -92,6 +94,7 @@ class Reign:
         self._announce = announce
         self._on_lost = on_lost
         self._on_broken = on_broken
+        self._trace = trace
         self.load = Load(settings)
         self.epoch = 0
         self.activation_id = b""
@@ -279,13 +282,19 @@ class Reign:
         states = sum([waiting.states for waiting, _, _ in answered])
         if self._estimate.note_batch(states, now_s - self._busy_since_s, self.load.states - states):
             self._busy_since_s = now_s
+        began_us, everybody = self._clock.wall_us(), answered
         answered = [decided for decided in answered if not decided[0].terms.asynchronous]
         notarised = [
             (entry.request.tx_id, entry.content_digest)
             for _, entry, verdict in answered
             if verdict.outcome is Outcome.NOTARISED
         ]
-        self._desk.make(notarised, lambda receipts: send(self._answers(answered, receipts)))
+
+        def answer(receipts: Sequence[Receipt] | None) -> None:
+            send(self._answers(answered, receipts))
+            self._trace.answered(everybody, began_us)
+
+        self._desk.make(notarised, answer)
 
     def _answers(
         self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]], made: Sequence[Receipt] | None

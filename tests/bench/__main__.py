@@ -20,17 +20,19 @@ from tests.bench.rival import measure_rival
 from tests.bench.service import measure_service
 from tests.bench.sizes import FULL, QUICK, Sizes
 from tests.bench.stream import measure_stream
+from tests.bench.switchovers import measure_switchovers
 from tests.bench.throughput import measure_throughput
 
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
-THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED = PARTS = (
+THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER = PARTS = (
     "throughput",
     "stream",
     "rival",
     "service",
     "fail-over",
     "disconnected",
+    "switchover",
 )
 
 
@@ -64,6 +66,8 @@ async def run(parts: set[str], sizes: Sizes, report: Report) -> None:
         await measure_fail_over(FOLDER / FAIL_OVER, sizes, report)
     if DISCONNECTED in parts:
         await measure_disconnected(FOLDER / DISCONNECTED, sizes, report)
+    if SWITCHOVER in parts:
+        await measure_switchovers(FOLDER / SWITCHOVER, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report) -> None:

@@ -18,6 +18,7 @@ class Sizes:
     kills_disconnected: int
     freezes: int  # of the core alone, and as many of the whole group
     stops: int
+    switchovers: int
 
 
 FULL = Sizes(
@@ -30,6 +31,7 @@ FULL = Sizes(
     kills_disconnected=6,
     freezes=2,
     stops=5,
+    switchovers=21,
 )
 QUICK = Sizes(
     runs=1,
@@ -41,4 +43,5 @@ QUICK = Sizes(
     kills_disconnected=2,
     freezes=1,
     stops=1,
+    switchovers=9,
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
+from rich.console import Console
 
 from ledger_api.client import NotaryClient
 from replica.local.cluster import DATABASE, ROLE, ClusterSettings, LocalCluster
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised
 from replica.notary.requests import state_ref
+
+README = Path(__file__).parents[2] / "README.md"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -136,6 +141,35 @@ async def test_a_switchover_that_cannot_be_is_refused_and_changes_nothing(cluste
             async with session.post(url, json=body, headers=headers) as answer:
                 assert answer.status == status, (body, await answer.text())
     assert (await cluster.wait_for_active()).name == active.name
+
+
+async def test_three_commands_of_the_readme_tell_a_newcomer_how_things_stand(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Goal: who is active, why did it fail over last, is anything wrong. Method: as the README says, after a kill."""
+    commands = re.findall(r"^    \.venv/bin/notary (status|history|doctor)\b", README.read_text(), re.MULTILINE)
+    assert commands == ["status", "history", "doctor"]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "cluster").symlink_to(cluster.folder)  # where `notary up` would have put it
+    active, _ = await settled(cluster)
+    active.kill_group()
+    successor = await cluster.wait_for_active(other_than=active.name)
+    await settled(cluster)
+    told = {}
+    for command in commands:
+        argv = [sys.executable, "-m", "replica.cli", command]
+        process = await asyncio.create_subprocess_exec(*argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
+        printed, _ = await process.communicate()
+        assert process.returncode == 0
+        told[command] = printed.decode().rstrip()
+    assert re.search(rf"{successor.name}\s+(active|ACTIVE)\b", told["status"]), told["status"]
+    assert f"{successor.name} found the lock free" in told["history"]
+    assert "checks: 0 problems" in told["doctor"], told["doctor"]
+    if os.environ.get("RENEW_SCREENSHOTS"):
+        picture = Console(record=True, width=150, file=StringIO())
+        for command, text in told.items():
+            picture.print(f"$ notary {command}\n{text}\n", markup=False, highlight=False)
+        picture.save_svg(str(README.parent / "docs" / "screenshots" / "command-line.svg"), title="notary")
 
 
 async def test_history_tells_what_nobody_could_say(cluster: LocalCluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,8 @@ from tests.faults.audit import audit
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.scenarios import wait_for_return
 from tests.runbooks.stage import Stage
+
+BEGIN_MAX_S = 120.0  # until a client has its first success, on a machine that does much else
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +78,9 @@ async def under_load(stage: Stage, name: str) -> AsyncIterator[ClientLoad]:
     load = client_load(cluster, name, singles=2, batches=1)
     load.start()
     try:
+        async with asyncio.timeout(BEGIN_MAX_S):
+            while not load.successes_ns():
+                await asyncio.sleep(0.1)
         yield load
     finally:
         await load.stop()

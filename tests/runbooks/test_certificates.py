@@ -27,6 +27,8 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
+PAGE = "certificate-rotation"
+
 
 class Issued(NamedTuple):
     """An issuer's certificate, and a server's with its key, as files."""
@@ -73,11 +75,36 @@ async def test_certificate_rotation(folder: Path) -> None:
             "NEW_CA": str(new.authority),
             "REPLICAS": " ".join(stage.cluster.replicas),
         }
+        steps = "Of the database, and of the brokers"
         async with under_load(stage, "certificate-rotation"):
-            assert "CN = old" in await stage.play("certificate-rotation", "Checks", **variables)
-            await stage.play("certificate-rotation", "Steps", **variables)
-            assert "CN = new" in await stage.play("certificate-rotation", "Verification", **variables)
+            assert "CN = old" in await stage.play(PAGE, "Checks", "Of the database", **variables)
+            await stage.play(PAGE, "Steps", steps, **variables)
+            assert "CN = new" in await stage.play(PAGE, "Verification", "Of the database", **variables)
+        variables |= await serve_tls(stage, old)
+        assert "CN = old" in await stage.play(PAGE, "Checks", "Of the API", **variables)
+        await stage.play(PAGE, "Steps", "Of the API", **variables)
+        assert "CN = new" in await stage.play(PAGE, "Verification", "Of the API", **variables)
     stage.assert_all_played("certificate-rotation")
+
+
+async def serve_tls(stage: Stage, issued: Issued) -> dict[str, str]:
+    """Give the API a certificate; returns how the page calls its files."""
+    folder = stage.cluster.folder
+    paths = {"API_CERTIFICATE": folder / "api.pem", "API_KEY_FILE": folder / "api.key"}
+    for path, content in zip(paths.values(), (issued.certificate, issued.key), strict=True):
+        path.touch(0o600)
+        path.write_bytes(content.read_bytes())
+    with stage.cluster.config_path.open("a") as config:
+        config.write('\n[api.tls]\ncertificate_file = "api.pem"\nkey_file = "api.key"\n')
+    await restart(stage)
+    return {name: str(path) for name, path in paths.items()}
+
+
+async def restart(stage: Stage) -> None:
+    for replica in stage.cluster.replicas.values():
+        await replica.stop()
+        replica.start()
+    await all_well(stage)
 
 
 async def speak_tls(stage: Stage, issued: Issued, bundle: Path) -> tuple[Path, Path]:
@@ -96,10 +123,7 @@ async def speak_tls(stage: Stage, issued: Issued, bundle: Path) -> tuple[Path, P
     config = cluster.config_path
     verified = f"sslmode=verify-full sslrootcert={bundle} dbname="
     config.write_text(config.read_text().replace("dbname=", verified, 1))
-    for replica in cluster.replicas.values():
-        await replica.stop()
-        replica.start()
-    await all_well(stage)
+    await restart(stage)
     async with await psycopg.AsyncConnection.connect(stage.admin()) as connection:
         found = await connection.execute(
             b"SELECT FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'notary' AND NOT ssl"

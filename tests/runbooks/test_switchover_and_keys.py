@@ -1,16 +1,20 @@
-"""Runbooks of planned work: switchover, keys and passwords. See test_runbooks."""
+"""Runbooks of planned work: switchover, pruning, keys and passwords. See test_runbooks."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from pathlib import Path
 
 import pytest
 from nacl.signing import SigningKey
 
 from ledger_api.client import NotaryClient, Party, Result
+from replica.local.cluster import DATABASE, OWNER, ClusterSettings
+from replica.local.participant import ParticipantFiles
 from replica.notary.answers import Notarised
 from replica.notary.requests import state_ref
-from tests.runbooks.conftest import all_well, under_load
+from tests.runbooks.conftest import all_well, staged, under_load
 from tests.runbooks.stage import Stage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200), pytest.mark.asyncio(loop_scope="session")]
@@ -25,6 +29,22 @@ async def test_switchover(stage: Stage) -> None:
             await stage.play("switchover", section, PEER=peer.name)
         assert await stage.cluster.active() is peer
     stage.assert_all_played("switchover")
+
+
+@pytest.mark.slow
+async def test_pruning(folder: Path) -> None:
+    """Goal: old completions go while the notary serves. Method: a short period of deduplication; play under load."""
+    settings = ClusterSettings(folder=folder / "pruning", further={"core": {"deduplication_max_s": 1.0}})
+    async with staged(settings) as stage:
+        async with under_load(stage, "before-pruning"):
+            await asyncio.sleep(2.0)
+        await asyncio.sleep(2.0)
+        files = ParticipantFiles(stage.cluster.folder)
+        owner = stage.cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER))
+        async with under_load(stage, "pruning"):
+            for section in ("Checks", "Steps", "Verification"):
+                await stage.play("pruning", section, KEEP_DAYS="0", OWNER_CONNINFO=owner)
+    stage.assert_all_played("pruning")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from replica.core.participant import Participant
 from replica.core.settings import CoreSettings
 from replica.core.signer import FileSigner
+from replica.core.tracing import UNTRACED, Trace
 from replica.index.memory import MemoryIndex
 from replica.link.interface import PLAIN, Terms
 from replica.link.memory import MemoryLink
@@ -74,7 +75,7 @@ class Shared:
 class Replica:
     """One core, from `start` until `stop` or `crash`; its index stays."""
 
-    def __init__(self, shared: Shared, name: str, index: MemoryIndex | None = None) -> None:
+    def __init__(self, shared: Shared, name: str, index: MemoryIndex | None = None, trace: Trace = UNTRACED) -> None:
         self.shared = shared
         self.name = name
         self.index = index or MemoryIndex()
@@ -89,6 +90,7 @@ class Replica:
             clock=shared.clock,
             settings=shared.core,
             random_bytes=random.randbytes,
+            trace=trace,
         )
         self.election: Election[MemoryLockSession] = Election(
             self._session, self.participant, clock=shared.clock, settings=shared.election, random=random
@@ -131,9 +133,9 @@ class World(AsyncExitStack):
         super().__init__()
         self.shared = Shared(**shared)  # type: ignore[arg-type]
 
-    async def replica(self, number: int = 1, index: MemoryIndex | None = None) -> Replica:
+    async def replica(self, number: int = 1, index: MemoryIndex | None = None, trace: Trace = UNTRACED) -> Replica:
         """A started replica; the first one becomes active."""
-        replica = Replica(self.shared, f"R{number}", index)
+        replica = Replica(self.shared, f"R{number}", index, trace)
         replica.start()
         self.push_async_callback(self._stop, replica)
         return replica

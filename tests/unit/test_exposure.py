@@ -39,6 +39,7 @@ EXPOSED = [
     {"database": {"conninfo": "host=db-1,db-2 dbname=notary", "scope": "notary"}},
     {"database": {"conninfo": "host=db dbname=notary sslmode=require", "scope": "notary"}},
     {"database": {"conninfo": "oracle://notary@db-1:1521/notary", "scope": "NOTARY"}},
+    {"tracing": {"endpoint": "http://collector:4318/v1/traces"}},
 ]
 PROTECTED = [
     {},
@@ -50,6 +51,8 @@ PROTECTED = [
     {"database": {"conninfo": "host=db dbname=notary sslmode=verify-full", "scope": "notary"}},
     {"database": {"conninfo": "host=/run/postgresql dbname=notary", "scope": "notary"}},
     {"database": {"conninfo": "oracle://notary@tcps://db-1:2484/notary", "scope": "NOTARY"}},
+    {"tracing": {"endpoint": "https://collector:4318/v1/traces"}},
+    {"tracing": {"endpoint": "http://127.0.0.1:4318/v1/traces"}},
 ]
 
 
