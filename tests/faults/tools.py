@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from replica.index.quarantine import quarantined
 from replica.index.rocks import verify_index
@@ -83,6 +85,14 @@ async def notary(cluster: LocalCluster, *words: str, timeout_s: float = COMMAND_
         process.kill()
         raise AssertionError(f"notary {' '.join(words)} took longer than {timeout_s:g} s") from None
     return process.returncode or 0, printed.decode()
+
+
+async def audited_by_spark(cluster: LocalCluster) -> dict[str, Any]:
+    """What `notary audit` finds in the whole topic. Raises AssertionError when anything is wrong."""
+    code, printed = await notary(cluster, "audit", "--json")
+    assert code == 0, printed
+    document: dict[str, Any] = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
+    return document
 
 
 async def hand_over_to(cluster: LocalCluster, target: ReplicaProcess) -> None:

@@ -1,0 +1,235 @@
+"""The request log is cut, lost, replaced or fed with noise: refused by all, or void for all; never a shorter truth."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import msgspec
+import psycopg
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from ha.lock.ids import Counter, lock_id
+from replica.local.cluster import DATABASE, LocalCluster
+from replica.local.replica import ReplicaProcess
+from replica.local.topic_reader import read_topic
+from replica.notary.position import begin
+from replica.notary.reading import VoidReason, read_records
+from replica.notary.records import FORMAT, RECORD_MAX_BYTES, BarrierRecord, RequestRecord, encode_record
+from tests.faults.recorder import Scenario
+from tests.faults.scenarios import wait_for_return
+from tests.faults.tools import Words, audited_by_spark
+from tests.faults.under_load import end_of_log, under_load
+from tests.faults.witness import only_witness, witness
+from tests.golden.samples import RECORDS
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+@asynccontextmanager
+async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
+    """The broker is down at the start, its disk is copied, and it is given that copy back at the end.
+
+    Every replica must be down meanwhile, or refuse: what is answered from another disk is lost with it.
+    """
+    broker = cluster.kafka.brokers[0]
+    await cluster.kafka.stop()
+    kept = broker.folder.with_name("kept")
+    shutil.copytree(broker.folder, kept)
+    try:
+        yield broker.folder / "data" / f"{cluster.topic}-0"
+    finally:
+        await cluster.kafka.stop()
+        shutil.rmtree(broker.folder)
+        kept.rename(broker.folder)
+        await cluster.kafka.start()
+
+
+async def refused_by_all(cluster: LocalCluster, code: str) -> None:
+    """Start every replica, and see each refuse the log for this reason and stay down."""
+    words = {replica: Words(replica) for replica in cluster.replicas.values()}
+    for replica in words:
+        replica.start()
+    for replica, said in words.items():
+        await said.come(f'"code": "{code}"')
+        await ended(replica)
+
+
+async def ended(replica: ReplicaProcess) -> None:
+    """Wait until a replica has ended and is not started again."""
+    async with asyncio.timeout(30.0):
+        while replica.running:
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(2 * replica.restart_pause_s)
+    assert not replica.running
+
+
+async def stop_replicas(cluster: LocalCluster) -> None:
+    await asyncio.gather(*(replica.stop() for replica in cluster.replicas.values()))
+
+
+async def start_replicas(cluster: LocalCluster) -> None:
+    for replica in cluster.replicas.values():
+        replica.start()
+    await wait_for_return(cluster)
+
+
+@pytest.mark.scenario("F12", "the log loses its end, its start, or is another topic")
+@pytest.mark.parametrize("loss", ["end", "start", "created anew"])
+async def test_a_log_that_is_not_whole_is_refused(own: LocalCluster, scenario: Scenario, loss: str) -> None:
+    """Goal: a lost record is not an unspent state. Method: cut the broker's disk; all refuse; the disk comes back."""
+    async with only_witness(own, scenario) as spender:
+        await spender.spend(200)
+        await stop_replicas(own)
+        async with disk_brought_back(own) as partition:
+            if loss == "end":
+                cut_end(partition)
+            await own.kafka.start()
+            if loss == "start":
+                await delete_before(own, 100)
+            elif loss == "created anew":
+                await own.kafka.delete_topic(own.topic)
+                await own.prepare_log()
+            code = "LOG_MISMATCH" if loss == "created anew" else "LOG_TRUNCATED"
+            await refused_by_all(own, code)
+            scenario.fired(f"{loss}: {code} at {', '.join(own.replicas)}")
+        await start_replicas(own)
+        await spender.spend_again()
+
+
+def cut_end(partition: Path) -> None:
+    """Lose the newest third of the log, as a disk does that was not synced when its power went."""
+    (segment,) = partition.glob("*.log")
+    os.truncate(segment, segment.stat().st_size * 2 // 3)
+    (partition.parent / ".kafka_cleanshutdown").unlink(missing_ok=True)
+
+
+async def delete_before(cluster: LocalCluster, offset: int) -> None:
+    """Delete the log's first records."""
+    partition = TopicPartition(cluster.topic, 0, offset)
+    for future in cluster.kafka.admin().delete_records([partition]).values():
+        await asyncio.to_thread(future.result, 30.0)
+
+
+@pytest.mark.scenario("F12", "the topic is deleted and created anew under running replicas")
+async def test_a_topic_that_vanishes_ends_every_replica(own: LocalCluster, scenario: Scenario) -> None:
+    """Goal: no answer from a log that is gone, no record in one that is new. Method: delete, create; bring back."""
+    async with only_witness(own, scenario) as spender:
+        await spender.spend(100)
+        await stop_replicas(own)
+        async with disk_brought_back(own), nobody_active(own):
+            await own.kafka.start()
+            words = {replica: Words(replica) for replica in own.replicas.values()}
+            for replica in words:
+                replica.start()
+            await wait_for_return(own)
+            await own.kafka.delete_topic(own.topic)
+            await own.prepare_log()
+            for replica, said in words.items():
+                await said.come('"code": "LOG_MISMATCH"')
+                await ended(replica)
+            scenario.fired("created anew under running replicas: LOG_MISMATCH at all")
+            assert await end_of_log(own) == 0  # nobody wrote to it
+        await start_replicas(own)
+        await spender.spend_again()
+
+
+@asynccontextmanager
+async def nobody_active(cluster: LocalCluster) -> AsyncIterator[None]:
+    """A stranger holds the lock, so that no activation writes to a log that is going to be put back."""
+    held = lock_id(DATABASE, Counter.PARTICIPANT_WRITE)
+    async with await psycopg.AsyncConnection.connect(cluster.postgres.dsn(DATABASE), autocommit=True) as connection:
+        await connection.execute("SELECT pg_advisory_lock(%s)", [held])
+        yield
+
+
+NOISE: dict[str, tuple[bytes, VoidReason]] = {
+    "empty": (b"", VoidReason.UNDECODABLE),
+    "no MessagePack": (b"\xc1" * 64, VoidReason.UNDECODABLE),
+    "deep nesting": (b"\x91" * 100_000, VoidReason.UNDECODABLE),
+    "as large as the topic takes": (b"\xa5" * (RECORD_MAX_BYTES + 500), VoidReason.UNDECODABLE),
+    "a barrier of an older epoch": (
+        encode_record(BarrierRecord(1, b"z" * 16, "stranger", "postgres:0:1", FORMAT, 1)),
+        VoidReason.BARRIER_NOT_HIGHER,
+    ),
+}
+
+
+@pytest.mark.scenario("F13", "strangers write to the log: noise, unknown formats, forged records")
+async def test_poison_is_void_for_every_reader(own: LocalCluster, scenario: Scenario) -> None:
+    """Goal: one verdict for all. Method: write noise under load; compare what replicas and Spark counted."""
+    before = {name: voids_of(replica) for name, replica in own.replicas.items()}
+    async with under_load(own, scenario), witness(own, scenario) as spender:
+        await spender.spend(50)
+        await asyncio.to_thread(write_noise, own)
+        await spender.spend(50)
+        await spender.spend_again()
+        await asyncio.sleep(2.0)
+        counted = {name: increase(before[name], voids_of(replica)) for name, replica in own.replicas.items()}
+        expected = expected_voids()
+        assert all(found == expected for found in counted.values()), (counted, expected)
+        scenario.fired(f"{sum(expected.values())} poison records, void at {', '.join(counted)}")
+    by_spark = await audited_by_spark(own)
+    assert by_spark["voids"] == await asyncio.to_thread(voids_of_the_log, own)
+
+
+def write_noise(cluster: LocalCluster) -> None:
+    """Each kind of noise, past the notary, straight to the topic."""
+    producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap_servers, "message.max.bytes": 2_000_000})
+    for value, _ in noise():
+        producer.produce(cluster.topic, value, partition=0)
+    assert producer.flush(30.0) == 0
+
+
+def noise() -> list[tuple[bytes, VoidReason]]:
+    """All kinds, and a request under an activation that is nobody's, in this format and in one that comes later."""
+    request = next(record for record in RECORDS.values() if isinstance(record, RequestRecord))
+    stranger = msgspec.structs.replace(request, activation_id=b"?" * 16)
+    later = msgspec.structs.replace(request, format=99)
+    return [
+        *NOISE.values(),
+        (encode_record(stranger), VoidReason.NOT_IN_FORCE),
+        (encode_record(later), VoidReason.UNDECODABLE),
+    ]
+
+
+def expected_voids() -> dict[str, int]:
+    """How many voids of each reason the noise makes."""
+    return counted(reason for _, reason in noise())
+
+
+def counted(reasons: Iterable[VoidReason]) -> dict[str, int]:
+    """How often each reason occurs."""
+    return dict(collections.Counter(reason.value for reason in reasons))
+
+
+def voids_of_the_log(cluster: LocalCluster) -> dict[str, int]:
+    """What a replica that reads the whole log counts as void, by reason."""
+    reading = read_records(begin(cluster.topic_id), read_topic(cluster.config.kafka, None))
+    return counted(void.reason for void in reading.voids)
+
+
+def voids_of(replica: ReplicaProcess) -> dict[str, float]:
+    """What a replica has counted as void so far, by reason."""
+    with urlopen(f"http://{replica.address.host}:{replica.address.health_port}/metrics") as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    samples = [sample for family in families for sample in family.samples if sample.name == "notary_void_records_total"]
+    return {sample.labels["reason"]: sample.value for sample in samples}
+
+
+def increase(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:
+    """What was added, without the zeros."""
+    return {reason: int(count - before[reason]) for reason, count in after.items() if count > before[reason]}
