@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PARTY = "O=Sim, L=London, C=GB"
 _KEY, _SIGNATURE = bytes(32), bytes(64)  # front ends checked them before the core sees a submission
-_AFTER_HEALING_MAX = 3
+AFTER_HEALING_MAX = 3  # operations of a client
 _NOBODY = NotNow("NOT_ACTIVE", "no replica is up", 0.1)
 
 
@@ -118,7 +118,7 @@ class Client:
 
     async def run(self) -> None:
         """Do all operations; once all is healed only a few more, so that the run ends."""
-        left = _AFTER_HEALING_MAX
+        left = AFTER_HEALING_MAX
         for operation in self._operations:
             left -= self._world.healed
             if left < 0:

@@ -16,7 +16,7 @@ from ha.errors import LockLost, TransitionFailed
 from replica.checker.history import Event
 from replica.notary.answers import Answer
 from replica.notary.errors import IndexUnreadable
-from tests.simulation.clients import Balancer, Client, Content
+from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content
 from tests.simulation.doubles import DatabaseServer, Tables, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.misfortune import Misfortune
@@ -154,7 +154,7 @@ class World:
     async def _recover(self, clients: list[asyncio.Task[None]]) -> None:
         """Wait until all is well again: at most as long as the settings promise, clients' own pauses included."""
         election = self.election
-        limit_s = 10.0 + 2 * election.hold_down_s + 4 * election.lease_s + election.grace_s
+        limit_s = 10.0 + 2 * election.hold_down_s + 4 * election.lease_s + election.grace_s + self._think_max_s()
         until_s = self.loop.time() + limit_s
         while missing := self._missing(clients):
             if self._runs_away():
@@ -163,6 +163,11 @@ class World:
                 self.blame(f"not recovered {limit_s:.0f} s after the last fault: {'; '.join(missing)}")
                 return
             await asyncio.sleep(0.1)
+
+    def _think_max_s(self) -> float:
+        """How long a client may still take its time, once all is healed."""
+        thinks_s = [operation.think_s for client in self.plan.clients for operation in client]
+        return AFTER_HEALING_MAX * max(thinks_s, default=0.0)
 
     def _missing(self, clients: list[asyncio.Task[None]]) -> list[str]:
         """What is not well yet."""

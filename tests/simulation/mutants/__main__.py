@@ -16,7 +16,7 @@ def main() -> int:
     """Search, print the table, and with --pin keep the seeds for the tests."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds-max", type=int, default=1_000)
+    parser.add_argument("--seeds-max", type=int, default=2_000)
     parser.add_argument("--pin", action="store_true", help=f"write {PINS_FILE}")
     arguments = parser.parse_args()
     names = arguments.names or [mutant.name for mutant in MUTANTS]
