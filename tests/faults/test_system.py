@@ -41,6 +41,7 @@ async def test_an_active_with_a_wrong_clock_steps_down(
     cluster: LocalCluster, scenario: Scenario, change: str, tmp_path: Path
 ) -> None:
     """Goal: no stamp from another hour in the log. Method: change the active's clock under load; put it right again."""
+    await wait_for_return(cluster)
     ill = (await cluster.passives())[0]
     clock = WallClock(tmp_path)
     await restart_with(cluster, ill, clock.env())
@@ -71,6 +72,7 @@ async def test_a_failed_fsync_is_not_taken_for_success(
     cluster: LocalCluster, scenario: Scenario, tmp_path: Path
 ) -> None:
     """Goal: what the disk may have dropped is read again. Method: EIO for one fdatasync, while tables are written."""
+    await wait_for_return(cluster)
     ill = (await cluster.passives())[0]
     failpoints = Failpoints(tmp_path)
     await restart_with(cluster, ill, failpoints.env())

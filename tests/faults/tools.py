@@ -14,6 +14,7 @@ from replica.index.rocks import verify_index
 from replica.index.summary import IndexSummary
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
+from tests.faults.scenarios import wait_for_return
 from tests.waiting import eventually
 
 SAY_MAX_S = 90.0
@@ -67,6 +68,7 @@ async def assert_same_indexes(cluster: LocalCluster) -> IndexSummary:
     summaries = [await asyncio.to_thread(verify_index, index_of(cluster, replica)) for replica in passives]
     for replica in passives:
         replica.start()
+    await wait_for_return(cluster)
     assert len(summaries) > 1
     assert all(summary == summaries[0] for summary in summaries), summaries
     return summaries[0]
