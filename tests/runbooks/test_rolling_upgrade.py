@@ -31,28 +31,34 @@ async def test_rolling_upgrade(folder: Path) -> None:
     before, now = build_wheel(folder / "before", RELEASE_BEFORE), build_wheel(folder / "now")
     async with staged(ClusterSettings(folder=folder / "upgrade")) as stage:
         cluster = stage.cluster
-        old_config = cluster.folder / "notary-before.toml"
-        write_old_config(cluster, old_config)
-        prefixes = {name: make_environment(folder / "machines" / name) for name in cluster.replicas}
-        for name, replica in cluster.replicas.items():
-            install(prefixes[name], before)
-            await replica.stop()
-            replica.install(prefixes[name] / "bin" / "python", old_config, ONLY_INSTALLED)
-            replica.start()
-        await all_well(stage)
+        prefixes, variables = await on_release(stage, before, folder / "machines")
         assert (await versions(cluster), await pages(cluster)) == ({version_of(before)}, {False})
-        files = ParticipantFiles(cluster.folder)
-        variables = {
-            "NEW_NOTARY": "notary",
-            "NEW_CONFIG": str(cluster.config_path),
-            "OWNER_CONNINFO": cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER)),
-        }
         async with under_load(stage, "rolling-upgrade"):
             for wheel in (now, before):
                 await change_all(stage, prefixes, variables | {"WHEEL": str(wheel), "VERSION": version_of(wheel)})
                 assert await versions(cluster) == {version_of(wheel)}
                 assert await pages(cluster) == {wheel is now}
     stage.assert_all_played("rolling-upgrade")
+
+
+async def on_release(stage: Stage, wheel: Path, machines: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """Run every replica on an older release; its environments, and what the page's commands need to leave it."""
+    cluster = stage.cluster
+    old_config = cluster.folder / "notary-before.toml"
+    write_old_config(cluster, old_config)
+    prefixes = {name: make_environment(machines / name) for name in cluster.replicas}
+    for name, replica in cluster.replicas.items():
+        install(prefixes[name], wheel)
+        await replica.stop()
+        replica.install(prefixes[name] / "bin" / "python", old_config, ONLY_INSTALLED)
+        replica.start()
+    await all_well(stage)
+    files = ParticipantFiles(cluster.folder)
+    return prefixes, {
+        "NEW_NOTARY": "notary",
+        "NEW_CONFIG": str(cluster.config_path),
+        "OWNER_CONNINFO": cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER)),
+    }
 
 
 async def change_all(stage: Stage, prefixes: dict[str, Path], variables: dict[str, str]) -> None:
