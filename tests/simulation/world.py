@@ -77,6 +77,7 @@ class World:
         self.history: list[Event] = []
         self.attempts = 0
         self.accepted: set[tuple[str, str]] = set()  # command and submission id of those that are to complete
+        self.forgotten: set[tuple[str, str]] = set()  # the same, of those that a standby had never heard of
         self.topic = Topic(self.story)
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
         self.primary = self._server(tables, 1)
@@ -273,6 +274,8 @@ class World:
         old = self.primary
         self.primary = self._server(old.tables.without_last(forget), old.identity.timeline + 1)
         self.primary.interrupted = old.interrupted | {old.holder()} - {""}
+        kept = self.primary.tables.in_flight
+        self.forgotten |= {(c.command_id, c.submission_id) for at, c in old.tables.in_flight.items() if at not in kept}
         self.servers.append(self.primary)
         self.sessions_cut_short()
         if old_lives_on:
