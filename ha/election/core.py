@@ -66,7 +66,7 @@ Decision: TypeAlias = tuple[State, list[Action]]
 
 
 def start(now_s: float, settings: ElectionSettings, *, after_failure: bool) -> State:
-    """A replica starts passive; one that is restarted after a failure lets others go first."""
+    """A replica starts passive; one that is restarted after a failure lets others, if there are any, go first."""
     hold_s = settings.hold_down_s if after_failure else 0.0
     return Passive(session=0, link=Link.DOWN, next_at_s=now_s, hold_until_s=now_s + hold_s)
 
@@ -142,17 +142,28 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
 
 def _may_ask(state: Passive, tick: Tick, now_s: float, settings: ElectionSettings) -> bool:
     """A passive asks while it reaches the log and agrees on the time, out of hold-down, and when its turn has come.
+    A hold-down also ends when nobody else takes the lock.
 
     Its turn comes when the lock has been free for the grace period plus the longer the further its index is behind.
     Who need not wait at all asks without looking first.
     """
     readiness = tick.readiness
     fit = readiness.reaches_log and not readiness.barred and abs(tick.clock_skew_s) <= settings.clock_skew_max_s
-    if not fit or now_s < max(state.hold_until_s, state.reserved_until_s):
+    held = now_s < state.hold_until_s and not _unclaimed(state, now_s, settings)
+    if not fit or held or now_s < state.reserved_until_s:
         return False
     lag_wait_s = min(readiness.lag_records / settings.catch_up_records_per_s, settings.lag_wait_max_s)
     wait_s = lag_wait_s + (0.0 if state.skip_grace else settings.grace_s)
     return wait_s <= 0 or (state.free_since_s is not None and now_s >= state.free_since_s + wait_s)
+
+
+def _unclaimed(state: Passive, now_s: float, settings: ElectionSettings) -> bool:
+    """Whether nobody else takes the lock: a hold-down lets others go first, and is pointless where there are none.
+
+    Whoever hands over waits for its target to the end all the same.
+    """
+    free_since_s = state.free_since_s
+    return not state.handing_over and free_since_s is not None and now_s >= free_since_s + settings.unclaimed_s
 
 
 def _seen(state: Passive, seen: LockSeen, now_s: float, settings: ElectionSettings, random: float) -> Decision:

@@ -52,7 +52,7 @@ class ElectionSettings:
     answer_max_s: float = _setting(2.0, "Longest wait for an answer on the lock session; then the session is closed.")
     statement_max_s: float = _setting(1.0, "The server's statement_timeout.")
     connect_max_s: float = _setting(2.0, "Longest wait for one database host to accept a connection.")
-    reconnect_max_s: float = _setting(2.0, "Longest pause between attempts to open a session.")
+    reconnect_max_s: float = _setting(0.5, "Longest pause between attempts to open a session.")
     tick_s: float = _setting(0.05, "Between two looks of the election at its clock.")
     retry_s: float = _setting(0.1, "Between a passive's polls of the lock.")
     retry_jitter: float = _setting(
@@ -60,7 +60,7 @@ class ElectionSettings:
     )
     grace_s: float = _setting(0.0, "Passives leave a lock that was not released on purpose alone for so long.")
     hold_down_s: float = _setting(
-        5.0, "A replica that failed, or failed to activate, does not ask for the lock again before."
+        5.0, "A replica that failed, or failed to activate, does not ask for the lock before, if anybody else takes it."
     )
     lag_wait_max_s: float = _setting(
         1.0, "Longest wait of a passive whose index is behind, so that a warmer one goes first."
@@ -82,6 +82,14 @@ class ElectionSettings:
     def poll_max_s(self) -> float:
         """Longest time between two polls of a passive."""
         return self.retry_s * (1 + self.retry_jitter) + self.tick_s
+
+    @property
+    def unclaimed_s(self) -> float:
+        """A lock that was free for so long is left by every replica that may take it: the longest way to it, and a poll.
+
+        Then a replica in hold-down takes it before its time, for nobody is there to let go first: all were killed, say.
+        """
+        return self.grace_s + self.lag_wait_max_s + 2 * self.poll_max_s
 
     def __post_init__(self) -> None:
         may_be_zero = {"grace_s", "hold_down_s", "retry_jitter", "lag_wait_max_s"}

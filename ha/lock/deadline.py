@@ -6,26 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-LATE_S = 0.05  # a timer that fires later than this was not served: the process, or its event loop, stood still
-LOOK_S = 0.05  # then so long for what lies in the socket; the lease is judged by the moment of sending all the same
+LOOK_S = 0.05  # the end of each limit: enough to read what lies in the socket
 
 
 @asynccontextmanager
 async def answered_within(limit_s: float) -> AsyncIterator[None]:
-    """As `asyncio.timeout`, but whoever slept through the deadline has one short look before it counts.
+    """As `asyncio.timeout`, but the last `LOOK_S` of the limit are counted by an event loop that runs.
 
-    Raises TimeoutError. Without the look every pause of `limit_s` loses the session although the answer has arrived: an
-    event loop that runs again sees the deadline first.
+    Raises TimeoutError. Otherwise a pause that ends at the deadline, or behind it, loses the session although the answer
+    has arrived: an event loop that runs again sees its timers before its sockets. The lease is judged by the moment of
+    sending all the same.
     """
     loop = asyncio.get_running_loop()
-    due_s = loop.time() + limit_s
-
-    def over() -> None:
-        now_s = loop.time()
-        deadline.reschedule(now_s + LOOK_S if now_s - due_s > LATE_S else now_s)
-
     async with asyncio.timeout(None) as deadline:
-        timer = loop.call_at(due_s, over)
+        look_at_s = loop.time() + max(0.0, limit_s - LOOK_S)
+        timer = loop.call_at(look_at_s, lambda: deadline.reschedule(loop.time() + LOOK_S))
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import LiteralString
 
@@ -33,6 +33,7 @@ from ha.errors import (
     SessionSettingIgnored,
     UnsafeCommitMode,
 )
+from ha.lock.hosts import first_connected
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import (
     RELEASE_LEAD_S,
@@ -180,6 +181,13 @@ def connection_parameters(conninfo: str, name: str, settings: ElectionSettings) 
     }
 
 
+async def _connect_to(parameters: Mapping[str, object]) -> DirectConnection:
+    try:
+        return await DirectConnection.connect(**parameters, autocommit=True)  # type: ignore[arg-type]
+    except psycopg.Error as error:
+        raise ConnectionError(str(error)) from error
+
+
 def _ms(duration_s: float) -> int:
     return round(duration_s * 1000)
 
@@ -216,8 +224,8 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
     async def _connect(self) -> DirectConnection:
         try:
             # prepare_threshold stays at its default: the connection is direct, so prepared statements are safe
-            connection = await DirectConnection.connect(**self._parameters, autocommit=True)  # type: ignore[arg-type]
-        except psycopg.Error as error:
+            connection = await first_connected(self._parameters, _connect_to, DirectConnection.finish)
+        except ConnectionError as error:
             raise LockUnavailable(f"cannot connect as {self._name}: {error}") from error
         connection.add_notice_handler(self._note_notice)
         connection.add_notify_handler(lambda notify: self._note_release(notify.payload, notify.pid))
