@@ -85,9 +85,9 @@ class ElectionSettings:
 
     @property
     def unclaimed_s(self) -> float:
-        """A lock that was free for so long is left by every replica that may take it: the longest way to it, and a poll.
+        """A lock that was free for so long is left by every replica that may take it: the longest way to it and a poll.
 
-        Then a replica in hold-down takes it before its time, for nobody is there to let go first: all were killed, say.
+        Then a replica in hold-down takes it before its time: nobody is there to let go first. All were killed, say.
         """
         return self.grace_s + self.lag_wait_max_s + 2 * self.poll_max_s
 

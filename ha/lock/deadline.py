@@ -13,9 +13,9 @@ LOOK_S = 0.05  # the end of each limit: enough to read what lies in the socket
 async def answered_within(limit_s: float) -> AsyncIterator[None]:
     """As `asyncio.timeout`, but the last `LOOK_S` of the limit are counted by an event loop that runs.
 
-    Raises TimeoutError. Otherwise a pause that ends at the deadline, or behind it, loses the session although the answer
-    has arrived: an event loop that runs again sees its timers before its sockets. The lease is judged by the moment of
-    sending all the same.
+    Raises TimeoutError. Otherwise a pause that ends at the deadline, or behind it, loses the session although the
+    answer has arrived: an event loop that runs again sees its timers before its sockets. The lease is judged by the
+    moment of sending all the same.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as deadline:
