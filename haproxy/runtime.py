@@ -43,8 +43,12 @@ class HaproxyRuntime:
 
     async def servers(self) -> dict[str, ServerState]:
         """How HAProxy sees each replica now."""
-        rows = csv.DictReader((await self.ask("show stat")).removeprefix("# ").splitlines())
-        return {row["svname"]: _server_state(row) for row in rows if _is_replica(row)}
+        answer = await self.ask("show stat")
+        rows = csv.DictReader(answer.removeprefix("# ").splitlines())
+        try:
+            return {row["svname"]: _server_state(row) for row in rows if _is_replica(row)}
+        except (KeyError, ValueError, TypeError):
+            raise RuntimeRefused(f"show stat: {answer[:100]!r}") from None
 
     async def point_at(self, name: str) -> None:
         """Send applications to this replica from now on, and cut those connected to another one.
@@ -74,7 +78,7 @@ class HaproxyRuntime:
             reader, writer = await asyncio.open_unix_connection(self.socket_path)
             try:
                 writer.write(command.encode() + b"\n")
-                return (await reader.read()).decode()
+                return (await reader.read()).decode(errors="replace")
             finally:
                 writer.close()
 

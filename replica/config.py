@@ -12,21 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
-from replica.core.database import Database, Login, participant_database, with_password
+from replica.core.database import Database, Login, parse_conninfo, participant_database, with_password
 from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings, TracingSettings
 from replica.core.signer import Signer, open_signer
 from replica.exposure import plaintext_connections
 from replica.link.settings import LinkSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
 from replica.notary.errors import Code, ConfigError
-from replica.notary.secret_files import check_secret
+from replica.notary.secret_files import read_secret
 from replica.watch.settings import WatchSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
@@ -51,6 +51,15 @@ class DatabaseSettings(BaseModel):
     scope: str = Field(
         description="The lock id is made of it: the database's name as Postgres reports it, Oracle's user in capitals."
     )
+
+    @field_validator("conninfo")
+    @classmethod
+    def _is_understood(cls, conninfo: str) -> str:
+        try:
+            parse_conninfo(conninfo)
+        except ConfigError as error:
+            raise ValueError(error.detail) from None
+        return conninfo
 
 
 class ArchiveSettings(BaseModel):
@@ -180,8 +189,7 @@ class Config(BaseSettings):
         database = self.database
         if database.password_file is None:
             return database.conninfo
-        check_secret(database.password_file)
-        return with_password(database.conninfo, database.password_file.read_text().rstrip("\n"))
+        return with_password(database.conninfo, read_secret(database.password_file))
 
     def notary_signer(self) -> Signer:
         """The notary's signing key. Raises ConfigError, and SignerUnavailable when the token does not answer."""
@@ -196,11 +204,8 @@ class Config(BaseSettings):
         database = self.database
         if database.reader_user is None:
             return None
-        password = ""
-        if database.reader_password_file is not None:
-            check_secret(database.reader_password_file)
-            password = database.reader_password_file.read_text().rstrip("\n")
-        return Login(database.reader_user, password)
+        file = database.reader_password_file
+        return Login(database.reader_user, "" if file is None else read_secret(file))
 
     @classmethod
     def settings_customise_sources(
@@ -273,6 +278,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "api": api,
             "archive": archive,
             "kafka": config.kafka.model_copy(update={"security": security}),
+            "tracing": _with_absolute_files(config.tracing, absolute),
         }
     )
 

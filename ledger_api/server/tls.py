@@ -6,7 +6,7 @@ import ssl
 
 from ledger_api.server.settings import TlsSettings
 from replica.notary.errors import ConfigError
-from replica.notary.secret_files import check_secret
+from replica.notary.secret_files import check_readable, check_secret
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -26,6 +26,9 @@ def load_certificates(context: ssl.SSLContext, settings: TlsSettings) -> None:
     Authorities are added, never taken away: to stop trusting one, start the front ends again.
     """
     check_secret(settings.key_file)
+    for path in (settings.certificate_file, settings.client_ca_file):
+        if path is not None:
+            check_readable(path)  # OpenSSL would not say which file is missing
     try:
         context.load_cert_chain(settings.certificate_file, settings.key_file)
         if settings.client_ca_file is not None:

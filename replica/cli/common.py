@@ -112,7 +112,13 @@ def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def quiet_libraries() -> None:
-    """Our parts log for operators of a replica; a command tells people itself, and logs nothing below an error."""
+    """Our parts log for operators of a replica; a command tells people itself, and logs nothing below an error.
+
+    Errors go to standard error: standard output may be JSON for a program.
+    """
     import structlog
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

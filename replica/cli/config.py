@@ -145,19 +145,12 @@ def _row_document(name: str, value: object, origin: str) -> dict[str, object]:
 
 
 def _check_files(config: Config) -> None:
-    """Raises ConfigError unless a replica could use every file that is named."""
-    from ledger_api.server.registry import read_registry
-    from ledger_api.server.tls import make_tls
-    from ledger_api.server.tokens import read_keys
+    """Raises NotaryError unless a replica could use every file that is named."""
+    from replica.doctor.look_here import file_checks
 
-    config.notary_signer()
-    read_registry(config.api.registry_path)
-    if config.api.tls is not None:
-        make_tls(config.api.tls)
-    if config.api.tokens is not None and config.api.tokens.keys_file is not None:
-        read_keys(config.api.tokens.keys_file)
+    for check in file_checks(config).values():
+        check()
     config.shared_database()
-    config.kafka.security.client_config()
 
 
 async def _active(config: Config) -> ReplicaHealth | None:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from replica.cli.common import (
     EXIT_FAILED,
@@ -19,6 +20,7 @@ from replica.cli.common import (
     print_json,
     run,
 )
+from replica.notary.errors import ConfigError
 
 AllOption = Annotated[bool, typer.Option("--all", help="Show also what is well.")]
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "dim"}
@@ -29,12 +31,18 @@ def examine(config: ConfigChoice = None, show_all: AllOption = False, as_json: J
 
     Changes nothing. Exit code 0 when nothing is worse than a warning, 1 when there is a problem.
     """
-    from replica.doctor.checks import Severity
     from replica.doctor.checks import examine as judge
+    from replica.doctor.checks import refused_configuration
     from replica.doctor.look import look
+    from replica.doctor.verdict import Severity
 
-    settings = load(find_config(config))
-    findings = judge(run(look(settings)))
+    path = find_config(config)
+    try:
+        settings = load(path)
+    except ConfigError as error:
+        findings = refused_configuration(error.detail)
+    else:
+        findings = judge(run(look(settings)))
     problems = sum(finding.severity is Severity.PROBLEM for finding in findings)
     warnings = sum(finding.severity is Severity.WARNING for finding in findings)
     if as_json:
@@ -44,7 +52,7 @@ def examine(config: ConfigChoice = None, show_all: AllOption = False, as_json: J
     for found in findings:
         if show_all or found.severity in (Severity.PROBLEM, Severity.WARNING):
             style = _STYLES[found.severity.value]
-            table.add_row(f"[{style}]{found.severity.value}[/]", found.check, found.text, found.fix)
+            table.add_row(f"[{style}]{found.severity.value}[/]", found.check, escape(found.text), escape(found.fix))
     if table.row_count:
         out.print(table)
         out.print()

@@ -90,6 +90,19 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
     return PostgresDatabase(conninfo, scope, reader)
 
 
+def parse_conninfo(conninfo: str) -> dict[str, str]:
+    """What a connection string says, by name. Raises ConfigError when it cannot be understood."""
+    if is_oracle(conninfo):
+        return parse_oracle(conninfo)
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    except ProgrammingError as error:
+        raise ConfigError(f"no libpq connection string: {str(error).strip()}") from None
+
+
 def with_password(conninfo: str, password: str) -> str:
     """The connection string with a password put in. Raises ConfigError."""
     if is_oracle(conninfo):

@@ -14,7 +14,7 @@ from typing import Any
 from replica.core.settings import Pkcs11Settings
 from replica.notary.errors import ConfigError, SignerUnavailable
 from replica.notary.requests import PUBLIC_KEY_BYTES
-from replica.notary.secret_files import check_secret
+from replica.notary.secret_files import read_secret
 
 try:
     import pkcs11
@@ -137,7 +137,7 @@ def create_token_key(settings: Pkcs11Settings) -> bytes:
 
 def open_session(settings: Pkcs11Settings, *, writable: bool = False) -> Any:
     """A session of the user's. Raises ConfigError: no such module or token, PIN refused; and SignerUnavailable."""
-    check_secret(settings.pin_file)
+    pin = read_secret(settings.pin_file).strip()
     try:
         library = pkcs11.lib(str(settings.module))
     except (RuntimeError, OSError) as error:
@@ -145,7 +145,7 @@ def open_session(settings: Pkcs11Settings, *, writable: bool = False) -> Any:
     try:
         library.reinitialize()  # only so does it see tokens that came back
         token = library.get_token(token_label=settings.token_label)
-        return token.open(rw=writable, user_pin=settings.pin_file.read_text().strip())
+        return token.open(rw=writable, user_pin=pin)
     except NoSuchToken:
         raise SignerUnavailable(f"there is no token {settings.token_label!r}") from None
     except _PIN_REFUSED as error:

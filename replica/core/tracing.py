@@ -24,6 +24,7 @@ from replica.core.settings import TracingSettings
 from replica.notary.errors import ConfigError
 from replica.notary.reading import CountedRequest
 from replica.notary.rules import Verdict
+from replica.notary.secret_files import check_readable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -148,6 +149,19 @@ class OpenTelemetryTrace:
         span.end(max(from_us, to_us) * 1000)
 
 
+def check_tracing(settings: TracingSettings) -> None:
+    """Raise ConfigError when traces are wanted and cannot be sent: the extra is not installed, a file is missing."""
+    if settings.endpoint is None:
+        return
+    try:
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter
+        import opentelemetry.sdk.trace  # noqa: F401
+    except ImportError:
+        raise ConfigError("tracing.endpoint needs OpenTelemetry: pip install 'replicated-notary[tracing]'") from None
+    if settings.ca_file is not None:
+        check_readable(settings.ca_file)
+
+
 def open_trace(
     settings: TracingSettings,
     *,
@@ -157,17 +171,16 @@ def open_trace(
     exporter: SpanExporter | None = None,
 ) -> OpenTelemetryTrace | None:
     """What sends traces to the collector, in batches, on a thread of its own; a collector that is slow or away costs
-    spans, nothing else. None when none is configured. Raises ConfigError when the extra is not installed.
+    spans, nothing else. None when none is configured. Raises ConfigError as `check_tracing` does.
     """
     if settings.endpoint is None:
         return None
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
-        raise ConfigError("tracing.endpoint needs OpenTelemetry: pip install 'replicated-notary[tracing]'") from None
+    check_tracing(settings)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     about = {"service.name": "notary", "service.instance.id": replica, "service.version": version}
     provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
     if exporter is None:

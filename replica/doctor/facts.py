@@ -11,13 +11,10 @@ from ha.lock.interface import ServerLease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """The files that the configuration names. A problem is a sentence; None: the file is as it must be."""
+    """The files that the configuration names. A problem is a sentence, by the name of the check that it belongs to."""
 
-    notary_key: str | None = None
-    registry: str | None = None
+    problems: Mapping[str, str] = field(default_factory=dict)
     registered_pairs: int = 0
-    database_password: str | None = None
-    kafka_secrets: str | None = None
     certificates: Mapping[str, datetime] = field(default_factory=dict)  # setting: when the first of the file expires
     password_in_conninfo: bool = False
 
@@ -99,7 +96,7 @@ class ReplicaFacts:
 class BalancerFacts:
     """HAProxy. `refused`: what it says against the rendered configuration; `up`: replicas it sends clients to."""
 
-    installed: bool
+    unchecked: str | None = None  # why HAProxy did not look at its configuration
     refused: str | None = None
     answers: bool = False  # its runtime interface, on this machine
     up: tuple[str, ...] = ()

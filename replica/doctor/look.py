@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from haproxy.render import ReplicaAddress, render
 from haproxy.runtime import HaproxyRuntime, RuntimeRefused
+from ledger_api.server.doorkeeper import fetch_jwks
+from ledger_api.server.settings import TokenSettings
+from ledger_api.server.tokens import parse_keys
 from replica.config import Config
 from replica.doctor.facts import BalancerFacts, Facts, LogFacts, ReplicaFacts
 from replica.doctor.look_database import look_at_database
@@ -21,7 +28,7 @@ from replica.local.health import fetch_health
 from replica.local.process import ServerFailed, SoftwareMissing
 from replica.log.librdkafka import TopicMissing
 from replica.log.topic import TopicAdmin, violations
-from replica.notary.errors import NotaryError
+from replica.notary.errors import ConfigError, NotaryError
 
 ENDPOINT_MAX_S = 2.0
 CONNECTIONS_PER_REPLICA = 2  # the lock session and the bulletin
@@ -30,19 +37,23 @@ CONNECTIONS_PER_REPLICA = 2  # the lock session and the bulletin
 async def look(config: Config) -> Facts:
     """Everything, all parts at the same time."""
     async with aiohttp.ClientSession() as session:
-        database, log, balancer, replicas = await asyncio.gather(
+        database, log, balancer, issuer_problem, replicas = await asyncio.gather(
             look_at_database(config),
             look_at_log(config),
             look_at_balancer(config, session),
+            look_at_issuer(config.api.tokens),
             asyncio.gather(*(_look_at_replica(session, address) for address in config.replicas)),
         )
+    files = look_at_files(config)
+    if issuer_problem is not None:
+        files = replace(files, problems={**files.problems, "token-keys": issuer_problem})
     return Facts(
         now=datetime.now(UTC),
         version=version("replicated-notary"),
         development=config.kafka.single_broker,
         clock_skew_max_s=config.election.clock_skew_max_s,
         lock_sessions=CONNECTIONS_PER_REPLICA * len(config.replicas),
-        files=look_at_files(config),
+        files=files,
         machine=look_at_machine(config),
         database=database,
         log=log,
@@ -71,37 +82,82 @@ async def look_at_log(config: Config) -> LogFacts:
 
 async def look_at_balancer(config: Config, session: aiohttp.ClientSession) -> BalancerFacts:
     """HAProxy's opinion of its configuration, whom it sends clients to, and whether the endpoint answers."""
-    installed, refused = await _check_rendered(config)
+    unchecked, refused = await _check_rendered(config)
     try:
         servers = await HaproxyRuntime(config.haproxy_settings().stats_socket).servers()
         answers, up = True, tuple(server.name for server in servers.values() if server.up)
     except (OSError, TimeoutError, RuntimeRefused):
         answers, up = False, ()
     problem = await _try_endpoint(config, session)
-    return BalancerFacts(installed=installed, refused=refused, answers=answers, up=up, endpoint_problem=problem)
+    return BalancerFacts(unchecked=unchecked, refused=refused, answers=answers, up=up, endpoint_problem=problem)
 
 
-async def _check_rendered(config: Config) -> tuple[bool, str | None]:
-    with tempfile.TemporaryDirectory(prefix="notary-doctor-") as folder:
-        path = Path(folder) / "haproxy.cfg"
-        path.write_text(render(config.haproxy_settings()))
-        try:
+async def look_at_issuer(tokens: TokenSettings | None) -> str | None:
+    """Why the keys that callers' tokens are checked with cannot be fetched; None when they can, or are in a file."""
+    if tokens is None or tokens.jwks_url is None:
+        return None
+    try:
+        parse_keys(await fetch_jwks(tokens.jwks_url), tokens.jwks_url)
+    except ConfigError as error:
+        return error.detail
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        return f"{tokens.jwks_url} gives no keys: {error or type(error).__name__}"
+    return None
+
+
+async def _check_rendered(config: Config) -> tuple[str | None, str | None]:
+    """Why HAProxy could not be asked, and what it has against the configuration."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="notary-doctor-") as folder:
+            path = Path(folder) / "haproxy.cfg"
+            path.write_text(render(config.haproxy_settings()))
             await check_config(path, Path(folder) / "check.log")
-        except SoftwareMissing:
-            return False, None
-        except ServerFailed as error:
-            return True, error.detail
-    return True, None
+    except SoftwareMissing:
+        return "HAProxy is not installed here", None
+    except ServerFailed as error:
+        return None, error.detail
+    except OSError as error:
+        return f"HAProxy could not be asked: {error}", None
+    return None, None
 
 
 async def _try_endpoint(config: Config, session: aiohttp.ClientSession) -> str | None:
     host = "127.0.0.1" if config.endpoint.host == "*" else config.endpoint.host
+    if config.api.tls is not None:
+        return await _try_tls(host, config.endpoint.port, config.api.tls.certificate_file)
     url = f"http://{host}:{config.endpoint.port}/v1/notary"
     try:
         async with session.get(url, timeout=aiohttp.ClientTimeout(total=ENDPOINT_MAX_S)) as answer:
             return None if answer.status == 200 else f"{url} answers {answer.status}"
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return f"{url} does not answer: {error or type(error).__name__}"
+
+
+async def _try_tls(host: str, port: int, certificate_file: Path) -> str | None:
+    """Whether the endpoint presents the configured certificate: no certificate of our own is needed to see that."""
+    address = f"{host}:{port}"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # compared below: that says more than a chain
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # it asks for the client's certificate after this handshake only
+    try:
+        async with asyncio.timeout(ENDPOINT_MAX_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), port, ssl=context)
+    except (OSError, TimeoutError) as error:
+        return f"{address} does not answer: {error or type(error).__name__}"
+    presented = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    own = _first_certificate(certificate_file)
+    if own is None or presented == own:
+        return None
+    return f"{address} presents another certificate than api.tls.certificate_file: SIGHUP the replicas if it is new"
+
+
+def _first_certificate(path: Path) -> bytes | None:
+    """In DER; None when it cannot be read, which is another check's finding."""
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())[0].public_bytes(Encoding.DER)
+    except (OSError, ValueError):
+        return None
 
 
 async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddress) -> ReplicaFacts:

@@ -12,7 +12,7 @@ from ha.lock.interface import ServerLease
 from replica.config import Config
 from replica.core.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
-from replica.notary.errors import NotaryError, StoreMismatch
+from replica.notary.errors import ConfigError, NotaryError, StoreMismatch
 from replica.store.migrate import CONNECT_MAX_S
 from replica.store.status import StoreStatus
 
@@ -50,7 +50,10 @@ _TOO_MUCH = {
 
 async def look_at_database(config: Config) -> DatabaseFacts:
     """The lock session first, then what only an ordinary connection shows."""
-    database = config.shared_database()
+    try:
+        database = config.shared_database()
+    except ConfigError as error:  # a password's file, which has a check of its own, or a driver that is not installed
+        return DatabaseFacts(session_problem=(error.code.name, error.detail), reach_problem=error.detail)
     session_problem, skew_s, lease = await _try_session(database, config)
     status, schema_problem, reach_problem = await _status(database)
     paused_because = None

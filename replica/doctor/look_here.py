@@ -14,44 +14,68 @@ from cryptography import x509
 from pydantic import BaseModel
 
 from ledger_api.server.registry import read_registry
-from replica.config import Config
-from replica.core.database import HIDDEN
+from ledger_api.server.tls import make_tls
+from ledger_api.server.tokens import read_keys as read_token_keys
+from replica.config import Config, DatabaseSettings
+from replica.core.database import parse_conninfo
 from replica.core.signer import check_signer
+from replica.core.tracing import check_tracing
 from replica.doctor.facts import FileFacts, MachineFacts
-from replica.notary.errors import ConfigError, NotaryError
-from replica.notary.secret_files import check_secret
+from replica.notary.errors import NotaryError
+from replica.notary.keys import known_keys
+from replica.notary.secret_files import read_secret
 
 _STA_UNSYNC = 0x40  # of adjtimex(2)
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 _PEM_MARK = b"-----BEGIN CERTIFICATE-----"
+_TLS_FILES = ("sslcert", "sslrootcert")  # of libpq
+
+
+def file_checks(config: Config) -> dict[str, Callable[[], object]]:
+    """What a replica does with the files at its start, by the name of the doctor's check.
+
+    Each raises NotaryError when the replica could not.
+    """
+    api, tokens = config.api, config.api.tokens
+    return {
+        "notary-key": lambda: _check_key(config),
+        "parties": lambda: read_registry(api.registry_path),
+        "database-password": lambda: _check_passwords(config.database),
+        "kafka-secrets": config.kafka.security.client_config,
+        "api-certificates": lambda: None if api.tls is None else make_tls(api.tls),
+        "token-keys": lambda: None if tokens is None or tokens.keys_file is None else read_token_keys(tokens.keys_file),
+        "tracing": lambda: check_tracing(config.tracing),
+    }
 
 
 def look_at_files(config: Config) -> FileFacts:
     """Every file that a replica reads at its start."""
-    registry_problem, pairs = _registry(config)
+    problems = {name: problem for name, check in file_checks(config).items() if (problem := _problem(check))}
+    in_conninfo = parse_conninfo(config.database.conninfo)
+    named_there = ((f"database.conninfo {name}", Path(in_conninfo[name])) for name in _TLS_FILES if name in in_conninfo)
+    expiries = {name: expires for name, path in named_there if (expires := _expiry(path)) is not None}
     return FileFacts(
-        notary_key=_problem(lambda: check_signer(config.notary_signer())),
-        registry=registry_problem,
-        registered_pairs=pairs,
-        database_password=_problem(lambda: _check_password(config)),
-        password_in_conninfo=HIDDEN in config.shared_database().conninfo and config.database.password_file is None,
-        kafka_secrets=_problem(config.kafka.security.client_config),
-        certificates=dict(certificates(config)),
+        problems=problems,
+        registered_pairs=0 if "parties" in problems else len(read_registry(config.api.registry_path)),
+        password_in_conninfo="password" in in_conninfo,
+        certificates=expiries | dict(certificates(config)),
     )
 
 
 def look_at_machine(config: Config) -> MachineFacts:
     """The data folder and what surrounds it; one that is not there yet is judged by where it would be made."""
     folder = config.data_dir
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # Path.exists raises EACCES
     usage = shutil.disk_usage(existing)
-    problem = None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written by this account"
-    if problem is None and not existing.is_dir():
+    problem = None
+    if not os.path.isdir(existing):
         problem = f"{existing} is no folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"{existing} cannot be written by this account"
     return MachineFacts(
         data_dir=str(folder),
         data_dir_problem=problem,
-        data_dir_open_to_others=folder.exists() and bool(folder.stat().st_mode & 0o007),
+        data_dir_open_to_others=existing == folder and bool(folder.stat().st_mode & 0o007),
         free_bytes=usage.free,
         size_bytes=max(1, usage.total),
         memory_backed=_file_system(existing) in _MEMORY_FILE_SYSTEMS,
@@ -80,16 +104,16 @@ def _expiry(path: Path) -> datetime | None:
         return None  # a file that cannot be read is another check's finding
 
 
-def _registry(config: Config) -> tuple[str | None, int]:
-    try:
-        return None, len(read_registry(config.api.registry_path))
-    except ConfigError as error:
-        return error.detail, 0
+def _check_key(config: Config) -> None:
+    signer = config.notary_signer()  # once: a token counts how often it refuses a PIN
+    check_signer(signer)
+    known_keys(config.notary_keys_file, signer.public_key)
 
 
-def _check_password(config: Config) -> None:
-    if config.database.password_file is not None:
-        check_secret(config.database.password_file)
+def _check_passwords(database: DatabaseSettings) -> None:
+    for file in (database.password_file, database.reader_password_file):
+        if file is not None:
+            read_secret(file)
 
 
 def _problem(check: Callable[[], object]) -> str | None:
@@ -97,8 +121,6 @@ def _problem(check: Callable[[], object]) -> str | None:
         check()
     except NotaryError as error:
         return error.detail
-    except OSError as error:
-        return str(error)
     return None
 
 

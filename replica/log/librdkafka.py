@@ -29,6 +29,7 @@ _GONE = frozenset(
     }
 )
 _NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 # One connection or look-up failed: the client goes on by itself, and says so when no broker is left. Or it may not use
 # the consumer group that it must be given: nothing is ever asked of that, so nobody needs a right to it.
 _PASSING = frozenset(
@@ -90,6 +91,17 @@ def meaning_of(error: KafkaError, doing: str) -> NotaryError:
     if error.code() in _NO_TOPIC:
         return TopicMissing(f"{detail}. Create it if this notary is new; if not, its records must be restored first")
     return LogRefused(detail) if error.code() in _GONE else LogUnavailable(detail)
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether the brokers, or we, do not accept how the other side proves who it is."""
+    return error.code() in _REFUSALS
+
+
+def in_words(error: KafkaError) -> str:
+    """What kept the client from the brokers."""
+    kind = "authentication failed" if error.code() == KafkaError._AUTHENTICATION else error.name()
+    return f"{kind}: {error.str()}"
 
 
 def error_in(exception: KafkaException) -> KafkaError:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from replica.notary.secret_files import check_secret
+from replica.notary.secret_files import check_readable, check_secret, read_secret
 
 CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
 
@@ -47,21 +47,23 @@ class KafkaSecurity(BaseModel):
         Raises ConfigError when a file is missing or a secret one can be read by others.
         """
         config: dict[str, str] = {"security.protocol": self.protocol}
+        if self.key_file is not None:
+            check_secret(self.key_file)
         if self.protocol.endswith("SSL"):
             files = {
                 "ssl.ca.location": self.ca_file,
                 "ssl.certificate.location": self.certificate_file,
                 "ssl.key.location": self.key_file,
             }
-            config |= {name: str(path) for name, path in files.items() if path is not None}
-        if self.key_file is not None:
-            check_secret(self.key_file)
+            for name, path in files.items():
+                if path is not None:
+                    check_readable(path)
+                    config[name] = str(path)
         if self.protocol.startswith("SASL") and self.sasl_username and self.sasl_password_file:
-            check_secret(self.sasl_password_file)
             config |= {
                 "sasl.mechanism": self.sasl_mechanism,
                 "sasl.username": self.sasl_username,
-                "sasl.password": self.sasl_password_file.read_text().strip(),
+                "sasl.password": read_secret(self.sasl_password_file).strip(),
             }
         return config
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
-from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from replica.log.librdkafka import TopicMissing, answer, client_config, connect
+from replica.log.librdkafka import TopicMissing, answer, client_config, connect, in_words, is_refusal
 from replica.log.settings import KafkaSettings
 from replica.notary.errors import Code, LogRefused, LogUnavailable
 from replica.notary.records import RECORD_MAX_BYTES
@@ -105,14 +105,16 @@ async def create_topic(settings: KafkaSettings) -> str:
 class TopicAdmin:
     """Asks the brokers about one topic; the answers come without blocking.
 
-    Each question raises TopicMissing, and LogUnavailable when no answer comes within `answer_max_s`. The client
-    connects with the first question and is kept from then on: dropping it fails whatever is under way.
+    Each question raises TopicMissing, and LogUnavailable when no answer comes within `answer_max_s`, which says what
+    kept the client from the brokers: a log-in that they refuse, a certificate, an address. The client connects with
+    the first question and is kept from then on: dropping it fails whatever is under way.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._topic = settings.topic
         self._kept: AdminClient | None = None
+        self._trouble: KafkaError | None = None  # what the client met since the last question
 
     async def topic_id(self) -> str:
         """The identity of the topic."""
@@ -123,7 +125,7 @@ class TopicAdmin:
         described = await self._describe()
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         asked = self._client().describe_configs([resource], request_timeout=self._settings.answer_max_s)
-        entries = await self._answer(asked[resource], "reading the settings of")
+        entries = await self._answer(asked[resource], f"reading the settings of topic {self._topic}")
         copies = [len(partition.replicas) for partition in described.partitions]
         settings = {name: str(entry.value) for name, entry in entries.items()}
         return TopicFacts(str(described.topic_id), len(copies), min(copies, default=0), settings)
@@ -131,7 +133,7 @@ class TopicAdmin:
     async def broker_count(self) -> int:
         """How many brokers the cluster has."""
         asked = self._client().describe_cluster(request_timeout=self._settings.answer_max_s)
-        found = await answer(asked, "asking the brokers about themselves", self._settings.answer_max_s)
+        found = await self._answer(asked, "asking the brokers about themselves")
         return len(found.nodes)
 
     async def first_offset(self) -> int:
@@ -150,7 +152,7 @@ class TopicAdmin:
             single = self._settings.single_broker
             new = NewTopic(self._topic, 1, 1 if single else REPLICATION_FACTOR, config=_topic_config(single))
             asked = self._client().create_topics([new], operation_timeout=self._settings.answer_max_s)
-            await self._answer(asked[self._topic], "creating")
+            await self._answer(asked[self._topic], f"creating topic {self._topic}")
             await self._wait_until_known()
             log.info("topic_created", topic=self._topic, single_broker=single)
 
@@ -162,7 +164,7 @@ class TopicAdmin:
     async def _describe(self) -> TopicDescription:
         names = TopicCollection([self._topic])
         asked = self._client().describe_topics(names, request_timeout=self._settings.answer_max_s)
-        return await self._answer(asked[self._topic], "looking for")
+        return await self._answer(asked[self._topic], f"looking for topic {self._topic}")
 
     async def _offset(self, spec: OffsetSpec) -> int:
         partition = TopicPartition(self._topic, PARTITION)
@@ -171,7 +173,7 @@ class TopicAdmin:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=self._settings.answer_max_s,
         )
-        found: ListOffsetsResultInfo = await self._answer(asked[partition], "reading an offset of")
+        found: ListOffsetsResultInfo = await self._answer(asked[partition], f"reading an offset of topic {self._topic}")
         if found.offset < 0:  # what a broker that does not answer in time gives, without any error
             raise LogUnavailable(f"reading an offset of topic {self._topic}: the leader did not answer")
         return found.offset
@@ -189,12 +191,26 @@ class TopicAdmin:
             raise LogUnavailable(f"topic {self._topic} was created but has no leader yet") from None
 
     async def _answer(self, future: Future[_T], doing: str) -> _T:
-        return await answer(future, f"{doing} topic {self._topic}", self._settings.answer_max_s)
+        try:
+            return await answer(future, doing, self._settings.answer_max_s)
+        except LogUnavailable as error:
+            if self._kept is not None:
+                self._kept.poll(0)
+            if self._trouble is None:
+                raise
+            raise LogUnavailable(f"{error.detail}; {in_words(self._trouble)}") from None
 
     def _client(self) -> AdminClient:
         if self._kept is None:
-            self._kept = connect(AdminClient, client_config(self._settings))
+            self._kept = connect(AdminClient, client_config(self._settings) | {"error_cb": self._note_trouble})
+        self._kept.poll(0)  # takes in what the client has told since the last question
+        self._trouble = None
         return self._kept
+
+    def _note_trouble(self, error: KafkaError) -> None:
+        """Called by `poll`. A question that is not answered for it only runs out of time: this says why."""
+        if self._trouble is None or is_refusal(error):
+            self._trouble = error
 
 
 def _topic_config(single_broker: bool) -> dict[str, str]:

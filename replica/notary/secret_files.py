@@ -1,4 +1,4 @@
-"""Files with secrets: nobody but their owner may read them."""
+"""Files that the configuration names: they can be read, and those with secrets by nobody but their owner."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from pathlib import Path
 from replica.notary.errors import Code, ConfigError
 
 
+def check_readable(path: Path) -> None:
+    """Raise ConfigError when a file is missing, or this account may not read it."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
 def check_secret(path: Path) -> None:
-    """Raise ConfigError when a file with a secret is missing, or (KEY_UNSAFE) when others can read it."""
+    """As `check_readable`, and raise ConfigError (KEY_UNSAFE) when others can read it, too."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path} has mode {stat.S_IMODE(mode):04o}, it must be 0600", Code.KEY_UNSAFE)
+    check_readable(path)
+
+
+def read_secret(path: Path) -> str:
+    """What a file with a password holds, without the end of its line. Raises ConfigError as `check_secret` does."""
+    check_secret(path)
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, ValueError):  # never with what it holds
+        raise ConfigError(f"{path} cannot be read as UTF-8 text") from None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ha.lock.interface import ServerLease
-from replica.doctor.checks import Finding, Severity, check_names, descriptions, examine
+from replica.doctor.checks import check_names, descriptions, examine, refused_configuration
 from replica.doctor.facts import (
     BalancerFacts,
     DatabaseFacts,
@@ -22,6 +22,7 @@ from replica.doctor.facts import (
     PostgresFacts,
     ReplicaFacts,
 )
+from replica.doctor.verdict import Finding, Severity
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -61,12 +62,17 @@ HEALTHY = Facts(
     database=DATABASE,
     log=LOG,
     replicas=REPLICAS,
-    balancer=BalancerFacts(installed=True, answers=True, up=("r1",)),
+    balancer=BalancerFacts(answers=True, up=("r1",)),
 )
 
 
 def files(**changes: Any) -> Facts:
     return replace(HEALTHY, files=replace(HEALTHY.files, **changes))
+
+
+def missing(check: str) -> Facts:
+    """A file that this check is about is missing."""
+    return files(problems={check: "the file cannot be read"})
 
 
 def machine(**changes: Any) -> Facts:
@@ -104,12 +110,15 @@ SILENT = {"answers": False, "active": False, "ready": False}
 DIGESTS = {"index_digests": {"4096": "aa", "8192": "bb"}}
 OTHER_DIGESTS = {"index_digests": {"4096": "aa", "8192": "cc", "12288": "dd"}}
 BROKEN: list[tuple[str, Severity, Facts, str]] = [
-    ("notary-key", Severity.PROBLEM, files(notary_key="notary.key has mode 0644"), "chmod 600"),
-    ("parties", Severity.PROBLEM, files(registry="not TOML"), "correct the file"),
+    ("notary-key", Severity.PROBLEM, missing("notary-key"), "chmod 600"),
+    ("parties", Severity.PROBLEM, missing("parties"), "correct the file"),
     ("parties", Severity.WARNING, files(registered_pairs=0), "add parties"),
-    ("database-password", Severity.PROBLEM, files(database_password="has mode 0644"), "chmod 600"),
+    ("database-password", Severity.PROBLEM, missing("database-password"), "chmod 600"),
     ("database-password", Severity.PROBLEM, files(password_in_conninfo=True), "password_file"),
-    ("kafka-secrets", Severity.PROBLEM, files(kafka_secrets="cannot be read"), "kafka.security"),
+    ("kafka-secrets", Severity.PROBLEM, missing("kafka-secrets"), "kafka.security"),
+    ("api-certificates", Severity.PROBLEM, missing("api-certificates"), "SIGHUP"),
+    ("token-keys", Severity.PROBLEM, missing("token-keys"), "api.tokens"),
+    ("tracing", Severity.PROBLEM, missing("tracing"), "tracing.ca_file"),
     ("certificates", Severity.PROBLEM, files(certificates={"a": NOW, "b": NOW + timedelta(9)}), "one by one"),
     ("certificates", Severity.WARNING, files(certificates={"a": NOW + timedelta(days=29)}), "one by one"),
     ("data-folder", Severity.PROBLEM, machine(data_dir_problem="cannot be written"), "owns"),
@@ -181,7 +190,7 @@ def test_what_is_broken_is_found_by_name_with_its_fix(check: str, severity: Seve
 
 def test_every_check_is_broken_somewhere_above_and_says_what_it_is_about() -> None:
     """Goal: no check that was never seen to find anything. Method: names of the table against the register."""
-    assert {row[0] for row in BROKEN} == set(check_names())
+    assert {"configuration", *(row[0] for row in BROKEN)} == set(check_names())
     assert len(check_names()) >= 15
     assert all(text for _, text in descriptions())
 
@@ -192,6 +201,23 @@ def test_what_could_not_be_looked_at_is_no_problem_of_its_own() -> None:
     facts = replace(HEALTHY, database=silent, log=LogFacts(problem="no answer"))
     problems = {found.check for found in examine(facts) if found.severity is Severity.PROBLEM}
     assert problems == {"database-session", "brokers"}
+
+
+def test_a_missing_secret_is_one_finding_and_not_a_server_that_is_down() -> None:
+    """Goal: as above, for what is needed to log in. Method: no password; the look at both servers says so as well."""
+    secrets = dict.fromkeys(("database-password", "kafka-secrets"), "the file cannot be read")
+    unreached = DatabaseFacts(session_problem=("CONFIG_INVALID", "no file"), reach_problem="no file")
+    facts = replace(files(problems=secrets), database=unreached, log=LogFacts(problem="no file"))
+    assert [found.check for found in examine(facts) if found.severity is Severity.PROBLEM] == list(secrets)
+
+
+def test_a_refused_configuration_is_a_finding_and_nothing_else_was_looked_at() -> None:
+    """Goal: programs get their report in any case. Method: one finding with the problem and a fix, others unknown."""
+    first, *others = refused_configuration("kafka.topic: not a name")
+    assert (first.check, first.severity, first.text) == ("configuration", Severity.PROBLEM, "kafka.topic: not a name")
+    assert first.fix
+    assert [found.check for found in (first, *others)] == check_names()
+    assert {found.severity for found in others} == {Severity.UNKNOWN}
 
 
 def test_a_development_set_up_is_warned_of_not_refused() -> None:

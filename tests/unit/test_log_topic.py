@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ListOffsetsResultInfo
 from pydantic import ValidationError
 
+from replica.log import topic
 from replica.log.kafka import KafkaLog
 from replica.log.librdkafka import TopicMissing, meaning_of
 from replica.log.settings import KafkaSecurity, KafkaSettings
@@ -110,6 +112,34 @@ async def test_no_answer_is_not_taken_for_an_offset(monkeypatch: pytest.MonkeyPa
     for ask in (admin.end_offset, admin.first_offset):
         with pytest.raises(LogUnavailable, match="did not answer"):
             await ask()
+
+
+class RefusedClient:
+    """An AdminClient that the brokers do not let in: questions run out of time, and why is only told when polled."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._tell = config["error_cb"]
+        self._asked = False
+
+    def describe_cluster(self, **_: object) -> Future[object]:
+        future: Future[object] = Future()
+        future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "Timed out waiting for broker")))
+        self._asked = True
+        return future
+
+    def poll(self, timeout: float) -> None:
+        if self._asked:
+            self._tell(KafkaError(KafkaError._TRANSPORT, "connection closed"))
+            self._tell(KafkaError(KafkaError._AUTHENTICATION, "invalid credentials"))
+            self._tell(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+
+
+async def test_a_refused_log_in_is_not_told_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a wrong password is named. Method: a client that is refused, as librdkafka tells it: by the way."""
+    monkeypatch.setattr(topic, "connect", lambda kind, config: RefusedClient(config))
+    admin = TopicAdmin(KafkaSettings(bootstrap_servers="a:1"))
+    with pytest.raises(LogUnavailable, match=r"Timed out.*; authentication failed: invalid credentials$"):
+        await admin.broker_count()
 
 
 class HalfDeafAdmin:

@@ -1,0 +1,183 @@
+"""Judges the shared database, as the replicas' own role sees it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replica.doctor.facts import Facts, PostgresFacts
+from replica.doctor.verdict import Checks, Judge, Verdict, ok, problem, unknown, unless_development, warning
+
+CONNECTIONS_SPARE = 5
+POSTGRES_OLDEST = 140_000
+CHECKS = Checks()
+
+_SESSION_FIXES = {
+    "HA_SCOPE_MISMATCH": "set database.scope to the name that the server reports, in every replica",
+    "HA_POOLER_DETECTED": "connect to the database itself: a pooler shares the lock's session",
+    "HA_SYNCHRONOUS_COMMIT_OFF": "ALTER ROLE ... SET synchronous_commit = on",
+    "HA_SESSION_SETTING_IGNORED": "connect directly to Postgres 14 or newer",
+    "HA_READ_ONLY_SERVER": "name every host in conninfo, on Postgres with target_session_attrs=read-write",
+    "HA_DATABASE_NOT_PREPARED": "notary store migrate, and run what notary store roles prints: runbooks/oracle.md",
+    "CONFIG_INVALID": "correct what [database] says",
+    "HA_NO_SERVER_LEASE": "set IDLE_TIME in the user's profile: runbooks/oracle.md",
+}
+
+
+@CHECKS.check("database-session")
+def _database_session(facts: Facts) -> Verdict:
+    """A replica's lock session can be opened: reached, right name, no pooler, durable commits, timeouts in force."""
+    met = facts.database.session_problem
+    if "database-password" in facts.files.problems:
+        return unknown("there is no password to log in with")
+    if met is None:
+        return ok("scope, pooler, durability and timeouts are as the lock needs them")
+    code, text = met
+    return problem(text, _SESSION_FIXES.get(code, "check address, credentials and pg_hba.conf; is the server up?"))
+
+
+@CHECKS.check("database-lease")
+def _database_lease(facts: Facts) -> Verdict:
+    """The server frees the lock of a frozen replica, and it is known when."""
+    lease = facts.database.lease
+    if facts.database.session_problem is not None or lease is None:
+        return unknown("no lock session")
+    if not lease.verified or lease.frees_after_s is None:
+        return warning(lease.detail, "give the right to read V$PARAMETER: notary store roles, runbooks/oracle.md")
+    return ok(f"after {lease.frees_after_s:g} s of silence: {lease.detail}")
+
+
+@CHECKS.check("clock-database")
+def _clock_database(facts: Facts) -> Verdict:
+    """This machine's clock agrees with the database's."""
+    if facts.database.session_problem is not None:
+        return unknown("no lock session")
+    skew_s, limit_s = facts.database.clock_skew_s, facts.clock_skew_max_s
+    text = f"differs by {skew_s:+.3f} s"
+    if abs(skew_s) > limit_s:
+        return problem(text, f"above clock_skew_max_s = {limit_s:g} no replica here may lead: set the clock right")
+    if abs(skew_s) > limit_s / 2:
+        return warning(text, "set the clock right before it is too far off to lead")
+    return ok(text)
+
+
+@CHECKS.check("schema")
+def _schema(facts: Facts) -> Verdict:
+    """The tables are there, in a version that this release can use."""
+    if facts.database.schema_problem:
+        return problem(facts.database.schema_problem, "notary store migrate, as the owner of the tables")
+    if facts.database.reach_problem:
+        return unknown("the database was not reached")
+    return ok("of this release")
+
+
+def _on_postgres(judge: Callable[[Facts, PostgresFacts], Verdict]) -> Judge:
+    def judged(facts: Facts) -> Verdict:
+        if facts.database.postgres is None:
+            return unknown(facts.database.reach_problem or "not a Postgres database")
+        return judge(facts, facts.database.postgres)
+
+    judged.__doc__ = judge.__doc__
+    return judged
+
+
+@CHECKS.check("database-version")
+@_on_postgres
+def _database_version(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """Postgres is 14 or newer: older ones cannot end a silent session."""
+    major = postgres.version_num // 10_000
+    if postgres.version_num < POSTGRES_OLDEST:
+        return problem(f"Postgres {major}", "upgrade to Postgres 14 or newer")
+    return ok(f"Postgres {major}")
+
+
+@CHECKS.check("database-primary")
+@_on_postgres
+def _database_primary(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """The connection string leads to the primary."""
+    if postgres.in_recovery:
+        return problem("the server is a standby", "add target_session_attrs=read-write and all hosts to conninfo")
+    return ok("takes writes")
+
+
+@CHECKS.check("synchronous-commit")
+@_on_postgres
+def _synchronous_commit(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """A commit waits for the standby: neither off nor local."""
+    mode = postgres.settings.get("synchronous_commit", "?")
+    if mode in ("off", "local"):
+        return problem(f"synchronous_commit = {mode}", "ALTER ROLE ... SET synchronous_commit = on")
+    return ok(mode)
+
+
+@CHECKS.check("synchronous-standby")
+@_on_postgres
+def _synchronous_standby(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """A second machine has every commit before it counts."""
+    names = postgres.settings.get("synchronous_standby_names", "")
+    if not names:
+        fix = "set synchronous_standby_names on the server: else a lost primary takes acknowledged answers with it"
+        return unless_development(facts, "no synchronous standby is configured", fix)
+    if postgres.standbys_connected == 0:
+        return problem(
+            f"synchronous_standby_names = {names}, and none is connected: commits wait (wait_event SyncRep)",
+            "bring the standby back, or take it out of synchronous_standby_names: runbooks/database-failover.md",
+        )
+    return ok(names)
+
+
+@CHECKS.check("database-durability")
+@_on_postgres
+def _database_durability(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """The server writes to disk what it says it has written."""
+    off = [name for name in ("fsync", "full_page_writes") if postgres.settings.get(name) == "off"]
+    if off:
+        return problem(f"{' and '.join(off)} off", f"set {' and '.join(off)} to on in postgresql.conf")
+    return ok("fsync and full_page_writes are on")
+
+
+@CHECKS.check("database-connections")
+@_on_postgres
+def _database_connections(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """A passive that must reconnect in an incident finds a free connection."""
+    limit = int(postgres.settings.get("max_connections", "0"))
+    spare = limit - int(postgres.settings.get("superuser_reserved_connections", "0")) - postgres.connections
+    text = f"{postgres.connections} of {limit} in use"
+    if spare < facts.lock_sessions + CONNECTIONS_SPARE:
+        return warning(text, f"raise max_connections: the replicas need up to {facts.lock_sessions} of their own")
+    return ok(text)
+
+
+@CHECKS.check("autovacuum")
+@_on_postgres
+def _autovacuum(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """The table of commands in flight turns over all the time and must be vacuumed."""
+    if postgres.settings.get("autovacuum") == "off":
+        return problem("autovacuum = off", "set autovacuum = on: else `admission` grows without end")
+    return ok("on")
+
+
+@CHECKS.check("database-rights")
+@_on_postgres
+def _database_rights(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """The replicas' role may do what it must, and no more."""
+    if facts.database.schema_problem:
+        return unknown("no usable schema")
+    if postgres.missing_rights:
+        fix = "notary store roles, run by the owner; then GRANT notary_writer TO the replicas' role"
+        return problem(f"{postgres.user} lacks: {', '.join(postgres.missing_rights)}", fix)
+    if postgres.superuser or postgres.excess_rights:
+        more = "is a superuser" if postgres.superuser else f"may {', '.join(postgres.excess_rights)}"
+        fix = "log in as a member of notary_writer only: what was published is then safe from a stolen password"
+        return warning(f"{postgres.user} {more}", fix)
+    return ok(f"{postgres.user} has those of notary_writer")
+
+
+@CHECKS.check("database-encryption")
+@_on_postgres
+def _database_encryption(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """The connection to another machine is encrypted."""
+    if postgres.encrypted:
+        return ok("TLS")
+    if postgres.local:
+        return ok("not encrypted, but it stays on this machine")
+    return warning("the connection is not encrypted", "add sslmode=verify-full and sslrootcert to conninfo")

@@ -1,0 +1,134 @@
+"""Judges this machine: configuration, files, data folder, limits, clock. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from replica.doctor.facts import Facts
+from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, warning
+
+DISK_LEAST_BYTES = 1 << 30
+DISK_LEAST_SHARE = 0.1
+OPEN_FILES_LEAST = 4_096  # RocksDB keeps its files open, front ends their clients
+CERTIFICATE_WARNING = timedelta(days=30)
+CHECKS = Checks()
+
+
+# ---- files ----
+
+
+@CHECKS.check("configuration")
+def _configuration(facts: Facts) -> Verdict:
+    """Every setting is one, has a value that it may have, and fits the others."""
+    return ok("valid")  # facts were gathered with it; `refused_configuration` is for one that is not
+
+
+@CHECKS.of_file("notary-key", "chmod 600 the file, or see [pkcs11]; a new notary makes one: notary keys create")
+def _notary_key(facts: Facts) -> Verdict:
+    """The notary's signing key is there, is Ed25519, signs, nobody else can read it, and receipts may name it."""
+    return ok("it signs, and nobody else can read it")
+
+
+@CHECKS.of_file("parties", "correct the file; replicas keep the old one until it is right")
+def _parties(facts: Facts) -> Verdict:
+    """The registry of parties can be read and is not empty."""
+    pairs = facts.files.registered_pairs
+    if not pairs:
+        return warning("no party is registered: every request is refused", "add parties to api.registry_path, SIGHUP")
+    return ok(f"{pairs} keys registered")
+
+
+@CHECKS.of_file("database-password", "write the file that [database] names, and chmod 600 it")
+def _database_password(facts: Facts) -> Verdict:
+    """The database roles' passwords are files that nobody else can read, not a part of the configuration."""
+    if facts.files.password_in_conninfo:
+        return problem("database.conninfo holds a password", "move it to a file and name that in password_file")
+    return ok("none in the configuration")
+
+
+@CHECKS.of_file("kafka-secrets", "correct the file under kafka.security; secrets have mode 0600")
+def _kafka_secrets(facts: Facts) -> Verdict:
+    """The files for the brokers can be read, and key and password by nobody else."""
+    return ok("as they must be")
+
+
+@CHECKS.of_file("api-certificates", "correct the file under api.tls; the key has mode 0600: then SIGHUP the replicas")
+def _api_certificates(facts: Facts) -> Verdict:
+    """Certificate and key of the API belong together, and nobody else can read the key."""
+    return ok("as they must be")
+
+
+@CHECKS.of_file("token-keys", "correct api.tokens; replicas that run keep the keys that they have")
+def _token_keys(facts: Facts) -> Verdict:
+    """The keys that callers' tokens are checked with can be had: from their file, or from who issues tokens."""
+    return ok("as they must be")
+
+
+@CHECKS.of_file("tracing", "install the extra `tracing`, correct tracing.ca_file, or take tracing.endpoint away")
+def _tracing(facts: Facts) -> Verdict:
+    """Where traces are wanted, they can be sent."""
+    return ok("as it must be")
+
+
+@CHECKS.check("certificates")
+def _certificates(facts: Facts) -> Verdict:
+    """No certificate that the configuration names has expired, or is about to."""
+    soonest = min(facts.files.certificates.items(), key=lambda item: item[1], default=None)
+    if soonest is None:
+        return ok("none configured")
+    setting, expires = soonest
+    text = f"{setting} expires {expires:%Y-%m-%d}"
+    if expires <= facts.now:
+        return problem(f"{setting} expired {expires:%Y-%m-%d}", "replace the file, restart replicas one by one")
+    if expires - facts.now < CERTIFICATE_WARNING:
+        return warning(text, "replace the file in time, restart replicas one by one")
+    return ok(text)
+
+
+# ---- this machine ----
+
+
+@CHECKS.check("data-folder")
+def _data_folder(facts: Facts) -> Verdict:
+    """The data folder can be written, outlives a boot, and is closed to other users."""
+    machine = facts.machine
+    if machine.data_dir_problem:
+        return problem(machine.data_dir_problem, f"make {machine.data_dir} a folder that the replicas' account owns")
+    if machine.memory_backed:
+        return warning(f"{machine.data_dir} is in memory", "put data_dir on a disk: else a boot reads the whole log")
+    if machine.data_dir_open_to_others:
+        return warning(f"{machine.data_dir} is open to other users", f"chmod 700 {machine.data_dir}")
+    return ok(machine.data_dir)
+
+
+@CHECKS.check("disk")
+def _disk(facts: Facts) -> Verdict:
+    """There is room for the index to grow."""
+    machine = facts.machine
+    share = machine.free_bytes / machine.size_bytes
+    text = f"{machine.free_bytes / (1 << 30):.1f} GiB free, {share:.0%}"
+    if machine.free_bytes < DISK_LEAST_BYTES:
+        return problem(text, "make room now: a replica that cannot write its index ends; runbooks/disk-full.md")
+    if share < DISK_LEAST_SHARE:
+        return warning(text, "make room: runbooks/disk-full.md")
+    return ok(text)
+
+
+@CHECKS.check("open-files")
+def _open_files(facts: Facts) -> Verdict:
+    """A process may open enough files for the index and its clients."""
+    limit = facts.machine.open_files_max
+    if limit < OPEN_FILES_LEAST:
+        return warning(f"a process may open {limit} files", f"LimitNOFILE={OPEN_FILES_LEAST} or more in its unit")
+    return ok(f"{limit} for a process")
+
+
+@CHECKS.check("clock-synchronised")
+def _clock_synchronised(facts: Facts) -> Verdict:
+    """The kernel says that something keeps its clock right."""
+    known = facts.machine.clock_synchronised
+    if known is None:
+        return unknown("the kernel does not say")
+    if not known:
+        return warning("nothing synchronises this machine's clock", "run chrony or systemd-timesyncd")
+    return ok("the kernel says so")

@@ -1,0 +1,181 @@
+"""Judges what serves: the request log, the replicas, HAProxy and the endpoint. Pure."""
+
+from __future__ import annotations
+
+from replica.doctor.facts import Facts
+from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
+
+BROKERS_LEAST = 3
+CHECKS = Checks()
+
+
+# ---- the request log ----
+
+
+@CHECKS.check("brokers")
+def _brokers(facts: Facts) -> Verdict:
+    """The request log can be reached, and lives on brokers enough."""
+    if "kafka-secrets" in facts.files.problems:
+        return unknown("a file for the brokers is missing")
+    if facts.log.problem and not facts.log.missing:
+        return problem(facts.log.problem, "check kafka.bootstrap_servers, kafka.security, and that the brokers run")
+    if facts.log.brokers < BROKERS_LEAST:
+        text = f"{facts.log.brokers} broker{'' if facts.log.brokers == 1 else 's'}"
+        fix = "three brokers, two in sync: with fewer, a lost disk takes acknowledged requests with it"
+        return unless_development(facts, text, fix)
+    return ok(f"{facts.log.brokers} brokers")
+
+
+@CHECKS.check("topic-contract")
+def _topic_contract(facts: Facts) -> Verdict:
+    """The topic exists with the settings that safety rests on."""
+    if facts.log.missing:
+        return problem(facts.log.problem or "there is no topic", "notary topic create, if this notary is new")
+    if facts.log.problem:
+        return unknown("the brokers were not reached")
+    if facts.log.violations:
+        fix = "correct the topic's settings: runbooks/topic.md"
+        return problem("; ".join(facts.log.violations), fix)
+    return ok("kept")
+
+
+@CHECKS.check("topic-identity")
+def _topic_identity(facts: Facts) -> Verdict:
+    """The topic is the one that the database belongs to."""
+    bound, found = facts.database.bound_topic_id, facts.log.topic_id
+    if bound is None or found is None:
+        return unknown("the database is not bound to a topic yet, or one of the two was not reached")
+    if bound != found:
+        fix = "do not serve: find out which of the two is the wrong one, runbooks/topic.md"
+        return problem(f"the database belongs to topic id {bound}, the topic's is {found}", fix)
+    return ok(found)
+
+
+@CHECKS.check("topic-whole")
+def _topic_whole(facts: Facts) -> Verdict:
+    """The log begins at its first record, and reaches at least to what was published from it."""
+    log, published = facts.log, facts.database.published_offset
+    if log.topic_id is None:
+        return unknown("the topic was not reached")
+    if log.first_offset > 0:
+        fix = "records were deleted: restore the topic from the archive, runbooks/topic.md"
+        return problem(f"the log begins at offset {log.first_offset}", fix)
+    if published >= log.end_offset:
+        fix = "do not serve: the log was truncated, runbooks/topic.md"
+        return problem(f"offset {published} was published, and the log ends at {log.end_offset}", fix)
+    return ok(f"{log.end_offset} records")
+
+
+# ---- replicas and load balancer ----
+
+
+@CHECKS.check("active")
+def _active(facts: Facts) -> Verdict:
+    """Exactly one replica serves."""
+    active = [replica.name for replica in facts.replicas if replica.active]
+    if not any(replica.answers for replica in facts.replicas):
+        return problem("no replica answers", "start them: systemctl start notary@NAME, or notary watch")
+    if not active:
+        return problem("no replica is active", "see its log, and: notary history; runbooks/failover.md")
+    if len(active) > 1:  # seen one after the other, so a hand-over can look like this
+        return warning(f"{' and '.join(active)} said so, one after the other", "look again: a hand-over was under way")
+    return ok(active[0])
+
+
+@CHECKS.check("passives")
+def _passives(facts: Facts) -> Verdict:
+    """Another replica could take over, and every one that is configured runs."""
+    silent = [replica.name for replica in facts.replicas if not replica.answers]
+    able = [replica.name for replica in facts.replicas if replica.ready and not replica.active]
+    if not able:
+        return problem("no passive could take over", "start another replica: runbooks/replica-replacement.md")
+    if silent:
+        return warning(f"{', '.join(silent)} does not answer", "start it: runbooks/replica-replacement.md")
+    return ok(f"{', '.join(able)} could take over")
+
+
+@CHECKS.check("index-digests")
+def _index_digests(facts: Facts) -> Verdict:
+    """Replicas that read the same records have the same index: digests are compared where two of them have walked."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for replica in facts.replicas:
+        for records, digest in replica.index_digests.items():
+            found.setdefault(records, {}).setdefault(digest, []).append(replica.name)
+    differing = [int(records) for records, digests in found.items() if len(digests) > 1]
+    if differing:
+        sides = " and ".join("/".join(names) for names in found[str(min(differing))].values())
+        fix = "find out whose index is wrong: notary index diff, runbooks/index-mismatch.md"
+        return problem(f"after {min(differing)} records {sides} have different indexes", fix)
+    common = [int(records) for records, digests in found.items() if len(next(iter(digests.values()))) > 1]
+    if not common:
+        return ok("not compared yet: the log is short, or nobody has read it again")
+    return ok(f"the same after {max(common)} records")
+
+
+@CHECKS.check("versions")
+def _versions(facts: Facts) -> Verdict:
+    """All replicas run one release."""
+    found = sorted({replica.version for replica in facts.replicas if replica.answers})
+    if len(found) > 1:
+        return warning(f"they run {' and '.join(found)}", "end the rolling upgrade")
+    return ok(found[0]) if found else unknown("no replica answers")
+
+
+@CHECKS.check("front-ends")
+def _front_ends(facts: Facts) -> Verdict:
+    """Every replica that runs has front ends to serve with."""
+    without = [replica.name for replica in facts.replicas if replica.answers and not replica.front_ends]
+    if without:
+        fix = "see its log for front_end_ended and front_end_misconfigured; is its API port taken?"
+        return problem(f"{', '.join(without)} has no front end", fix)
+    return ok("each replica that answers has some")
+
+
+@CHECKS.check("steering")
+def _steering(facts: Facts) -> Verdict:
+    """Every replica can be told to hand over."""
+    without = [replica.name for replica in facts.replicas if not replica.has_admin_port]
+    if without:
+        return warning(f"{', '.join(without)} has no admin_port", "give it one: notary switchover needs it")
+    return ok("each replica has an admin_port")
+
+
+@CHECKS.check("failover-paused")
+def _failover_paused(facts: Facts) -> Verdict:
+    """Nobody left fail-over paused."""
+    if facts.database.paused_because is not None:
+        return warning(f"paused: {facts.database.paused_because}", "when the work is done: notary resume")
+    if facts.database.reach_problem:
+        return unknown("the database was not reached")
+    return ok("fail-over is on")
+
+
+@CHECKS.check("haproxy-configuration")
+def _haproxy_configuration(facts: Facts) -> Verdict:
+    """HAProxy accepts the configuration that is rendered for it."""
+    if facts.balancer.unchecked:
+        return unknown(facts.balancer.unchecked)
+    if facts.balancer.refused:
+        return problem(facts.balancer.refused, "correct [haproxy] in the configuration, then: notary haproxy check")
+    return ok("accepted")
+
+
+@CHECKS.check("haproxy")
+def _haproxy(facts: Facts) -> Verdict:
+    """HAProxy sends applications to the active replica."""
+    if not facts.balancer.answers:
+        return unknown("no HAProxy answers on its socket here")
+    active = {replica.name for replica in facts.replicas if replica.active}
+    if active and not active & set(facts.balancer.up):
+        up = ", ".join(facts.balancer.up) or "none"
+        fix = "does it run with what `notary haproxy render` prints? runbooks/haproxy-loss.md"
+        return problem(f"it sends clients to {up}, active is {', '.join(active)}", fix)
+    return ok(f"up: {', '.join(facts.balancer.up) or 'none'}")
+
+
+@CHECKS.check("endpoint")
+def _endpoint(facts: Facts) -> Verdict:
+    """Applications reach the notary where they were told to."""
+    if facts.balancer.endpoint_problem:
+        return problem(facts.balancer.endpoint_problem, "start HAProxy, check endpoint.host: runbooks/haproxy-loss.md")
+    return ok("answers")
