@@ -1,4 +1,7 @@
-"""One cluster for all fault scenarios of a session: they run one after the other, each on what the last one left."""
+"""One cluster for all fault scenarios of a session: they run one after the other, each on what the last one left.
+
+After a scenario that failed there is a new one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest_asyncio
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from tests.faults.recorder import pytest_runtest_makereport, pytest_runtest_setup, scenario
+from tests.faults.renewed import Renewed
 
 __all__ = ["cluster", "pytest_runtest_makereport", "pytest_runtest_setup", "scenario"]
 
@@ -40,14 +44,30 @@ async def _running() -> AsyncIterator[LocalCluster]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def cluster() -> AsyncIterator[LocalCluster]:
+async def clusters() -> AsyncIterator[Renewed[LocalCluster]]:
+    """Where `cluster` comes from."""
+    clusters = Renewed(_running)
+    yield clusters
+    await clusters.drop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster(clusters: Renewed[LocalCluster], request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """The cluster that most scenarios share."""
-    async with _running() as cluster:
+    async with clusters.lent_to(request.node) as cluster:
         yield cluster
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def own() -> AsyncIterator[LocalCluster]:
+async def owns() -> AsyncIterator[Renewed[LocalCluster]]:
+    """Where `own` comes from."""
+    owns = Renewed(_running)
+    yield owns
+    await owns.drop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def own(owns: Renewed[LocalCluster], request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """A cluster of the module's own: its log is short, and may be hurt."""
-    async with _running() as cluster:
+    async with owns.lent_to(request.node) as cluster:
         yield cluster

@@ -22,10 +22,11 @@ import pytest
 from replica.local.cluster import LocalCluster
 from tests.faults.audit import Violation, audit
 from tests.faults.load import ClientLoad, outage_around
-from tests.faults.report import ScenarioResult, add_to_report, result
+from tests.faults.report import ScenarioResult, add_to_report, line_of, result
 
 _SCENARIO = pytest.StashKey["Scenario"]()
 _ERROR = pytest.StashKey[str]()
+_PROGRESS = pytest.StashKey["Progress"]()
 _ERROR_CHARS_MAX = 500
 
 
@@ -36,6 +37,7 @@ class Scenario:
     fault: str
     what: str
     outage_goal_s: float | None = None
+    median_goal_s: float | None = None
     faults: list[str] = field(default_factory=list)
     outages_s: list[float] = field(default_factory=list)
     histories: list[Path] = field(default_factory=list)
@@ -56,6 +58,16 @@ class Scenario:
         seen = outage_around(load.successes_ns(), fault_ns, until_ns)
         self.outages_s.append(seen.outage_s)
         return seen.outage_s
+
+    def served_again(self, load: ClientLoad, moment_ns: int) -> float:
+        """Note how long after a moment clients had a success; returns it, in seconds.
+
+        For what nobody can be served without: the moment is that of its return, or of its successor. Call it once the
+        service is back.
+        """
+        outage_s = (next(at_ns for at_ns in load.successes_ns() if at_ns > moment_ns) - moment_ns) / 1e9
+        self.outages_s.append(outage_s)
+        return outage_s
 
     def add_history(self, path: Path) -> None:
         """Have one more client's history audited."""
@@ -86,6 +98,7 @@ class Scenario:
             counts=self.counts,
             outages_s=self.outages_s,
             outage_goal_s=self.outage_goal_s,
+            median_goal_s=self.median_goal_s,
             took_s=monotonic() - self.began_s,
             error=error,
         )
@@ -102,6 +115,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin before the fixtures, which may fail."""
     if item.get_closest_marker("scenario") is not None:
         _scenario_of(item).began_s = monotonic()
+        if _PROGRESS not in item.session.stash:
+            planned = sum(one.get_closest_marker("scenario") is not None for one in item.session.items)
+            item.session.stash[_PROGRESS] = Progress(planned)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,7 +132,33 @@ def pytest_runtest_makereport(
     if report.when == "teardown" and _SCENARIO in item.stash:
         entry = item.stash[_SCENARIO].result(_name_of(item), item.stash.get(_ERROR, None))
         add_to_report([entry], _conditions())
+        _tell(item, entry)
     return report
+
+
+def has_failed(item: pytest.Item) -> bool:
+    """Whether something has gone wrong with a test so far."""
+    return _ERROR in item.stash
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run has come."""
+
+    planned: int
+    began_s: float = field(default_factory=monotonic)
+    done: int = 0
+
+
+def _tell(item: pytest.Item, entry: ScenarioResult) -> None:
+    """One line for people who wait."""
+    progress = item.session.stash[_PROGRESS]
+    progress.done += 1
+    reporter = item.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        minutes = (monotonic() - progress.began_s) / 60
+        reporter.ensure_newline()
+        reporter.write_line(f"[{progress.done}/{progress.planned}, {minutes:.0f} min] {line_of(entry)}")
 
 
 def _scenario_of(item: pytest.Item) -> Scenario:
@@ -125,7 +167,7 @@ def _scenario_of(item: pytest.Item) -> Scenario:
         if marker is None:
             raise pytest.UsageError(f"{item.nodeid} asks for a scenario and is not marked as one")
         fault, what = marker.args
-        item.stash[_SCENARIO] = Scenario(fault, what, marker.kwargs.get("outage_goal_s"))
+        item.stash[_SCENARIO] = Scenario(fault, what, **marker.kwargs)
     return item.stash[_SCENARIO]
 
 

@@ -48,6 +48,18 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
     passed: bool
     error: str | None = None
+    median_goal_s: float | None = None  # and the longest that their median is meant to be
+
+    @property
+    def has_goal(self) -> bool:
+        """Whether an outage was measured that is meant to be no longer than something."""
+        return self.outage_s_max is not None and self.outage_goal_s is not None
+
+    @property
+    def missed_goal(self) -> bool:
+        """Whether an outage, or their median, was longer than it is meant to be."""
+        pairs = ((self.outage_s_max, self.outage_goal_s), (self.outage_s_median, self.median_goal_s))
+        return any(was_s is not None and goal_s is not None and was_s > goal_s for was_s, goal_s in pairs)
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +71,9 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     acknowledged_lost: int
     double_spends: int
+    goals: int = 0  # scenarios that measured an outage and have a goal for it
+    goals_missed: int = 0
+    took_s: float = 0.0  # the making of clusters included
 
 
 class FaultsReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +95,7 @@ def result(
     outage_goal_s: float | None,
     took_s: float,
     error: str | None,
+    median_goal_s: float | None = None,
 ) -> ScenarioResult:
     """The entry of a scenario; `counts` are the checker's findings by code. A finding of any kind is an error too."""
     return ScenarioResult(
@@ -97,7 +113,23 @@ def result(
         took_s=round(took_s, 1),
         passed=error is None and bool(faults) and operations > 0 and not any(counts.values()),
         error=error,
+        median_goal_s=median_goal_s,
     )
+
+
+def line_of(one: ScenarioResult) -> str:
+    """A scenario on one line, for people."""
+    parts = ["passed" if one.passed else f"FAILED: {_first_line(one.error) or 'proves nothing'}"]
+    if one.outage_s_max is not None:
+        goal = "" if one.outage_goal_s is None else f", goal {one.outage_goal_s:.2f}"
+        missed = " MISSED" if one.missed_goal else ""
+        parts.append(f"worst outage {one.outage_s_max:.2f} s{goal}{missed}")
+    parts += [f"{one.operations:,} operations", f"{one.took_s:.0f} s"]
+    return f"{one.name}: {', '.join(parts)}"
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
 
 
 def report_of(scenarios: Iterable[ScenarioResult], conditions: Mapping[str, str]) -> FaultsReport:
@@ -110,6 +142,9 @@ def report_of(scenarios: Iterable[ScenarioResult], conditions: Mapping[str, str]
         operations=sum(one.operations for one in ordered),
         acknowledged_lost=sum(one.acknowledged_lost for one in ordered),
         double_spends=sum(one.double_spends for one in ordered),
+        goals=sum(one.has_goal for one in ordered),
+        goals_missed=sum(one.missed_goal for one in ordered),
+        took_s=round(sum(one.took_s for one in ordered), 1),
     )
     return FaultsReport(scenarios=ordered, totals=totals, conditions=dict(conditions))
 

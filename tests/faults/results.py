@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tests.faults.report import FaultsReport, ScenarioResult, read_report
+from tests.faults.report import FaultsReport, ScenarioResult, line_of, read_report
 
 PAGE = Path("docs/results.md")
 BENCH = Path("build/bench.json")
@@ -65,10 +65,11 @@ def _faults(report: FaultsReport) -> str:
             f"{one.faults_fired}",
             f"{one.operations:,}",
             _seconds(one.outage_s_median),
-            _seconds(one.outage_s_max),
-            _seconds(one.outage_goal_s),
+            f"**{_seconds(one.outage_s_max)}**" if one.missed_goal else _seconds(one.outage_s_max),
+            _goal(one),
             f"{one.acknowledged_lost}",
             f"{one.double_spends}",
+            f"{one.took_s:.0f}",
             "yes" if one.passed else "**no**",
         ]
         for one in report.scenarios
@@ -82,15 +83,23 @@ def _faults(report: FaultsReport) -> str:
         "goal s",
         "lost",
         "double",
+        "took s",
         "passed",
     ]
     summary = (
         f"{totals.passed} of {totals.scenarios} scenarios passed: {totals.faults_fired} faults seen to take effect, "
         f"**{totals.operations:,} operations checked, {totals.acknowledged_lost} acknowledged answers lost or changed, "
         f"{totals.double_spends} double spends**. Every answer and every completion was compared with the log by "
-        f"`notary check`. Conditions: {conditions}."
+        f"`notary check`. {totals.goals - totals.goals_missed} of {totals.goals} scenarios that have a goal for the "
+        f"outage met it. All of them together took {totals.took_s / 60:.0f} minutes. Conditions: {conditions}."
     )
     return f"## Faults on real parts\n{summary}\n\n{_table(heads, rows)}{_failures(report.scenarios)}"
+
+
+def _goal(one: ScenarioResult) -> str:
+    if one.median_goal_s is None:
+        return _seconds(one.outage_goal_s)
+    return f"{_seconds(one.outage_goal_s)}, median {_seconds(one.median_goal_s)}"
 
 
 def _failures(scenarios: Sequence[ScenarioResult]) -> str:
@@ -132,10 +141,23 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+def _summary(report: FaultsReport) -> str:
+    totals = report.totals
+    return (
+        f"{totals.passed} of {totals.scenarios} passed, {totals.goals_missed} of {totals.goals} goals missed, "
+        f"{totals.operations:,} operations, {totals.acknowledged_lost} lost, {totals.double_spends} double spends, "
+        f"{totals.took_s / 60:.0f} min"
+    )
+
+
 def main() -> int:
-    """Write the page; 1 when there is no run of the faults to tell of."""
+    """Print the scenarios and write the page; 1 when there is no run of the faults to tell of."""
     faults = read_report() if (found := Path("build/faults.json").exists()) else None
     bench = msgspec.json.decode(BENCH.read_bytes()) if BENCH.exists() else None
+    for one in [] if faults is None else faults.scenarios:
+        print(line_of(one))
+    if faults is not None:
+        print(_summary(faults))
     PAGE.write_text(render(faults, _simulated(), msgspec.json.decode(PINS.read_bytes()), bench))
     print(f"{PAGE}: written" if found else f"{PAGE}: without faults, because `make faults` was not run")
     return 0 if found else 1

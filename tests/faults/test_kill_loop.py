@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 LOOP_MAX_S = 60.0  # for each kill, on a machine that is busy with other things
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(2, marks=pytest.mark.short), pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])],
+)
 async def test_applications_do_not_notice_that_actives_are_killed(
     cluster: LocalCluster, kills: int, request: pytest.FixtureRequest
 ) -> None:

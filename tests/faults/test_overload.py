@@ -61,7 +61,9 @@ async def slow_cluster() -> AsyncIterator[LocalCluster]:
         shutil.rmtree(parent, ignore_errors=True)
 
 
-@pytest.mark.parametrize("duration_s", [15.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "duration_s", [pytest.param(15.0, marks=pytest.mark.short), pytest.param(60.0, marks=pytest.mark.slow)]
+)
 async def test_three_times_the_capacity(slow_cluster: LocalCluster, duration_s: float) -> None:
     """Goal: throughput stays, memory is bounded, who was admitted is answered within the estimate, nothing is lost,
     and latency is back afterwards. Method: an open loop over two streams, on real front ends, core and servers."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.report import ScenarioResult, add_to_report, read_report, report_of, result
+from tests.faults.report import ScenarioResult, add_to_report, line_of, read_report, report_of, result
 
 
 def entry(name: str = "F1 a kill", **changes: object) -> ScenarioResult:
@@ -44,6 +44,31 @@ def test_what_proves_nothing_has_not_passed(changes: dict[str, object]) -> None:
     """Goal: an entry passes only with a fault, checked operations and no finding. Method: leave out one of them."""
     assert entry().passed
     assert not entry(**changes).passed
+
+
+@pytest.mark.parametrize(
+    ("changes", "missed"),
+    [
+        pytest.param({}, False, id="on-the-goal"),
+        pytest.param({"outage_goal_s": 1.9}, True, id="the-worst"),
+        pytest.param({"median_goal_s": 0.9}, True, id="the-median"),
+        pytest.param({"outage_goal_s": None}, False, id="no-goal"),
+        pytest.param({"outages_s": []}, False, id="no-outage"),
+    ],
+)
+def test_a_goal_is_missed_by_the_worst_or_by_the_median(changes: dict[str, object], missed: bool) -> None:
+    """Goal: an outage above its goal is seen, and fails nothing. Method: goals above, on and below the figures."""
+    one = entry(**changes)
+    assert (one.missed_goal, one.passed) == (missed, True)
+    assert ("MISSED" in line_of(one)) == missed
+    assert report_of([one], {}).totals.goals_missed == missed
+
+
+def test_a_scenario_is_told_on_one_line() -> None:
+    """Goal: who waits for a run sees how each scenario ended. Method: one that passed, one that failed at length."""
+    assert line_of(entry()) == "F1 a kill: passed, worst outage 2.00 s, goal 2.00, 10 operations, 3 s"
+    failed = line_of(entry(outages_s=[], error="call failed: 32 == 31\n + where"))
+    assert failed == "F1 a kill: FAILED: call failed: 32 == 31, 10 operations, 3 s"
 
 
 def test_findings_are_told_apart() -> None:

@@ -1,20 +1,26 @@
-"""One lab for all of its scenarios: they run one after the other, each on what the last one left."""
+"""One lab for all of its scenarios: they run one after the other, each on what the last one left.
+
+After a scenario that failed there is a new one.
+"""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from tests.faults.lab.lab import Lab, lab_network
+from tests.faults.renewed import Renewed
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def lab() -> AsyncIterator[Lab]:
-    """The running lab. Where it cannot be built its scenarios fail: one that was left out proves nothing."""
+@asynccontextmanager
+async def _running() -> AsyncIterator[Lab]:
+    """A lab, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-lab-"))
     parent.chmod(0o755)
     network = lab_network()
@@ -26,3 +32,18 @@ async def lab() -> AsyncIterator[Lab]:
     finally:
         network.stop()
         shutil.rmtree(parent, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def labs() -> AsyncIterator[Renewed[Lab]]:
+    """Where `lab` comes from."""
+    labs = Renewed(_running)
+    yield labs
+    await labs.drop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def lab(labs: Renewed[Lab], request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
+    """The running lab. Where it cannot be built its scenarios fail: one that was left out proves nothing."""
+    async with labs.lent_to(request.node) as lab:
+        yield lab

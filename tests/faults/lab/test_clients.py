@@ -20,9 +20,11 @@ pytestmark = [
 
 ROUNDS = 3
 STORM_CLIENTS = 1_000
+CRASH_GOAL_S = 2.0
+RESTART_GOAL_S = 1.0
 
 
-@pytest.mark.scenario("F21", "HAProxy is restarted")
+@pytest.mark.scenario("F21", "HAProxy is restarted", outage_goal_s=RESTART_GOAL_S)
 async def test_clients_come_back_after_a_restart_of_haproxy(lab: Lab, scenario: Scenario) -> None:
     """Goal: a restart costs one reconnect. Method: SIGKILL of HAProxy, and a start, under load."""
     async with scene(lab, scenario) as now:
@@ -36,7 +38,7 @@ async def test_clients_come_back_after_a_restart_of_haproxy(lab: Lab, scenario: 
             scenario.outage(now.load, fault_ns, monotonic_ns())
 
 
-@pytest.mark.scenario("F21", "HAProxy is reloaded")
+@pytest.mark.scenario("F21", "HAProxy is reloaded", outage_goal_s=RESTART_GOAL_S)
 async def test_a_reload_of_haproxy_drops_nothing(lab: Lab, scenario: Scenario) -> None:
     """Goal: nobody notices. Method: a new worker takes over under load; the old one finishes."""
     async with scene(lab, scenario) as now:
@@ -49,7 +51,7 @@ async def test_a_reload_of_haproxy_drops_nothing(lab: Lab, scenario: Scenario) -
             scenario.outage(now.load, fault_ns, monotonic_ns())
 
 
-@pytest.mark.scenario("F22", "a thousand clients try again after a fail-over")
+@pytest.mark.scenario("F22", "a thousand clients try again after a fail-over", outage_goal_s=CRASH_GOAL_S)
 async def test_a_retry_storm_is_answered(lab: Lab, scenario: Scenario) -> None:
     """Goal: each submission has one answer, however often it is sent. Method: a thousand clients at a kill."""
     async with scene(lab, scenario, singles=STORM_CLIENTS, batches=0, connections_max=STORM_CLIENTS) as now:

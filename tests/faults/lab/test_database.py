@@ -15,6 +15,7 @@ import pytest
 from replica.local.postgres import PostgresServer
 from tests.faults.lab.lab import DATABASES, Lab
 from tests.faults.lab.scene import Scene, scene, within
+from tests.faults.load import outage_around
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 
@@ -27,11 +28,11 @@ pytestmark = [
 
 ROUNDS = 2
 HUNG_S = 6.0  # longer than the lease
-PROMOTION_GOAL_S = 2.0  # from the promotion to the first success
+RETURN_GOAL_S = 2.0  # from the return of the database, or the promotion, to the first success
 PARTITION_GOAL_S = 4.5  # the same, but those who are to take over must first find themselves cut off: lease + 1.5 s
 
 
-@pytest.mark.scenario("F8", "Postgres restarts")
+@pytest.mark.scenario("F8", "Postgres restarts; from its return", outage_goal_s=RETURN_GOAL_S)
 @pytest.mark.parametrize("immediate", [pytest.param(False, id="fast"), pytest.param(True, id="immediate")])
 async def test_one_replica_leads_after_a_restart_of_the_database(lab: Lab, scenario: Scenario, immediate: bool) -> None:
     """Goal: the holder is told, and one replica leads afterwards. Method: stop and start the primary, twice."""
@@ -41,16 +42,20 @@ async def test_one_replica_leads_after_a_restart_of_the_database(lab: Lab, scena
             fault_ns = monotonic_ns()
             await lab.primary.stop(immediate=immediate)
             await lab.primary.start()
-            scenario.fired(f"Postgres was down for {(monotonic_ns() - fault_ns) / 1e9:.1f} s")
-            await now.served_since(monotonic_ns())
-            scenario.outage(now.load, fault_ns, monotonic_ns())
+            back_ns = monotonic_ns()
+            await now.served_since(back_ns)
+            scenario.served_again(now.load, back_ns)
+            scenario.fired(f"Postgres was down for {seconds(fault_ns, back_ns)}, {pause(now, fault_ns)}")
             await wait_for_return(lab)
 
 
-@pytest.mark.scenario("F10", "the database hangs")
+@pytest.mark.scenario("F10", "the database hangs; from its return", outage_goal_s=RETURN_GOAL_S)
 @pytest.mark.parametrize("part", ["backend", "host"])
 async def test_a_hung_database_is_noticed_by_its_silence(lab: Lab, scenario: Scenario, part: str) -> None:
-    """Goal: the active steps down although the kernel still answers. Method: SIGSTOP of its backend, or of all."""
+    """Goal: the active steps down although the kernel still answers. Method: SIGSTOP of its backend, or of all.
+
+    Nobody can take over meanwhile: a backend that hangs holds the lock on, as far as everybody else can know.
+    """
     async with scene(lab, scenario) as now:
         for _ in range(ROUNDS):
             active = await now.active_replica()
@@ -62,14 +67,16 @@ async def test_a_hung_database_is_noticed_by_its_silence(lab: Lab, scenario: Sce
 
             with frozen_backend(await lock_holder(lab.primary)) if part == "backend" else frozen(lab.primary):
                 await within(HUNG_S, stepped_down, f"{active.name} did not step down")
-                scenario.fired(f"the {part} of {active.name}'s session stood still, it stepped down")
                 await asyncio.sleep(max(0.0, HUNG_S - (monotonic_ns() - fault_ns) / 1e9))
-            await now.served_since(monotonic_ns())
-            scenario.outage(now.load, fault_ns, monotonic_ns())
+            back_ns = monotonic_ns()
+            await now.served_since(back_ns)
+            scenario.served_again(now.load, back_ns)
+            stood_still = f"the {part} of {active.name}'s session stood still for {seconds(fault_ns, back_ns)}"
+            scenario.fired(f"{stood_still}, it stepped down, {pause(now, fault_ns)}")
             await wait_for_return(lab)
 
 
-@pytest.mark.scenario("F9", "the primary is lost, the standby is promoted", outage_goal_s=PROMOTION_GOAL_S)
+@pytest.mark.scenario("F9", "the primary is lost, the standby is promoted; from then", outage_goal_s=RETURN_GOAL_S)
 async def test_the_standby_takes_over_for_a_lost_primary(lab: Lab, scenario: Scenario) -> None:
     """Goal: nothing acknowledged is lost with a primary. Method: kill it, promote; to and fro."""
     async with scene(lab, scenario) as now:
@@ -78,12 +85,14 @@ async def test_the_standby_takes_over_for_a_lost_primary(lab: Lab, scenario: Sce
             lost = lab.primary
             await lost.kill()
             fault_ns = await promoted(now, f"{lab.machine_of(lost)} was killed, {{}} promoted")
-            scenario.outages_s.append(first_success_after(now, fault_ns))
+            scenario.served_again(now.load, fault_ns)
             await lab.rejoin(lost)
             await wait_for_return(lab)
 
 
-@pytest.mark.scenario("F9", "the standby is promoted while the old primary lives", outage_goal_s=PARTITION_GOAL_S)
+@pytest.mark.scenario(
+    "F9", "the standby is promoted while the old primary lives; from then", outage_goal_s=PARTITION_GOAL_S
+)
 async def test_two_primaries_make_one_active(lab: Lab, scenario: Scenario) -> None:
     """Goal: no answer counts twice, no epoch is used twice. Method: primary and active on one side of a cut, all
     others on the other; Kafka and clients reach everybody.
@@ -98,7 +107,7 @@ async def test_two_primaries_make_one_active(lab: Lab, scenario: Scenario) -> No
                 fault_ns = await promoted(now, f"{old_host} stayed with {active.name} alone, {{}} promoted")
                 successor = await lab.wait_for_active(other_than=active.name)
                 assert successor.name != active.name
-                scenario.outages_s.append(first_success_after(now, fault_ns))
+                scenario.served_again(now.load, fault_ns)
                 assert old.process.running
                 await old.kill()
             await lab.rejoin(old)
@@ -113,9 +122,14 @@ async def promoted(now: Scene, what: str) -> int:
     return fault_ns
 
 
-def first_success_after(now: Scene, moment_ns: int) -> float:
-    """Seconds until clients had a success."""
-    return (next(at_ns for at_ns in now.load.successes_ns() if at_ns > moment_ns) - moment_ns) / 1e9
+def pause(now: Scene, fault_ns: int) -> str:
+    """How long clients had no success around a fault, in words."""
+    return f"clients waited {outage_around(now.load.successes_ns(), fault_ns).outage_s:.1f} s"
+
+
+def seconds(begin_ns: int, end_ns: int) -> str:
+    """A time between two moments, in words."""
+    return f"{(end_ns - begin_ns) / 1e9:.1f} s"
 
 
 async def lock_holder(server: PostgresServer) -> int:

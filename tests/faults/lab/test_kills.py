@@ -33,12 +33,16 @@ KILLS = 7
 RAPID_KILLS = 10
 FREEZES = 3
 PAUSES = 3
+PAUSE_GOAL_S = 3.0  # the longest pause, and HAProxy's checks until it sends clients there again
 STALL_S = 5.0
-CRASH_GOAL_S = 2.0
+CRASH_GOAL_S, CRASH_MEDIAN_GOAL_S = 2.0, 1.0
 FREEZE_GOAL_S = 4.5  # lease + 1.5 s
+# When all have been killed the first must start again: the supervisor's pause of 2 s, the start itself, and 1.4 s for
+# which it lets others go first that are not there.
+ALL_KILLED_GOAL_S = 5.0
 
 
-@pytest.mark.scenario("F1", "the active is killed", outage_goal_s=CRASH_GOAL_S)
+@pytest.mark.scenario("F1", "the active is killed", outage_goal_s=CRASH_GOAL_S, median_goal_s=CRASH_MEDIAN_GOAL_S)
 @pytest.mark.parametrize("fault", [pytest.param(KILL_GROUP, id="group"), pytest.param(KILL_CORE, id="core")])
 async def test_a_peer_takes_over_from_a_killed_active(lab: Lab, scenario: Scenario, fault: Fault) -> None:
     """Goal: a crash costs a moment and nothing else. Method: kill -9 of the active, time after time."""
@@ -51,13 +55,13 @@ async def test_a_peer_takes_over_from_a_killed_active(lab: Lab, scenario: Scenar
             scenario.outage(now.load, take_over.fault_ns, take_over.until_ns)
 
 
-@pytest.mark.scenario("F2", "the active pauses for less than its lease")
+@pytest.mark.scenario("F2", "the active pauses for less than its lease", outage_goal_s=PAUSE_GOAL_S)
 @pytest.mark.parametrize("pause_s", [0.5, 1.5, 2.0])
 async def test_a_short_pause_is_no_fail_over(lab: Lab, scenario: Scenario, pause_s: float) -> None:
     """Goal: clients see latency and nobody takes over. Method: SIGSTOP and SIGCONT of core and front ends.
 
-    From `answer_max_s` on, a statement that was under way when the pause began is given up, and its session: the
-    replica may then take the lock again, or another one.
+    The longest pause is as long as `answer_max_s`: the statement that was under way when it began is overdue when it
+    ends, and its answer has been there for long.
     """
     async with scene(lab, scenario) as now:
         for _ in range(PAUSES):
@@ -69,7 +73,7 @@ async def test_a_short_pause_is_no_fail_over(lab: Lab, scenario: Scenario, pause
             await now.served_since(monotonic_ns())
             scenario.fired(f"{active.name} stood still for {pause_s:g} s")
             scenario.outage(now.load, fault_ns, monotonic_ns())
-            assert now.claims.newest_epoch == epoch_before or pause_s >= lab.config.election.answer_max_s
+            assert now.claims.newest_epoch == epoch_before
             await wait_for_return(lab)
 
 
@@ -103,9 +107,12 @@ async def test_a_stalled_event_loop_gives_leadership_up(lab: Lab, scenario: Scen
             await wait_for_return(lab)
 
 
-@pytest.mark.scenario("F24", "each new active is killed at once, ten times")
+@pytest.mark.scenario("F24", "each new active is killed at once, ten times", outage_goal_s=ALL_KILLED_GOAL_S)
 async def test_progress_is_made_between_rapid_kills(lab: Lab, scenario: Scenario) -> None:
-    """Goal: some answers between any two kills, none lost. Method: kill whoever leads once somebody was served."""
+    """Goal: some answers between any two kills, none lost. Method: kill whoever leads once somebody was served.
+
+    Three kills come faster than one restart, so now and then there is no replica at all.
+    """
     async with scene(lab, scenario) as now:
         await now.active_replica()
         for _ in range(RAPID_KILLS):
