@@ -129,6 +129,23 @@ async def test_two_front_ends_serve_one_port(core: Core) -> None:
     assert core.link.api_counts().answers == {"NOTARISED": 40}
 
 
+async def test_an_idle_connection_does_not_delay_the_end(core: Core) -> None:
+    """Goal: clients that keep connections open look for the next active at once, not when the drain is over. Method: a
+    long drain, an answered request on a connection that stays open, SIGTERM; connection and process end."""
+    document = core.document()
+    document["api"]["drain_max_s"] = 300.0
+    process = await core.spawn(document)
+    await connected(core)
+    reader, writer = await asyncio.open_connection("127.0.0.1", core.port)
+    writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(30):
+        await reader.read()  # to the end
+    assert (await core.end_of(process))[0] == 0
+    writer.close()
+
+
 async def test_a_front_end_serves_only_on_the_cores_word(core: Core) -> None:
     """Goal: passive at the core is passive at the API, at once. Method: change the standing and announce it."""
     core.handler.word = PASSIVE
