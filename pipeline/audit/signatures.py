@@ -12,10 +12,13 @@ from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Plan, counted
 from pipeline.judging.walk import Array
-from replica.notary.signatures import signature_holds
+from replica.notary.lanes import Check
+from replica.notary.signatures import signatures_hold
 
-Verifier = Callable[[bytes, bytes, bytes], bool]
-"""(public key, message, signature) -> whether it holds."""
+TOGETHER = 4_096  # signatures given to the verifier at once: bounds the copies that it is given
+
+Verifier = Callable[[Sequence[Check]], list[bool]]
+"""Of each (public key, message, signature): whether it holds."""
 
 
 def bad_signatures(
@@ -25,13 +28,13 @@ def bad_signatures(
     slices: Sequence[int],
     *,
     after: int,
-    holds: Verifier = signature_holds,
+    hold: Verifier = signatures_hold,
 ) -> DataFrame:
     """Findings on counting requests behind offset `after`, in these slices, whose signature does not hold."""
 
     def verify(at: int) -> Batches:
         columns = log.read(slices[at])
-        bad = unsigned(columns, counted(columns, plan.rules_of(columns)).requests, after, holds)
+        bad = unsigned(columns, counted(columns, plan.rules_of(columns)).requests, after, hold)
         if bad:
             found = [(offset, "the signature is not that of the key in the record over the request") for offset in bad]
             yield finding_batch(FindingCode.SIGNATURE_INVALID, found)
@@ -39,20 +42,25 @@ def bad_signatures(
     return numbered_batches(spark, len(slices), verify, SCHEMA)
 
 
-def unsigned(columns: Columns, requests: Array, after: int, holds: Verifier = signature_holds) -> list[int]:
+def unsigned(columns: Columns, requests: Array, after: int, hold: Verifier = signatures_hold) -> list[int]:
     """Offsets behind `after`, of the requests picked, whose signature does not hold."""
-    data = columns.raw.tobytes()
-    parts = zip(
-        (columns.first_offset + columns.rows[requests]).tolist(),
-        columns.public_key_at[requests].tolist(),
-        columns.signature_at[requests].tolist(),
-        columns.canonical_at[requests].tolist(),
-        columns.canonical_bytes[requests].tolist(),
-        strict=True,
+    wanted = requests[columns.first_offset + columns.rows[requests] > after]
+    bad: list[int] = []
+    for start in range(0, len(wanted), TOGETHER):
+        pick = wanted[start : start + TOGETHER]
+        offsets = (columns.first_offset + columns.rows[pick]).tolist()
+        bad += [offset for offset, holds in zip(offsets, hold(_checks(columns, pick)), strict=True) if not holds]
+    return bad
+
+
+def _checks(columns: Columns, pick: Array) -> list[Check]:
+    starts = columns.canonical_at[pick]
+    ends = starts + columns.canonical_bytes[pick]
+    return list(
+        zip(
+            columns.at(columns.public_key_at[pick], 32).tolist(),
+            [columns.raw[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist(), strict=True)],
+            columns.at(columns.signature_at[pick], 64).tolist(),
+            strict=True,
+        )
     )
-    return [
-        offset
-        for offset, key, signature, request, size in parts
-        if offset > after
-        and not holds(data[key : key + 32], data[request : request + size], data[signature : signature + 64])
-    ]

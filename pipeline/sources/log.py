@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.session import connector_jars
+from pipeline.sources import kafka_python
 from pipeline.sources.kafka_python import LogSource
 from replica.log.settings import KafkaSettings
 from replica.log.topic import PARTITION
@@ -23,7 +24,7 @@ from replica.notary.secret_files import check_secret
 Connector = Literal["auto", "spark", "python"]
 
 SCHEMA = LogSource.SCHEMA
-_ANSWER_MAX_MS = 60_000
+_ASKED = 2  # how often Spark asks for the ends of the log, each time with all the patience that it has
 
 
 def log_frame(
@@ -38,7 +39,8 @@ def log_frame(
     """The records with offsets in [first, end): `offset`, `timestamp_ms`, `key`, `value`, `headers`.
 
     About `splits` partitions, each a stretch of the log in log order. `connector`: Spark's own, the Python one, or
-    Spark's if its jars are there. Raises ConfigError. The query fails if any record of the range cannot be had.
+    Spark's if its jars are there. Raises ConfigError. The query fails if any record of the range cannot be had, and as
+    LogUnavailable (pipeline/failures.py) when brokers are silent for SILENCE_MAX_S.
     """
     if connector == "spark" or (connector == "auto" and connector_jars()):
         return _through_spark(spark, settings, first, end, splits)
@@ -60,6 +62,8 @@ def _through_spark(spark: SparkSession, settings: KafkaSettings, first: int, end
         .option("endingOffsets", json.dumps({settings.topic: {PARTITION: end}}))
         .option("minPartitions", str(splits))
         .option("failOnDataLoss", "true")
+        .option("fetchOffset.numRetries", str(_ASKED))
+        .option("kafkaConsumer.pollTimeoutMs", str(_silence_max_ms()))
         .option("includeHeaders", "true")
         .options(**_client_options(settings))
         .load()
@@ -74,8 +78,8 @@ def _client_options(settings: KafkaSettings) -> dict[str, str]:
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "kafka.security.protocol": security.protocol,
         "kafka.isolation.level": "read_committed",
-        "kafka.default.api.timeout.ms": str(_ANSWER_MAX_MS),
-        "kafka.request.timeout.ms": str(_ANSWER_MAX_MS // 2),  # so that a broker that is silent can be asked once more
+        "kafka.default.api.timeout.ms": str(_silence_max_ms() // _ASKED),
+        "kafka.request.timeout.ms": str(_silence_max_ms() // _ASKED // 2),  # so that another broker can be asked
         "kafka.client.dns.lookup": "use_all_dns_ips",
     }
     if security.ca_file is not None:
@@ -93,6 +97,10 @@ def _client_options(settings: KafkaSettings) -> dict[str, str]:
             "kafka.sasl.jaas.config": _jaas(settings),
         }
     return options
+
+
+def _silence_max_ms() -> int:
+    return round(kafka_python.SILENCE_MAX_S * 1_000)
 
 
 def _jaas(settings: KafkaSettings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,28 +21,38 @@ POSTGRES_FACTS = ("server_version", "fsync", "synchronous_commit", "full_page_wr
 PACKAGES = ("confluent-kafka", "rocksdict", "psycopg", "aiohttp", "uvloop", "msgspec", "pynacl")
 
 
-async def add_conditions(cluster: LocalCluster, report: Report) -> None:
-    """Conditions of the runs on this cluster."""
+def add_machine(report: Report, packages: Sequence[str]) -> dict[str, str]:
+    """The machine, its load, and versions by name, which the figures keep; returns the versions."""
     report.section("Conditions")
     load = [round(value, 2) for value in os.getloadavg()]
     memory_gib = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
     report.add("cores", os.cpu_count(), "cores, memory", f"{os.cpu_count()}, {memory_gib:g} GiB, {_processor()}")
     report.add("load_average_at_start", load, "load average at the start", " ".join(map(str, load)))
-    postgres = await _postgres_facts(cluster.postgres.dsn())
-    versions = {
+    own = {
         "linux": platform.release(),
         "python": platform.python_version(),
+        "java": _first_line(str(find_java()), "-version"),
+    }
+    for name, text in own.items():
+        report.line(name, text)
+    versions = own | {package: version(package) for package in packages}
+    report.add("versions", versions, "packages", ", ".join(f"{package} {versions[package]}" for package in packages))
+    return versions
+
+
+async def add_conditions(cluster: LocalCluster, report: Report) -> None:
+    """Conditions of the runs on this cluster."""
+    versions = add_machine(report, PACKAGES)
+    postgres = await _postgres_facts(cluster.postgres.dsn())
+    servers = {
         "postgres": postgres["server_version"],
         "kafka": _kafka_version(),
-        "java": _first_line(str(find_java()), "-version"),
         "haproxy": _first_line(str(find_haproxy()), "-v"),
         "wrk": _first_line("wrk", "-v"),
-        **{package: version(package) for package in PACKAGES},
     }
-    report.figures["versions"] = versions
-    for name in ("linux", "python", "postgres", "kafka", "java", "haproxy", "wrk"):
-        report.line(name, versions[name])
-    report.line("packages", ", ".join(f"{package} {versions[package]}" for package in PACKAGES))
+    report.figures["versions"] = versions | servers
+    for name, text in servers.items():
+        report.line(name, text)
     durable = ", ".join(f"{name} {value}" for name, value in postgres.items() if name != "server_version")
     report.add("postgres_settings", postgres, "Postgres", durable)
     lanes = checks_together()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
@@ -11,10 +12,13 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.failures import explained
+from pipeline.sources import kafka_python
 from pipeline.sources.kafka_python import stretches
 from pipeline.sources.log import Connector, log_frame
 from replica.local.kafka import KafkaCluster
 from replica.log.settings import KafkaSettings
+from replica.notary.errors import LogUnavailable
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -89,6 +93,32 @@ def test_a_log_without_its_beginning_fails_the_query(
     with pytest.raises(Exception, match=r"(?i)offset|data"):
         log_frame(spark, settings, 0, 10, connector=connector).collect()
     assert log_frame(spark, settings, 5, 10, connector=connector).count() == 5
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[KafkaSettings]:
+    """Something that takes connections, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # the kernel accepts for it
+        servers = f"127.0.0.1:{listening.getsockname()[1]}"
+        yield KafkaSettings(bootstrap_servers=servers, topic="silent", single_broker=True)
+
+
+def test_sparks_connector_does_not_wait_for_a_silent_broker_for_ever(
+    spark: SparkSession, silent_broker: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the operator is told that the log cannot be reached. Method: a server that only accepts connections."""
+    monkeypatch.setattr(kafka_python, "SILENCE_MAX_S", 2.0)
+    with pytest.raises(LogUnavailable, match="no answer"), explained():
+        log_frame(spark, silent_broker, 0, 10, connector="spark").collect()
+
+
+def test_the_python_source_does_not_wait_for_a_silent_broker_for_ever(
+    silent_broker: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the same for the other source. Method: read a stretch as a task does."""
+    monkeypatch.setattr(kafka_python, "SILENCE_MAX_S", 2.0)
+    with pytest.raises(LogUnavailable):
+        list(kafka_python.read_stretch(silent_broker, 0, 10))
 
 
 def test_stretches_cover_a_range() -> None:

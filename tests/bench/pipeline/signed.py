@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,30 +13,41 @@ import pyarrow.parquet as pq
 from nacl.signing import SigningKey
 
 from replica.notary.canonical import encode_request
+from replica.notary.lanes import Check
 from replica.notary.records import BarrierRecord, RequestRecord, encode_record
 from replica.notary.requests import Request, Submission
 
+FILES = 16  # one task each
 _PARTY = "O=Party 000,L=London,C=GB"
 _ACTIVATION = bytes(range(16))
-_FILES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class SignedLog:
-    """The log's files, and (public key, message, signature) of each request."""
+    """The log's files, and for each of them what a verifier needs of its requests."""
 
     paths: list[Path]
-    checks: list[tuple[bytes, bytes, bytes]]
+    checks: list[list[Check]]
 
 
-def write_signed_log(folder: Path, records: int) -> SignedLog:
-    """Write a log of so many requests, behind a barrier, in files of like length: one task each."""
+def write_signed_log(folder: Path, requests: int) -> SignedLog:
+    """Write a log of so many requests, behind a barrier, in files of like length."""
     folder.mkdir(parents=True)
+    ends = [1 + requests * number // FILES for number in range(FILES + 1)]
+    ends[0] = 0  # the barrier's offset
+    stretches = [(folder / f"{first:019d}.parquet", first, end) for first, end in pairwise(ends)]
+    with get_context("spawn").Pool(os.cpu_count()) as pool:
+        checks = pool.starmap(_write_file, stretches, chunksize=1)
+    return SignedLog([path for path, _, _ in stretches], checks)
+
+
+def _write_file(path: Path, first: int, end: int) -> list[Check]:
+    """A file with the records of these offsets; returns what verifies its requests."""
     key = SigningKey(bytes(range(32)))
     public_key = bytes(key.verify_key)
-    values = [encode_record(BarrierRecord(1, _ACTIVATION, "r1", "postgres:1:1", 1, 1))]
+    values = [] if first else [encode_record(BarrierRecord(1, _ACTIVATION, "r1", "postgres:1:1", 1, 1))]
     checks = []
-    for number in range(records):
+    for number in range(max(first, 1), end):
         tx_id = number.to_bytes(32, "big")
         inputs = tuple(tx_id + index.to_bytes(4, "big") for index in range(4))
         canonical = encode_request(Request(tx_id, inputs, (), None, _PARTY))
@@ -41,11 +55,6 @@ def write_signed_log(folder: Path, records: int) -> SignedLog:
         submission = Submission(canonical, public_key, signature, "anonymous", tx_id.hex(), (_PARTY,), "0" * 36)
         values.append(encode_record(RequestRecord(1, _ACTIVATION, number, number, submission)))
         checks.append((public_key, canonical, signature))
-    paths = []
-    size = -(-len(values) // _FILES)
-    for start in range(0, len(values), size):
-        part = values[start : start + size]
-        paths.append(folder / f"{start:019d}.parquet")
-        offsets = pa.array(range(start, start + len(part)), pa.int64())
-        pq.write_table(pa.table({"offset": offsets, "value": pa.array(part, pa.binary())}), paths[-1])
-    return SignedLog(paths, checks)
+    offsets = pa.array(range(first, end), pa.int64())
+    pq.write_table(pa.table({"offset": offsets, "value": pa.array(values, pa.binary())}), path)
+    return checks
