@@ -20,10 +20,10 @@ from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.server.settings import ApiSettings
 from replica.core.database import Database, Login, parse_conninfo, participant_database, with_password
-from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings, TracingSettings
+from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.core.signer import Signer, open_signer
 from replica.exposure import plaintext_connections
-from replica.link.settings import LinkSettings
+from replica.link.settings import LinkSettings, TracingSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
 from replica.notary.errors import Code, ConfigError
 from replica.notary.secret_files import read_secret

@@ -24,6 +24,7 @@ from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.tls import make_tls
+from ledger_api.server.traces import FrontEndTraces
 from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
@@ -139,7 +140,12 @@ class ApiWorld:
     """A real HTTP server over a stub participant."""
 
     def __init__(
-        self, folder: Path, participant: StubParticipant, caller: Caller | None = None, **settings: object
+        self,
+        folder: Path,
+        participant: StubParticipant,
+        caller: Caller | None = None,
+        traces: FrontEndTraces | None = None,
+        **settings: object,
     ) -> None:
         registry_path = folder / "parties.toml"
         write_registry(registry_path, {BANK.name: [BANK.public_key.hex()]})
@@ -164,10 +170,9 @@ class ApiWorld:
         reads = Reads(self.feed, self.counts, self.settings, explain).routes()
         queries = Queries(participant, self.feed, explain).routes()
         door = make_doorkeeper(self.settings.tokens) if caller is None else FixedDoor(caller)
-        self.api = Api(
-            participant, gate, self.counts, self.settings, about=about, reads=reads, queries=queries, door=door
-        )
-        self.server = HttpServer(self.api.handle, self.settings)
+        shown = participant if traces is None else traces.participant(participant)
+        self.api = Api(shown, gate, self.counts, self.settings, about=about, reads=reads, queries=queries, door=door)
+        self.server = HttpServer(self.api.handle if traces is None else traces.around(self.api.handle), self.settings)
         self.port = 0
 
     @property

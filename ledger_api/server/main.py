@@ -13,6 +13,7 @@ import os
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -24,15 +25,18 @@ from ledger_api.server.api import Api
 from ledger_api.server.doorkeeper import OpenDoor, TokenDoor, make_doorkeeper
 from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
-from ledger_api.server.http import HttpServer
+from ledger_api.server.http import Handle, HttpServer
 from ledger_api.server.logs import set_up_logging
 from ledger_api.server.queries import Queries
 from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry
 from ledger_api.server.settings import FrontEndDocument
 from ledger_api.server.tls import load_certificates, make_tls
+from ledger_api.server.traces import FrontEndTraces
 from replica.link.counts import ApiCounts
 from replica.link.frames import LinkBroken
+from replica.link.interface import Participant
+from replica.link.traces import open_traces
 from replica.link.unix import LinkClient
 from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import ConfigError
@@ -92,7 +96,12 @@ class FrontEnd:
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
         reader = open_reader(document.database)
         feed = Feed(link, reader, document.api.checkpoint_s, asyncio.get_running_loop().time)
-        server = HttpServer(self._api(link, registry, feed, door).handle, document.api)
+        traces = self._open_traces()
+        participant = link if traces is None else traces.participant(link)
+        handle: Handle = self._api(participant, registry, feed, door).handle
+        if traces is not None:
+            handle = traces.around(handle)
+        server = HttpServer(handle, document.api)
         listener = await self._listen(server, tls)  # before the link: a front end that the core sees is one that serves
         try:
             await link.connect()
@@ -115,12 +124,14 @@ class FrontEnd:
             fetching.cancel()
             self._report(link, server)
             link.close()
+            if traces is not None:
+                await traces.close()
         if stop.is_set():
             return STOPPED
         _log.warning("link_ended", detail=ended.result())
         return LINK_ENDED
 
-    def _api(self, link: LinkClient, registry: Registry, feed: Feed, door: OpenDoor | TokenDoor) -> Api:
+    def _api(self, participant: Participant, registry: Registry, feed: Feed, door: OpenDoor | TokenDoor) -> Api:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,
@@ -133,8 +144,15 @@ class FrontEnd:
         gate = Gate(registry, self._counts, document.api.batch_max)
         explain = Explainer(self._counts)
         reads = Reads(feed, self._counts, document.api, explain).routes()
-        queries = Queries(link, feed, explain).routes()
-        return Api(link, gate, self._counts, document.api, about=about, reads=reads, queries=queries, door=door)
+        queries = Queries(participant, feed, explain).routes()
+        return Api(participant, gate, self._counts, document.api, about=about, reads=reads, queries=queries, door=door)
+
+    def _open_traces(self) -> FrontEndTraces | None:
+        document = self._document
+        traces = open_traces(
+            document.tracing, name="ledger_api.server", instance=document.name, version=document.version
+        )
+        return None if traces is None else FrontEndTraces(traces, lambda: time.time_ns() // 1000)
 
     async def _listen(self, server: HttpServer, tls: ssl.SSLContext | None) -> asyncio.Server:
         api = self._document.api

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from replica.link.settings import LinkSettings
+from replica.link.settings import LinkSettings, TracingSettings
 
 _ALGORITHM = "([RPE]S(256|384|512)|EdDSA|Ed25519)"  # all asymmetric
 
@@ -121,6 +121,7 @@ class FrontEndDocument(BaseModel):
     generation: str = Field(min_length=16, description="Random token of this core's life.")
     link: LinkSettings = Field(description="The link's settings, the core's own.")
     api: ApiSettings = Field(description="The API's settings.")
+    tracing: TracingSettings = Field(TracingSettings(), description="Where traces go; the core's own.")
     database: str = Field(min_length=1, repr=False, description="Where completions are read; with the password.")
     notary_key: str = Field(pattern="^[0-9a-f]{64}$", description="The notary's Ed25519 public key.")
     notary_keys: tuple[dict[str, str], ...] = Field(

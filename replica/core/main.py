@@ -31,14 +31,15 @@ from replica.core.metrics import make_metrics
 from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
 from replica.core.scrub import BOOKMARK, Scrubber
-from replica.core.settings import AdminSettings, CoreSettings, TracingSettings
+from replica.core.settings import AdminSettings, CoreSettings
 from replica.core.signer import Signer
 from replica.core.status_page import make_status_page
-from replica.core.tracing import UNTRACED, Trace, open_trace
+from replica.core.tracing import UNTRACED, CoreTrace, Trace
 from replica.index.quarantine import open_or_start_anew, quarantined, set_aside
 from replica.index.rocks import RocksIndex
 from replica.link.counts import metric_families
-from replica.link.settings import LinkSettings
+from replica.link.settings import LinkSettings, TracingSettings
+from replica.link.traces import open_traces
 from replica.link.unix import LinkServer
 from replica.log.interface import RequestLog
 from replica.log.kafka import KafkaLog
@@ -309,12 +310,12 @@ class _Replica:
         return scrubber
 
     def _open_trace(self, stack: contextlib.AsyncExitStack) -> Trace:
-        settings, wall_us = self._settings, self._clock.wall_us
-        trace = open_trace(settings.tracing, replica=settings.name, version=settings.version, wall_us=wall_us)
-        if trace is None:
+        settings = self._settings
+        traces = open_traces(settings.tracing, name="replica.core", instance=settings.name, version=settings.version)
+        if traces is None:
             return UNTRACED
-        stack.push_async_callback(trace.close)
-        return trace
+        stack.push_async_callback(traces.close)
+        return CoreTrace(traces, self._clock.wall_us)
 
     def _lock_session(self) -> Session:
         settings = self._settings
@@ -330,6 +331,7 @@ class _Replica:
             "generation": self._generation,
             "link": settings.link.model_dump(mode="json"),
             "api": settings.front_end_document,
+            "tracing": settings.tracing.model_dump(mode="json"),
             "database": settings.database.reader_address,
             "notary_key": self._signer.public_key.hex(),
             "notary_keys": msgspec.to_builtins(self._keys),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "[::1]", "localhost"})
 
@@ -34,20 +34,6 @@ class Pkcs11Settings(BaseModel):
     token_label: str = Field(min_length=1, max_length=32, description="Label of the token.")
     key_label: str = Field(min_length=1, max_length=255, description="Label of the Ed25519 key pair on it.")
     pin_file: Path = Field(description="File with the user's PIN alone, mode 0600.")
-
-
-class TracingSettings(BaseModel):
-    """Traces of a sample of the requests, for a collector of OpenTelemetry; needs the extra `tracing`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    endpoint: AnyHttpUrl | None = Field(
-        None, description="The collector's URL for OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; else none."
-    )
-    sample_ratio: float = Field(
-        0.001, gt=0, le=1, description="Share of the transactions that are traced; the same ones by every replica."
-    )
-    ca_file: Path | None = Field(None, description="PEM of the issuers that the collector's certificate may be of.")
 
 
 class CoreSettings(BaseModel):

@@ -19,8 +19,8 @@ from ledger_api.server.tokens import read_keys as read_token_keys
 from replica.config import Config, DatabaseSettings
 from replica.core.database import parse_conninfo
 from replica.core.signer import check_signer
-from replica.core.tracing import check_tracing
 from replica.doctor.facts import FileFacts, MachineFacts
+from replica.link.traces import check_tracing
 from replica.notary.errors import NotaryError
 from replica.notary.keys import known_keys
 from replica.notary.secret_files import read_secret

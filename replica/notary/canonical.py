@@ -80,6 +80,11 @@ def decode_request(raw: bytes) -> tuple[Request, bytes]:
     return request, sha256(CONTENT_TAG + raw[_CONTENT_AT:length_at]).digest()
 
 
+def tx_id_in(raw: bytes) -> bytes:
+    """Transaction id of bytes that `encode_request` made."""
+    return raw[16:_CONTENT_AT]
+
+
 def summarise(raw: bytes) -> tuple[bytes, bytes, int]:
     """Transaction id, content digest and number of states of bytes that `encode_request` made; decodes nothing else."""
     inputs_n, references_n = _COUNTS.unpack_from(raw, _CONTENT_AT)

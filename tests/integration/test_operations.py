@@ -268,8 +268,13 @@ async def test_the_doctor_finds_what_is_broken_on_real_servers(cluster: LocalClu
     await settled(cluster)
     key = cluster.config.notary_key_file
     closed_port = "127.0.0.1:1"
+    wrong_password = tmp_path / "wrong.password"
+    wrong_password.touch(mode=0o600)
+    wrong_password.write_text("not this one\n")
     wrong = await asyncio.gather(
         findings(cluster, NOTARY_DATABASE__SCOPE="elsewhere"),
+        findings(cluster, NOTARY_DATABASE__PASSWORD_FILE=str(tmp_path / "missing")),
+        findings(cluster, NOTARY_DATABASE__PASSWORD_FILE=str(wrong_password)),
         findings(cluster, NOTARY_KAFKA__BOOTSTRAP_SERVERS=closed_port),
         findings(cluster, NOTARY_KAFKA__TOPIC="no-such-topic"),
         findings(cluster, NOTARY_DATA_DIR=str(key)),
@@ -277,6 +282,8 @@ async def test_the_doctor_finds_what_is_broken_on_real_servers(cluster: LocalClu
         findings(cluster, NOTARY_KAFKA__SECURITY__CA_FILE=str(_expired_certificate(tmp_path))),
     )
     assert [sorted(found) for found in wrong] == [
+        ["database-session"],
+        ["database-password"],
         ["database-session"],
         ["brokers"],
         ["topic-contract"],

@@ -11,8 +11,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from replica.core.settings import TracingSettings
-from replica.core.tracing import OLD_AFTER_US, OpenTelemetryTrace, open_trace, trace_ids
+from replica.core.tracing import OLD_AFTER_US, CoreTrace
+from replica.link.settings import TracingSettings
+from replica.link.traces import Traces, open_traces, trace_ids
 from replica.notary.answers import Refused
 from replica.notary.errors import ConfigError
 from tests.simulation.virtual import run_virtually
@@ -27,10 +28,10 @@ class Collector:
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
 
-    def trace(self, world: World, ratio: float) -> OpenTelemetryTrace:
+    def trace(self, world: World, ratio: float) -> CoreTrace:
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        return OpenTelemetryTrace(provider, ratio, world.shared.clock.wall_us)
+        return CoreTrace(Traces(provider, ratio, "core"), world.shared.clock.wall_us)
 
     def of(self, tx: int) -> list[Any]:
         """The spans of a transaction's trace."""
@@ -60,18 +61,16 @@ def test_a_request_is_one_trace_across_the_log_and_all_replicas() -> None:
     for tx, outcome in ((1, "notarised"), (2, "conflict")):
         spans = collector.of(tx)
         assert names(spans) == OF_ONE_REQUEST
-        (root,) = [span for span in spans if span.name == "notarise"]
-        assert root.context.span_id == trace_ids(name_of(tx))[1]
-        assert root.parent is None
-        assert root.attributes == {"notary.tx_id": name_of(tx).hex(), "notary.outcome": outcome}
-        children = [span for span in spans if span is not root]
-        assert {span.parent.span_id for span in children} == {root.context.span_id}
+        assert {span.parent.span_id for span in spans} == {trace_ids(name_of(tx))[1]}  # the front end's, not here
+        (whole,) = [span for span in spans if span.name == "notarise"]
+        assert whole.attributes == {"notary.tx_id": name_of(tx).hex(), "notary.outcome": outcome}
+        children = [span for span in spans if span is not whole]
         assert len({span.context.span_id for span in spans}) == len(spans)
         assert {span.attributes["notary.outcome"] for span in children if span.name == "judge"} == {outcome}
         first = {span.name: span for span in sorted(children, key=lambda span: -span.end_time)}  # the active's own
-        assert root.start_time == first["admit"].start_time
+        assert whole.start_time == first["admit"].start_time
         assert first["admit"].end_time == first["log"].start_time <= first["log"].end_time == first["judge"].start_time
-        assert first["judge"].end_time <= root.end_time == first["answer"].end_time
+        assert first["judge"].end_time <= whole.end_time == first["answer"].end_time
 
 
 def test_every_replica_samples_the_same_transactions() -> None:
@@ -112,17 +111,17 @@ def test_catching_up_is_not_traced() -> None:
 def test_it_is_off_unless_a_collector_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no cost and no dependency by default. Method: default settings with the package out of reach."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    assert open_trace(TracingSettings(), replica="r1", version="1", wall_us=lambda: 0) is None
+    assert open_traces(TracingSettings(), name="core", instance="r1", version="1") is None
     named = TracingSettings.model_validate({"endpoint": "https://collector.example/v1/traces"})
     with pytest.raises(ConfigError, match="tracing"):
-        open_trace(named, replica="r1", version="1", wall_us=lambda: 0)
+        open_traces(named, name="core", instance="r1", version="1")
 
 
 async def test_a_collector_that_is_away_costs_spans_and_nothing_else() -> None:
     """Goal: no request waits for a collector. Method: a port that nobody listens on; close within its bounds."""
     settings = TracingSettings.model_validate({"endpoint": "http://127.0.0.1:1/v1/traces", "sample_ratio": 1.0})
-    trace = open_trace(settings, replica="r1", version="1", wall_us=lambda: 1)
+    trace = open_traces(settings, name="core", instance="r1", version="1")
     assert trace is not None
-    trace._child(trace_ids(b"x" * 32), "log", 1, 2, {})
+    trace.child(trace_ids(b"x" * 32), "log", 1, 2, {})
     async with asyncio.timeout(30):
         await trace.close()

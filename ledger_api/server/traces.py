@@ -1,0 +1,155 @@
+"""Traces begin where a request comes in. Without a collector none of this is on a request's way.
+
+The front end writes the root of a transaction's trace (replica.link.traces), `submit`. A caller that sends the W3C
+header `traceparent` with its sampled flag has its own trace continued by a span of the call; that one and the roots of
+the transactions that came with it are linked with one another. On a stream, which is one call for as long as it lasts,
+transactions have their own traces only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from ledger_api.server.http import Handle, Reply
+from replica.link.bell import Bell
+from replica.link.interface import PLAIN, Participant, Standing, Terms
+from replica.link.traces import TraceIds, Traces
+from replica.notary.answers import Answer, NotNow, StateStatus
+from replica.notary.canonical import tx_id_in
+from replica.notary.requests import Submission
+
+LINKS_MAX = 32  # from a call to the transactions that came with it
+_CARRIED = ("traceparent", "tracestate")
+
+
+@dataclass(slots=True)
+class _Call:
+    """An HTTP call under way, and the traces of the transactions that came with it."""
+
+    began_us: int
+    client: Any  # the caller's SpanContext; None when its trace is not recorded
+    began: list[TraceIds] = field(default_factory=list)
+
+
+_call: ContextVar[_Call | None] = ContextVar("call", default=None)
+
+
+class FrontEndTraces:
+    """Puts itself around what answers calls, and around the participant."""
+
+    def __init__(self, traces: Traces, wall_us: Callable[[], int]) -> None:
+        """`wall_us`: microseconds UTC."""
+        from opentelemetry import trace as api
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._api = api
+        self._w3c = TraceContextTextMapPropagator()
+        self._traces = traces
+        self._wall_us = wall_us
+
+    def around(self, handle: Handle) -> Handle:
+        """The same, with a span of each call whose caller's trace is recorded."""
+
+        async def traced(request: web.BaseRequest) -> web.StreamResponse:
+            if "Upgrade" in request.headers:  # a stream: its submissions come and go for as long as it lasts
+                return await handle(request)
+            call = _Call(self._wall_us(), self._client(request))
+            token = _call.set(call)
+            try:
+                reply = await handle(request)
+            finally:
+                _call.reset(token)
+            if call.client is not None:
+                self._write_call(call, request, reply.code if isinstance(reply, Reply) else reply.status)
+            return reply
+
+        return traced
+
+    def participant(self, participant: Participant) -> TracedParticipant:
+        """The same, with the root of each transaction that is traced."""
+        return TracedParticipant(participant, self)
+
+    async def close(self) -> None:
+        """Send what is left, if the collector takes it in time."""
+        await self._traces.close()
+
+    def submitted(self, submissions: Sequence[Submission], answers: Sequence[Answer], began_us: int) -> None:
+        """Submissions that were handed to the participant at `began_us` are answered."""
+        call, now_us = _call.get(), self._wall_us()
+        for submission, answer in zip(submissions, answers, strict=True):
+            tx_id = tx_id_in(submission.request)
+            ids = self._traces.sampled(tx_id)
+            if ids is None:
+                continue
+            links = []
+            if call is not None and call.client is not None:
+                links.append(self._api.Link(call.client))
+                call.began.append(ids)
+            about = {"notary.tx_id": tx_id.hex(), "notary.answer": type(answer).__name__}
+            self._traces.root(ids, "submit", began_us if call is None else call.began_us, now_us, about, links=links)
+
+    def now_us(self) -> int:
+        """The time by this machine's wall clock."""
+        return self._wall_us()
+
+    def _client(self, request: web.BaseRequest) -> Any:
+        carried = {name: value for name in _CARRIED if (value := request.headers.get(name)) is not None}
+        if not carried:
+            return None
+        context = self._api.get_current_span(self._w3c.extract(carried)).get_span_context()
+        return context if context.is_valid and context.trace_flags.sampled else None
+
+    def _write_call(self, call: _Call, request: web.BaseRequest, status: int) -> None:
+        path = request.raw_path.partition("?")[0]
+        span = self._traces.tracer.start_span(
+            f"{request.method} {path}",
+            self._api.set_span_in_context(self._api.NonRecordingSpan(call.client)),
+            self._api.SpanKind.SERVER,
+            {"http.request.method": request.method, "url.path": path, "http.response.status_code": status},
+            [self._api.Link(self._traces.context(ids)) for ids in call.began[:LINKS_MAX]],
+            start_time=call.began_us * 1000,
+        )
+        span.end(max(call.began_us, self._wall_us()) * 1000)
+
+
+class TracedParticipant:
+    """See Participant."""
+
+    def __init__(self, participant: Participant, traces: FrontEndTraces) -> None:
+        self._participant = participant
+        self._traces = traces
+
+    @property
+    def standing(self) -> Standing:
+        """See Participant."""
+        return self._participant.standing
+
+    @property
+    def news(self) -> Bell:
+        """See Participant."""
+        return self._participant.news
+
+    async def submit(
+        self,
+        submissions: Sequence[Submission],
+        terms: Terms = PLAIN,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> list[Answer]:
+        """See Participant."""
+        began_us = self._traces.now_us()
+        answers = await self._participant.submit(submissions, terms, on_wait)
+        self._traces.submitted(submissions, answers, began_us)
+        return answers
+
+    async def look_up(self, tx_id: bytes) -> Answer:
+        """See Participant."""
+        return await self._participant.look_up(tx_id)
+
+    async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
+        """See Participant."""
+        return await self._participant.look_up_state(state)
