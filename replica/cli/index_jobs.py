@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from replica.cli.common import out, print_json
 from replica.cli.log_source import Where
+from replica.cli.work_folder import work_folder
 
 if TYPE_CHECKING:
     from pipeline.audit.index_diff import IndexDiff
@@ -22,15 +23,16 @@ def rebuild_on_spark(
     """Make a new index, and put it in the old one's place once it is complete; returns where the old one is now."""
     from replica.index.quarantine import quarantine_index
 
-    with where.job("index-rebuild", folder.parent) as (session, work):
+    with (
+        where.job("index-rebuild", folder.parent) as (session, work),
+        work_folder(folder.parent, f"{folder.name}.building-") as building,  # it is renamed from there into its place
+    ):
         from pipeline.jobs.rebuild import rebuild_index
 
-        # beside the old index, whatever --work says: it is renamed into its place
-        building = folder.with_name(f"{folder.name}.building-{time.time_ns()}")
         log = where.log(config, until_offset)
-        rebuilt = rebuild_index(session, log, building, work, tell=tell)
+        rebuilt = rebuild_index(session, log, building / "index", work, tell=tell)
         moved = quarantine_index(folder, time.time_ns() // 1_000)
-        building.rename(folder)
+        (building / "index").rename(folder)
     return moved, rebuilt
 
 

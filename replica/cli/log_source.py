@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import typer
 
 from replica.cli.common import say
 from replica.cli.pipeline import archive_public_key, spark
+from replica.cli.work_folder import work_folder
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from replica.config import Config
 
 TOPIC, ARCHIVE = "topic", "archive"
+WORK_PREFIX = "pipeline-"
 SourceOption = Annotated[str, typer.Option("--log", help="Read the log from the `topic`, or from the `archive`.")]
 WorkOption = Annotated[
     Path | None,
@@ -41,12 +42,10 @@ class Where:
     def job(self, app: str, beside: Path) -> Iterator[tuple[SparkSession, Path]]:
         """A session, and a new folder for the files that tasks exchange, by default `beside` the data; gone afterwards.
 
-        Raises ConfigError.
+        What killed jobs left there goes first. Raises ConfigError.
         """
-        parent = self.work or beside
-        parent.mkdir(parents=True, exist_ok=True)
-        with spark(app, self.master) as session, tempfile.TemporaryDirectory(prefix="pipeline-", dir=parent) as name:
-            yield session, Path(name).absolute()
+        with spark(app, self.master) as session, work_folder(self.work or beside, WORK_PREFIX) as work:
+            yield session, work
 
     def log(self, config: Config, until_offset: int | None = None) -> LogSlices:
         """The log as jobs read it. Raises ConfigError, ArchiveDamaged, LogRefused and LogUnavailable."""
