@@ -1,4 +1,4 @@
-"""One cluster for all fault scenarios of a session: they run one after the other, each on what the last one left.
+"""One cluster for all fault scenarios of a module: they run one after the other, each on what the last one left.
 
 After a scenario that failed there is a new one.
 """
@@ -43,9 +43,9 @@ async def _running() -> AsyncIterator[LocalCluster]:
         shutil.rmtree(parent, ignore_errors=True)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def clusters() -> AsyncIterator[Renewed[LocalCluster]]:
-    """Where `cluster` comes from."""
+    """Where `cluster` comes from. A log that is no longer than a module's scenarios make it is soon judged."""
     clusters = Renewed(_running)
     yield clusters
     await clusters.drop()
@@ -53,21 +53,6 @@ async def clusters() -> AsyncIterator[Renewed[LocalCluster]]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(clusters: Renewed[LocalCluster], request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
-    """The cluster that most scenarios share."""
+    """The module's cluster."""
     async with clusters.lent_to(request.node) as cluster:
-        yield cluster
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def owns() -> AsyncIterator[Renewed[LocalCluster]]:
-    """Where `own` comes from."""
-    owns = Renewed(_running)
-    yield owns
-    await owns.drop()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def own(owns: Renewed[LocalCluster], request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
-    """A cluster of the module's own: its log is short, and may be hurt."""
-    async with owns.lent_to(request.node) as cluster:
         yield cluster

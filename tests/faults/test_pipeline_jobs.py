@@ -30,32 +30,34 @@ SAME = ("end_offset", "outcomes", "voids", "epochs", "completions", "counts")  #
 
 
 @pytest.mark.scenario("F25", "the archive job is killed half way, run again, and run during a fail-over")
-async def test_a_job_that_dies_leaves_nothing_wrong(own: LocalCluster, scenario: Scenario) -> None:
+async def test_a_job_that_dies_leaves_nothing_wrong(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: each record once, whatever dies. Method: SIGKILL the job; again, with the active; compare with an index."""
-    async with under_load(own, scenario, singles=4, batches=1) as load, witness(own, scenario) as spender:
+    async with under_load(cluster, scenario, singles=4, batches=1) as load, witness(cluster, scenario) as spender:
         await spender.spend(200)
-        await killed_half_way(own)
+        await killed_half_way(cluster)
         scenario.fired("archive job killed while it ran")
-        running = asyncio.create_task(notary(own, "archive", "run", timeout_s=JOB_MAX_S))
+        running = asyncio.create_task(notary(cluster, "archive", "run", timeout_s=JOB_MAX_S))
         await asyncio.sleep(3.0)
         assert not running.done()
-        active = await own.wait_for_active()
+        active = await cluster.wait_for_active()
         active.kill_group()
         scenario.fired(f"{active.name} killed while the archive job ran")
         code, printed = await running
         assert code == 0, printed
-        await wait_for_return(own)
+        await wait_for_return(cluster)
         assert load.successes_ns()
-    code, printed = await notary(own, "archive", "verify", timeout_s=JOB_MAX_S)
+    code, printed = await notary(cluster, "archive", "verify", timeout_s=JOB_MAX_S)
     assert code == 0, printed
-    code, printed = await notary(own, "archive", "run", timeout_s=JOB_MAX_S)  # the rest
+    code, printed = await notary(cluster, "archive", "run", timeout_s=JOB_MAX_S)  # the rest
     assert code == 0, printed
-    passive = (await own.passives())[0]
+    passive = (await cluster.passives())[0]
     await passive.stop()
-    code, printed = await notary(own, "index", "diff", "--name", passive.name, "--log", "archive", timeout_s=JOB_MAX_S)
+    code, printed = await notary(
+        cluster, "index", "diff", "--name", passive.name, "--log", "archive", timeout_s=JOB_MAX_S
+    )
     passive.start()
     assert code == 0, printed
-    first, second = await audited_by_spark(own), await audited_by_spark(own)
+    first, second = await audited_by_spark(cluster), await audited_by_spark(cluster)
     assert {name: first[name] for name in SAME} == {name: second[name] for name in SAME}
 
 

@@ -89,24 +89,24 @@ async def start_replicas(cluster: LocalCluster) -> None:
 
 @pytest.mark.scenario("F12", "the log loses its end, its start, or is another topic")
 @pytest.mark.parametrize("loss", ["end", "start", "created anew"])
-async def test_a_log_that_is_not_whole_is_refused(own: LocalCluster, scenario: Scenario, loss: str) -> None:
+async def test_a_log_that_is_not_whole_is_refused(cluster: LocalCluster, scenario: Scenario, loss: str) -> None:
     """Goal: a lost record is not an unspent state. Method: cut the broker's disk; all refuse; the disk comes back."""
-    async with only_witness(own, scenario) as spender:
+    async with only_witness(cluster, scenario) as spender:
         await spender.spend(200)
-        await stop_replicas(own)
-        async with disk_brought_back(own) as partition:
+        await stop_replicas(cluster)
+        async with disk_brought_back(cluster) as partition:
             if loss == "end":
                 cut_end(partition)
-            await own.kafka.start()
+            await cluster.kafka.start()
             if loss == "start":
-                await delete_before(own, 100)
+                await delete_before(cluster, 100)
             elif loss == "created anew":
-                await own.kafka.delete_topic(own.topic)
-                await own.prepare_log()
+                await cluster.kafka.delete_topic(cluster.topic)
+                await cluster.prepare_log()
             code = "LOG_MISMATCH" if loss == "created anew" else "LOG_TRUNCATED"
-            await refused_by_all(own, code)
-            scenario.fired(f"{loss}: {code} at {', '.join(own.replicas)}")
-        await start_replicas(own)
+            await refused_by_all(cluster, code)
+            scenario.fired(f"{loss}: {code} at {', '.join(cluster.replicas)}")
+        await start_replicas(cluster)
         await spender.spend_again()
 
 
@@ -125,25 +125,25 @@ async def delete_before(cluster: LocalCluster, offset: int) -> None:
 
 
 @pytest.mark.scenario("F12", "the topic is deleted and created anew under running replicas")
-async def test_a_topic_that_vanishes_ends_every_replica(own: LocalCluster, scenario: Scenario) -> None:
+async def test_a_topic_that_vanishes_ends_every_replica(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: no answer from a log that is gone, no record in one that is new. Method: delete, create; bring back."""
-    async with only_witness(own, scenario) as spender:
+    async with only_witness(cluster, scenario) as spender:
         await spender.spend(100)
-        await stop_replicas(own)
-        async with disk_brought_back(own), nobody_active(own):
-            await own.kafka.start()
-            words = {replica: Words(replica) for replica in own.replicas.values()}
+        await stop_replicas(cluster)
+        async with disk_brought_back(cluster), nobody_active(cluster):
+            await cluster.kafka.start()
+            words = {replica: Words(replica) for replica in cluster.replicas.values()}
             for replica in words:
                 replica.start()
-            await wait_for_return(own)
-            await own.kafka.delete_topic(own.topic)
-            await own.prepare_log()
+            await wait_for_return(cluster)
+            await cluster.kafka.delete_topic(cluster.topic)
+            await cluster.prepare_log()
             for replica, said in words.items():
                 await said.come('"code": "LOG_MISMATCH"')
                 await ended(replica)
             scenario.fired("created anew under running replicas: LOG_MISMATCH at all")
-            assert await end_of_log(own) == 0  # nobody wrote to it
-        await start_replicas(own)
+            assert await end_of_log(cluster) == 0  # nobody wrote to it
+        await start_replicas(cluster)
         await spender.spend_again()
 
 
@@ -169,21 +169,21 @@ NOISE: dict[str, tuple[bytes, VoidReason]] = {
 
 
 @pytest.mark.scenario("F13", "strangers write to the log: noise, unknown formats, forged records")
-async def test_poison_is_void_for_every_reader(own: LocalCluster, scenario: Scenario) -> None:
+async def test_poison_is_void_for_every_reader(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: one verdict for all. Method: write noise under load; compare what replicas and Spark counted."""
-    before = {name: voids_of(replica) for name, replica in own.replicas.items()}
-    async with under_load(own, scenario), witness(own, scenario) as spender:
+    before = {name: voids_of(replica) for name, replica in cluster.replicas.items()}
+    async with under_load(cluster, scenario), witness(cluster, scenario) as spender:
         await spender.spend(50)
-        await asyncio.to_thread(write_noise, own)
+        await asyncio.to_thread(write_noise, cluster)
         await spender.spend(50)
         await spender.spend_again()
         await asyncio.sleep(2.0)
-        counted = {name: increase(before[name], voids_of(replica)) for name, replica in own.replicas.items()}
+        counted = {name: increase(before[name], voids_of(replica)) for name, replica in cluster.replicas.items()}
         expected = expected_voids()
         assert all(found == expected for found in counted.values()), (counted, expected)
         scenario.fired(f"{sum(expected.values())} poison records, void at {', '.join(counted)}")
-    by_spark = await audited_by_spark(own)
-    assert by_spark["voids"] == await asyncio.to_thread(voids_of_the_log, own)
+    by_spark = await audited_by_spark(cluster)
+    assert by_spark["voids"] == await asyncio.to_thread(voids_of_the_log, cluster)
 
 
 def write_noise(cluster: LocalCluster) -> None:
