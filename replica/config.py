@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
+from ledger_api.client.settings import ClientSettings
 from ledger_api.server.settings import ApiSettings
 from replica.core.database import Database, Login, parse_conninfo, participant_database, with_password
 from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings
@@ -117,6 +118,7 @@ class Config(BaseSettings):
     watch: WatchSettings = WatchSettings()
     link: LinkSettings = LinkSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    client: ClientSettings = ClientSettings()
     pkcs11: Pkcs11Settings | None = Field(
         None, description="The notary's signing key on a PKCS#11 token, instead of `notary_key_file`."
     )
@@ -167,6 +169,12 @@ class Config(BaseSettings):
                 f" kafka.append_queue_max = {self.kafka.append_queue_max}"
             )
         return self
+
+    @property
+    def endpoint_url(self) -> str:
+        """The balanced endpoint as a URL; of one that is every address, the one on this machine."""
+        host = "127.0.0.1" if self.endpoint.host == "*" else self.endpoint.host
+        return f"{'http' if self.api.tls is None else 'https'}://{host}:{self.endpoint.port}"
 
     def replica(self, name: str) -> ReplicaAddress:
         """The replica of that name. Raises ConfigError."""
@@ -277,6 +285,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "database": database,
             "api": api,
             "archive": archive,
+            "client": _with_absolute_files(config.client, absolute),
             "kafka": config.kafka.model_copy(update={"security": security}),
             "tracing": _with_absolute_files(config.tracing, absolute),
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from replica.core.settings import LOOPBACK_HOSTS
+from replica.notary.loopback import is_loopback
 
 if TYPE_CHECKING:
     from replica.config import Config
@@ -55,4 +55,4 @@ def _database(conninfo: str) -> Iterator[str]:
 
 
 def _is_local(host: str) -> bool:
-    return host in LOOPBACK_HOSTS or host.startswith(("/", "127."))
+    return host.startswith("/") or is_loopback(host)

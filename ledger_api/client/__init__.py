@@ -1,13 +1,16 @@
 """The ledger API's client: signed submissions, retries with the same ids, receipts that verify offline."""
 
+from ledger_api.client.access import Access
 from ledger_api.client.client import NotaryClient, Result
 from ledger_api.client.errors import (
+    AnswerUnreadable,
     ClientError,
     NotarisationRefused,
     OutcomeUnknown,
     ReceiptInvalid,
     RequestRejected,
     StreamEnded,
+    TokenUnavailable,
     success_of,
 )
 from ledger_api.client.retry import RetryPolicy
@@ -16,6 +19,8 @@ from ledger_api.client.stream import StreamResult, SubmissionStream
 from ledger_api.client.sync import SyncNotaryClient
 
 __all__ = [
+    "Access",
+    "AnswerUnreadable",
     "ClientError",
     "NotarisationRefused",
     "NotaryClient",
@@ -29,6 +34,7 @@ __all__ = [
     "StreamResult",
     "SubmissionStream",
     "SyncNotaryClient",
+    "TokenUnavailable",
     "certifies",
     "encode_batch",
     "encode_submission",

@@ -13,8 +13,10 @@ from typing import Self, TypeVar
 import aiohttp
 import msgspec
 
+from ledger_api.client.access import OPEN, TOKEN_CODES, Access, Bearer, headers_with
 from ledger_api.client.completions import completions_query, follow_completions
-from ledger_api.client.errors import ReceiptInvalid, success_of
+from ledger_api.client.errors import AnswerUnreadable, ReceiptInvalid, RequestRejected, success_of
+from ledger_api.client.exchange import NO_ANSWER, QUOTE_MAX, decode, read_body, read_lines, told_by
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import certifies, encode_batch, encode_submission
 from ledger_api.client.stream import SubmissionStream
@@ -27,7 +29,7 @@ from replica.notary.documents import (
     ProblemDocument,
     answer_from_document,
 )
-from replica.notary.errors import BadRequest, Code, NotActive
+from replica.notary.errors import BadRequest, Code, NotActive, Retry
 from replica.notary.feed_documents import CompletionDocument, CompletionsDocument
 from replica.notary.requests import Submission
 
@@ -37,7 +39,6 @@ Result = Decision | ProblemDocument
 LINES = "application/x-ndjson"  # an answer behind interim estimates
 WAIT = "wait"  # the kind of those
 _NO_EXCHANGE = 0
-_QUOTE_MAX = 200
 PAGE = 500
 _HEADERS = {"Content-Type": "application/json", "Accept": f"application/json, {LINES}"}
 _notarised = msgspec.json.Decoder(NotarisedDocument)
@@ -45,6 +46,7 @@ _problem = msgspec.json.Decoder(ProblemDocument)
 _batch = msgspec.json.Decoder(BatchAnswerDocument)
 _page = msgspec.json.Decoder(CompletionsDocument)
 _notary = msgspec.json.Decoder(NotaryDocument)
+_encoder = msgspec.json.Encoder()
 
 
 class _Head(msgspec.Struct):
@@ -66,16 +68,29 @@ class NotaryClient:
     deadline: then a NotNow is returned, and the outcome stays unknown until the same submission is sent again.
     """
 
-    def __init__(self, endpoint: str, policy: RetryPolicy | None = None, *, connections_max: int = 100) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        policy: RetryPolicy | None = None,
+        *,
+        access: Access = OPEN,
+        connections_max: int = 100,
+    ) -> None:
+        """Raises ConfigError when the endpoint, or what `access` names, cannot be used."""
         self._endpoint = endpoint.rstrip("/")
         self._policy = policy or RetryPolicy()
+        self._access = access
+        self._tls = access.tls_for(endpoint)
+        self._bearer = Bearer(access.token)
         self._connections_max = connections_max
         self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        """Raises ConfigError or TokenUnavailable when there is no token although there should be one."""
+        await self._bearer.token()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections_max),
+            connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._tls),
             timeout=aiohttp.ClientTimeout(total=None),
         )
         return self
@@ -106,7 +121,7 @@ class NotaryClient:
 
     async def submit_all(self, submissions: Sequence[Submission]) -> list[Result]:
         """Submit any number over one stream, many under way at a time; results in order. For bulk work."""
-        async with SubmissionStream(self._endpoint, self._policy) as stream:
+        async with SubmissionStream(self._endpoint, self._policy, access=self._access) as stream:
             return list(await asyncio.gather(*map(stream.decide, submissions)))
 
     def completions(
@@ -114,19 +129,29 @@ class NotaryClient:
     ) -> AsyncIterator[CompletionDocument]:
         """Completions behind a ledger offset, without a gap or a duplicate, for ever; see `follow_completions`."""
         return follow_completions(
-            self._open(), self._endpoint, self._policy, self._random, after=after, user_id=user_id, parties=parties
+            self._open(),
+            self._endpoint,
+            self._policy,
+            self._random,
+            self._bearer,
+            after=after,
+            user_id=user_id,
+            parties=parties,
         )
 
     async def published(
         self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
     ) -> AsyncIterator[bytes]:
-        """The JSON of the completions that are published by now, page by page. Raises NotActive without an answer."""
+        """The JSON of the completions that are published by now, page by page.
+
+        Raises NotActive without an answer, RequestRejected when they may not be read, AnswerUnreadable.
+        """
         while True:
             query = completions_query(after, user_id, parties)
             status, body = await self._call("GET", f"/v1/completions?{query}&limit={PAGE}")
             if status != HTTPStatus.OK:
-                raise NotActive(f"no replica serves completions: {body[:_QUOTE_MAX]!r}")
-            page = _page.decode(body)
+                raise _why_not(status, body, "no replica serves completions")
+            page = decode(_page, body)
             for raw in page.completions:
                 yield bytes(raw)
             if page.next_after <= after or page.next_after >= page.ledger_end:
@@ -138,11 +163,11 @@ class NotaryClient:
         return (await self._until_final([tx_id], self._look_up))[0]
 
     async def describe(self) -> NotaryDocument:
-        """The notary's key and limits, asked once. Raises NotActive when no replica says."""
+        """The notary's key and limits, asked once. Raises NotActive when no replica says, AnswerUnreadable."""
         status, body = await self._call("GET", "/v1/notary")
         if status != HTTPStatus.OK:
-            raise NotActive(f"no replica describes the notary: {body[:_QUOTE_MAX]!r}")
-        return _notary.decode(body)
+            raise _why_not(status, body, "no replica describes the notary")
+        return decode(_notary, body)
 
     async def _until_final(
         self, asked: list[Asked], ask: Callable[[list[Asked]], Awaitable[list[Result]]]
@@ -153,7 +178,10 @@ class NotaryClient:
         results: dict[int, Result] = {}
         missing = list(range(len(asked)))
         for attempt in itertools.count():
-            results.update(zip(missing, await ask([asked[place] for place in missing]), strict=True))
+            for place, result in zip(missing, await ask([asked[place] for place in missing]), strict=True):
+                # a token that is refused now says nothing of an attempt before, whose outcome is not known
+                if not (attempt and isinstance(result, ProblemDocument) and result.code in TOKEN_CODES):
+                    results[place] = result
             open_answers = {place: answer for place in missing if isinstance(answer := results[place], NotNow)}
             missing = list(open_answers)
             told_s = max((answer.retry_after_s for answer in open_answers.values()), default=0.0)
@@ -173,9 +201,13 @@ class NotaryClient:
         status, body = await self._call("POST", "/v1/submissions/batch", encode_batch(submissions))
         if status != HTTPStatus.OK:
             return [_read(status, body)] * len(submissions)
-        results = [_read(_head.decode(raw).status, bytes(raw)) for raw in _batch.decode(body).results]
+        try:
+            answers = decode(_batch, body).results
+            results = [_read(decode(_head, raw).status, bytes(raw)) for raw in answers]
+        except AnswerUnreadable as error:
+            return [_unknown(error.detail)] * len(submissions)
         if len(results) != len(submissions):
-            raise BadRequest(f"{len(results)} results for {len(submissions)} submissions")
+            return [_unknown(f"{len(results)} results for {len(submissions)} submissions")] * len(submissions)
         return results
 
     async def _look_up(self, tx_ids: list[bytes]) -> list[Result]:
@@ -188,41 +220,78 @@ class NotaryClient:
         return self._session
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of one HTTP exchange; status 0 and a reason when there was none.
+        """Status and body of an answer; status 0 and a reason when there was none.
 
-        It may take `attempt_max_s`, and longer only while the server says that it will.
+        A token that is refused is asked for anew, once.
         """
-        session = self._open()
-        try:
-            async with asyncio.timeout(self._policy.attempt_max_s) as limit:
-                async with session.request(method, self._endpoint + path, data=body, headers=_HEADERS) as response:
-                    if response.content_type != LINES:
-                        return response.status, await response.read()
-                    return await self._last_line(response.content, limit)
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
-            return _NO_EXCHANGE, repr(error).encode()
+        token = await self._bearer.token()
+        status, answer = await self._exchange(method, path, body, token)
+        if status == HTTPStatus.UNAUTHORIZED and token is not None and _code(answer) in TOKEN_CODES:
+            if await self._bearer.renew(token):
+                return await self._exchange(method, path, body, await self._bearer.token())
+            answer = _encoder.encode(self._bearer.explain(decode(_problem, answer)))
+        return status, answer
 
-    async def _last_line(self, lines: aiohttp.StreamReader, limit: asyncio.Timeout) -> tuple[int, bytes]:
+    async def _exchange(self, method: str, path: str, body: bytes | None, token: str | None) -> tuple[int, bytes]:
+        """One HTTP exchange. It may take `attempt_max_s`, and longer only while the server says that it will."""
+        session, headers = self._open(), headers_with(token, _HEADERS)
+        try:
+            async with (
+                asyncio.timeout(self._policy.attempt_max_s) as limit,
+                session.request(
+                    method, self._endpoint + path, data=body, headers=headers, allow_redirects=False
+                ) as response,
+            ):
+                if response.content_type != LINES:
+                    return response.status, await read_body(response.content)
+                return await self._last_line(response.content, limit)
+        except NO_ANSWER as error:
+            return _NO_EXCHANGE, told_by(error).encode()
+
+    async def _last_line(self, content: aiohttp.StreamReader, limit: asyncio.Timeout) -> tuple[int, bytes]:
         """The answer behind the estimates, each of which moves the limit."""
-        loop, unread = asyncio.get_running_loop(), b""
-        while chunk := await lines.readany():
-            *whole, unread = (unread + chunk).split(b"\n")
-            for line in whole:
-                head = _head.decode(line)
-                if head.kind != WAIT:
-                    return head.status, line
-                limit.reschedule(loop.time() + max(head.estimate_s, self._policy.attempt_max_s))
+        loop, policy = asyncio.get_running_loop(), self._policy
+        last_s = loop.time() + policy.estimate_max_s
+        async for line in read_lines(content):
+            head = decode(_head, line)
+            if head.kind != WAIT:
+                return head.status, line
+            wait_s = max(policy.believed_s(head.estimate_s), policy.attempt_max_s)
+            limit.reschedule(min(loop.time() + wait_s, last_s))
         return _NO_EXCHANGE, b"no answer behind the estimates"
 
 
 def _read(status: int, body: bytes) -> Result:
     """The result in an answer's body; whatever does not come from the notary leaves the outcome unknown."""
     try:
-        answer = answer_from_document(_notarised.decode(body) if status == HTTPStatus.OK else _problem.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, BadRequest):
-        return NotNow(Code.OUTCOME_UNKNOWN.name, f"no answer: {status} {body[:_QUOTE_MAX]!r}", 0.0)
+        document = decode(_notarised, body) if status == HTTPStatus.OK else decode(_problem, body)
+        if isinstance(document, ProblemDocument) and document.code not in Code.__members__:  # of a newer release
+            return document if document.retry is Retry.NO else _unknown(f"{document.code}: {document.detail}")
+        answer = answer_from_document(document)
+    except (AnswerUnreadable, BadRequest):
+        return _unknown(f"no answer: {status} {body[:QUOTE_MAX]!r}")
     return (
         NotNow(ACCEPTED, "recorded; the outcome is a completion", answer.estimate_s)
         if isinstance(answer, Accepted)
         else answer
     )
+
+
+def _unknown(detail: str) -> NotNow:
+    return NotNow(Code.OUTCOME_UNKNOWN.name, detail, 0.0)
+
+
+def _code(body: bytes) -> str:
+    """The code of a problem; nothing when it is none."""
+    try:
+        return decode(_problem, body).code
+    except AnswerUnreadable:
+        return ""
+
+
+def _why_not(status: int, body: bytes, otherwise: str) -> NotActive | RequestRejected:
+    """The error of an answer that is not the document that was asked for."""
+    result = _read(status, body)
+    if isinstance(result, ProblemDocument):
+        return RequestRejected(result)
+    return NotActive(f"{otherwise}: {body[:QUOTE_MAX]!r}")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 
-from ledger_api.client.errors import StreamEnded
+from ledger_api.client.access import Bearer, headers_with
+from ledger_api.client.errors import AnswerUnreadable, StreamEnded
+from ledger_api.client.exchange import NO_ANSWER, SILENCE_MAX_S, decode, read_body, read_lines
 from ledger_api.client.retry import RetryPolicy
 from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Retry
 from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument
 
-SILENCE_MAX_S = 30.0  # above the interval of the server's checkpoints: who says nothing for so long is gone
 _line = msgspec.json.Decoder(CompletionDocument | CheckpointDocument | EndDocument)
 _problem = msgspec.json.Decoder(ProblemDocument)
 
@@ -26,6 +29,7 @@ async def follow_completions(
     endpoint: str,
     policy: RetryPolicy,
     random: Callable[[], float],
+    bearer: Bearer,
     *,
     after: int = 0,
     user_id: str | None = None,
@@ -34,24 +38,36 @@ async def follow_completions(
     """Completions behind ledger offset `after`, live once caught up, for ever: it connects again by itself.
 
     Whoever keeps the offset of the last one goes on behind it later, on any replica. Raises StreamEnded when the server
-    says that going on is of no use.
+    says that going on is of no use, AnswerUnreadable when what is there speaks something else until the deadline.
     """
+    clock_s = asyncio.get_running_loop().time
     failures = 0
+    good_at_s, unreadable_at_s = -math.inf, math.inf  # of the last good line, and of the first bad one behind it
     while True:
         query = completions_query(after, user_id, parties)
         told_s = 0.0
+        token = await bearer.token()
         try:
-            async for line in _lines(session, f"{endpoint}/v1/completions?{query}&follow=true"):
+            async for line in _lines(session, f"{endpoint}/v1/completions?{query}&follow=true", token, policy):
+                if not isinstance(line, ProblemDocument):
+                    good_at_s = clock_s()
                 if isinstance(line, ProblemDocument | EndDocument):
                     problem = line.problem if isinstance(line, EndDocument) else line
-                    if problem.retry is Retry.NO:
-                        raise StreamEnded(problem, after)
+                    was_good = clock_s() - good_at_s < policy.deadline_s
+                    if problem.retry is Retry.NO and not await bearer.outlives(problem, token, was_good):
+                        raise StreamEnded(bearer.explain(problem), after)
                     told_s = problem.retry_after_s or 0.0
                     break
-                after, failures = line.offset, 0
+                if line.offset < after + isinstance(line, CompletionDocument):
+                    raise AnswerUnreadable(f"offset {line.offset} came behind {after}")
+                after, failures, unreadable_at_s = line.offset, 0, math.inf
                 if isinstance(line, CompletionDocument):
                     yield line
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+        except AnswerUnreadable:
+            unreadable_at_s = min(unreadable_at_s, clock_s())
+            if clock_s() - unreadable_at_s >= policy.deadline_s:
+                raise
+        except NO_ANSWER:
             pass  # whatever went wrong: connect again, and go on behind the last offset
         await asyncio.sleep(policy.delay_s(failures, told_s, random()))
         failures += 1
@@ -64,15 +80,14 @@ def completions_query(after: int, user_id: str | None, parties: Sequence[str]) -
 
 
 async def _lines(
-    session: aiohttp.ClientSession, url: str
+    session: aiohttp.ClientSession, url: str, token: str | None, policy: RetryPolicy
 ) -> AsyncIterator[CompletionDocument | CheckpointDocument | EndDocument | ProblemDocument]:
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_MAX_S)
-    async with session.get(url, timeout=timeout) as response:
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=policy.attempt_max_s, sock_read=SILENCE_MAX_S)
+    headers = headers_with(token, {})
+    async with session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
         if response.status != HTTPStatus.OK:
-            yield _problem.decode(await response.read())
+            with suppress(AnswerUnreadable):  # of a proxy that has nobody behind it, for one
+                yield decode(_problem, await read_body(response.content))
             return
-        unread = b""
-        async for chunk in response.content.iter_any():
-            *whole, unread = (unread + chunk).split(b"\n")  # a line may be larger than aiohttp's own limit
-            for raw in whole:
-                yield _line.decode(raw)
+        async for raw in read_lines(response.content):
+            yield decode(_line, raw)

@@ -11,12 +11,25 @@ class ClientError(NotaryError):
     """Base of what the client library raises about an answer."""
 
 
+class AnswerUnreadable(ClientError):
+    """What came back is no answer of this API: of something on the way, or of a newer release. Nothing is known."""
+
+    default_code = Code.ANSWER_UNREADABLE
+
+
+class TokenUnavailable(ClientError):
+    """The application's own source gave no token; nothing was sent."""
+
+    default_code = Code.TOKEN_MISSING
+
+
 class NotarisationRefused(ClientError):
     """Final: the notary decided against this request. `refused` says why, a conflict with every state."""
 
     def __init__(self, refused: Refused) -> None:
         self.refused = refused
-        super().__init__(Code[refused.code].title, Code[refused.code])
+        code = _code(refused.code)
+        super().__init__(code.title if code.name == refused.code else refused.code, code)
 
 
 class RequestRejected(ClientError):
@@ -24,7 +37,7 @@ class RequestRejected(ClientError):
 
     def __init__(self, problem: ProblemDocument) -> None:
         self.problem = problem
-        super().__init__(problem.detail, Code[problem.code])
+        super().__init__(problem.detail, _code(problem.code))
 
 
 class OutcomeUnknown(ClientError):
@@ -32,8 +45,7 @@ class OutcomeUnknown(ClientError):
 
     def __init__(self, answer: NotNow) -> None:
         self.answer = answer
-        code = Code.__members__.get(answer.code, Code.OUTCOME_UNKNOWN)
-        super().__init__(answer.detail, code)
+        super().__init__(answer.detail, Code.__members__.get(answer.code, Code.OUTCOME_UNKNOWN))
 
 
 class ReceiptInvalid(ClientError):
@@ -52,7 +64,7 @@ class StreamEnded(ClientError):
     def __init__(self, problem: ProblemDocument, after: int) -> None:
         self.problem = problem
         self.after = after
-        super().__init__(f"{problem.detail} (read up to offset {after})", Code[problem.code])
+        super().__init__(f"{problem.detail} (read up to offset {after})", _code(problem.code))
 
 
 def success_of(result: Notarised | Refused | NotNow | ProblemDocument) -> Notarised:
@@ -66,3 +78,8 @@ def success_of(result: Notarised | Refused | NotNow | ProblemDocument) -> Notari
             raise OutcomeUnknown(result)
         case problem:
             raise RequestRejected(problem)
+
+
+def _code(name: str) -> Code:
+    """The catalogue's entry; a newer release may have codes that this one does not know."""
+    return Code.__members__.get(name, Code.ANSWER_UNREADABLE)

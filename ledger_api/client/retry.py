@@ -22,10 +22,11 @@ class RetryPolicy:
     jitter: float = 0.5  # so that many clients do not come back in the same moment
     deadline_s: float = 30.0  # from the first attempt; then the caller gets the last NotNow
     attempt_max_s: float = 10.0  # longest wait for one answer
+    estimate_max_s: float = 86_400.0  # longest estimate of the server's that is waited for
 
     def __post_init__(self) -> None:
         good = self.timeout_s > 0 and self.backoff_base >= 1 and self.max_restart_count >= 0 and self.jitter >= 0
-        if not good or self.attempt_max_s <= 0:
+        if not good or self.attempt_max_s <= 0 or self.estimate_max_s <= 0:
             raise ConfigError("a retry policy has positive times, no negative figure, and backoff_base is at least 1")
 
     @property
@@ -39,4 +40,8 @@ class RetryPolicy:
         `estimate_s` is what the server told; 0 when it told nothing.
         """
         own_s = self.timeout_s * self.backoff_base ** min(attempt, self.max_restart_count)
-        return max(own_s * (1 + self.jitter * random), estimate_s)
+        return max(own_s * (1 + self.jitter * random), self.believed_s(estimate_s))
+
+    def believed_s(self, estimate_s: float) -> float:
+        """So much of a server's estimate is waited for: a figure that is none, or absurd, must not hold up anybody."""
+        return min(estimate_s, self.estimate_max_s) if estimate_s > 0 else 0.0

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import deque
+from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
 import aiohttp
 import msgspec
 
+from ledger_api.client.access import OPEN, Access, Bearer, headers_with
+from ledger_api.client.errors import AnswerUnreadable
+from ledger_api.client.exchange import NO_ANSWER, decode, told_by
 from ledger_api.client.retry import RetryPolicy
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
-from replica.notary.documents import ACCEPTED, ProblemDocument, problem_document
-from replica.notary.errors import Code
+from replica.notary.documents import ACCEPTED, PROBLEM_TYPE, ProblemDocument, problem_document
+from replica.notary.errors import Code, Retry
 from replica.notary.requests import Submission
 from replica.notary.stream_frames import (
     PROTOCOL,
@@ -31,6 +36,8 @@ from replica.notary.stream_frames import (
 
 STREAM_PATH = "/v1/submissions/stream"
 FRAME_SUBMISSIONS = 100
+FRAME_REQUEST_BYTES = 2**19  # with all that is not the request below the least that a server may be set to take, 1 MiB
+FRAME_MAX_BYTES = 64 * 2**20  # from the server: 100 answers, each with the conflicts of what fits one frame of ours
 _SWEEP_S = 0.25
 _PING_S = 20.0
 _decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
@@ -59,12 +66,18 @@ class SubmissionStream:
         endpoint: str,
         policy: RetryPolicy | None = None,
         *,
+        access: Access = OPEN,
         asynchronous: bool = False,
         under_way_max: int = 10_000,
     ) -> None:
-        """`asynchronous`: the answer is Accepted, as soon as a submission is recorded; its outcome is a completion."""
+        """`asynchronous`: the answer is Accepted, as soon as a submission is recorded; its outcome is a completion.
+
+        Raises ConfigError when the endpoint, or what `access` names, cannot be used.
+        """
         self._url = endpoint.rstrip("/") + STREAM_PATH
         self._policy = policy or RetryPolicy()
+        self._tls = access.tls_for(endpoint)
+        self._bearer = Bearer(access.token)
         self._asynchronous = asynchronous
         self._room = asyncio.Semaphore(under_way_max)
         self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
@@ -75,9 +88,14 @@ class SubmissionStream:
         self._queue: deque[int] = deque()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._trouble = "no answer in time"  # why there is no connection
+        self._was_refused: ProblemDocument | None = None  # this connection's token
+        self._good_at_s = -math.inf  # when a token was last seen to count
         self.connections_count = 0  # made so far: all but the first are reconnections
 
     async def __aenter__(self) -> Self:
+        """Raises ConfigError or TokenUnavailable when there is no token although there should be one."""
+        await self._bearer.token()
         self._tasks = [asyncio.create_task(work) for work in (self._keep_connected(), self._sweep_for_ever())]
         return self
 
@@ -112,35 +130,58 @@ class SubmissionStream:
 
     async def _keep_connected(self) -> None:
         failures = 0
-        async with aiohttp.ClientSession() as session:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls)) as session:
             while True:
+                token = await self._bearer.token()
+                self._was_refused = None
                 try:
-                    if await self._converse(session):
+                    if await self._converse(session, token):
                         failures = 0
-                except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
-                    pass  # whatever went wrong: connect again, and send again what has no answer
+                except NO_ANSWER as error:
+                    self._trouble = told_by(error)  # connect again, and send again what has no answer
+                    if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == HTTPStatus.UNAUTHORIZED:
+                        self._was_refused = _token_problem(token)
                 self._queue.extendleft(sorted(self._sent, reverse=True))
                 self._sent.clear()
+                if self._was_refused is not None:
+                    await self._after_refusal(self._was_refused, token)
                 await asyncio.sleep(self._policy.delay_s(failures, 0.0, self._random()))
                 failures += 1
 
-    async def _converse(self, session: aiohttp.ClientSession) -> bool:
+    async def _after_refusal(self, problem: ProblemDocument, token: str | None) -> None:
+        """Get another token; without one, what was never sent ends here, and of the rest nothing is known."""
+        was_good = self._loop.time() - self._good_at_s < self._policy.deadline_s
+        if await self._bearer.outlives(problem, token, was_good):
+            return
+        problem = self._bearer.explain(problem)
+        self._trouble = problem.detail
+        for number, asked in list(self._asked.items()):
+            if not asked.attempts:
+                self._finish(number, asked, problem)
+
+    async def _converse(self, session: aiohttp.ClientSession, token: str | None) -> bool:
         """One connection, from its beginning to its end; True when it was let in."""
-        timeout = aiohttp.ClientWSTimeout(ws_close=1.0)
         async with asyncio.timeout(self._policy.attempt_max_s):
             socket = await session.ws_connect(
-                self._url, protocols=(PROTOCOL,), heartbeat=_PING_S, max_msg_size=0, timeout=timeout
+                self._url,
+                protocols=(PROTOCOL,),
+                heartbeat=_PING_S,
+                max_msg_size=FRAME_MAX_BYTES,
+                timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+                headers=headers_with(token, {}),
             )
         async with socket:
             async with asyncio.timeout(self._policy.attempt_max_s):
-                welcome = _decoder.decode(await socket.receive_bytes())
+                welcome = _frame_in(await socket.receive())
             if not isinstance(welcome, Welcome):
-                return False
+                raise AnswerUnreadable("the stream does not begin with a welcome")
             self.connections_count += 1
+            self._trouble = "no answer in time"
             sending = asyncio.create_task(self._send_for_ever(socket, welcome))
             try:
                 async for message in socket:
-                    if message.type is not aiohttp.WSMsgType.BINARY or not self._take(_decoder.decode(message.data)):
+                    self._good_at_s = self._loop.time()
+                    if not self._take(_frame_in(message)):
                         break
             finally:
                 sending.cancel()
@@ -151,14 +192,17 @@ class SubmissionStream:
         while True:
             self._wake.clear()
             batch: list[tuple[int, Submission]] = []
-            frame_max = min(FRAME_SUBMISSIONS, welcome.batch_max)
+            frame_max, size = min(FRAME_SUBMISSIONS, welcome.batch_max), 0
             while self._queue and len(batch) < frame_max and len(self._sent) < welcome.window:
+                if size >= FRAME_REQUEST_BYTES:
+                    break
                 number = self._queue.popleft()
                 asked = self._asked.get(number)
                 if asked is not None:  # not given up meanwhile
                     asked.attempts += 1
                     self._sent.add(number)
                     batch.append((number, asked.submission))
+                    size += len(asked.submission.request)
             if batch:
                 await socket.send_bytes(encoder.encode(Submissions(batch, self._asynchronous)))
             else:
@@ -170,13 +214,17 @@ class SubmissionStream:
     def _take(self, frame: FromServer) -> bool:
         """Act on a frame; False when it is better to connect again, perhaps to another replica."""
         if isinstance(frame, Waits):
-            deadline_s = self._loop.time() + frame.wait_s
+            deadline_s = self._loop.time() + self._policy.believed_s(frame.wait_s)
             for number in frame.numbers:
                 if (asked := self._asked.get(number)) is not None:
                     asked.deadline_s = max(asked.deadline_s, deadline_s)
             return True
+        if isinstance(frame, Closing):
+            if frame.code == Code.TOKEN_INVALID.name:
+                self._was_refused = problem_document(Code.TOKEN_INVALID, frame.detail)
+            return False
         if not isinstance(frame, Answers):
-            return not isinstance(frame, Closing)
+            return True
         stays = True
         for number, answer in frame.batch:
             self._sent.discard(number)
@@ -194,14 +242,15 @@ class SubmissionStream:
     def _later(self, number: int, asked: _Asked, answer: NotNow) -> None:
         asked.last = answer
         delay_s = self._policy.delay_s(asked.attempts - 1, answer.retry_after_s, self._random())
-        asked.deadline_s = max(asked.deadline_s, self._loop.time() + answer.retry_after_s)
+        told_s = self._policy.believed_s(answer.retry_after_s)
+        asked.deadline_s = max(asked.deadline_s, self._loop.time() + told_s)
         self._loop.call_later(delay_s, self._again, number)
 
     def _again(self, number: int) -> None:
         self._queue.append(number)
         self._wake.set()
 
-    def _finish(self, number: int, asked: _Asked, answer: StreamAnswer) -> None:
+    def _finish(self, number: int, asked: _Asked, answer: StreamAnswer | ProblemDocument) -> None:
         del self._asked[number]
         self._room.release()
         if not asked.future.done():
@@ -210,7 +259,7 @@ class SubmissionStream:
     def _give_up(self, number: int) -> None:
         asked = self._asked[number]
         self._sent.discard(number)
-        self._finish(number, asked, asked.last or NotNow(Code.OUTCOME_UNKNOWN.name, "no answer in time", 0.0))
+        self._finish(number, asked, asked.last or NotNow(Code.OUTCOME_UNKNOWN.name, self._trouble, 0.0))
 
     async def _sweep_for_ever(self) -> None:
         while True:
@@ -220,7 +269,41 @@ class SubmissionStream:
                 self._give_up(number)
 
 
-def _result_of(answer: StreamAnswer) -> StreamResult:
-    if isinstance(answer, Rejected):
-        return problem_document(Code[answer.code], answer.detail)
+def _result_of(answer: StreamAnswer | ProblemDocument) -> StreamResult:
+    """The answer, in the words of this release."""
+    if isinstance(answer, Rejected) or (isinstance(answer, Refused) and answer.code not in Code.__members__):
+        return _problem(answer.code, answer.detail if isinstance(answer, Rejected) else answer.code)
+    if isinstance(answer, NotNow) and answer.code not in Code.__members__:
+        return NotNow(Code.OUTCOME_UNKNOWN.name, f"{answer.code}: {answer.detail}", answer.retry_after_s)
     return answer
+
+
+def _problem(name: str, detail: str) -> ProblemDocument:
+    """The problem of a code, also of one that only a newer release knows."""
+    if name in Code.__members__:
+        return problem_document(Code[name], detail)
+    return ProblemDocument(
+        type=PROBLEM_TYPE + name,
+        title=name,
+        status=HTTPStatus.BAD_REQUEST,
+        detail=detail,
+        code=name,
+        remedy=Code.ANSWER_UNREADABLE.remedy,
+        retry=Retry.NO,
+    )
+
+
+def _token_problem(token: str | None) -> ProblemDocument:
+    """What the answer to a refused handshake says, whose body aiohttp does not give."""
+    if token is None:
+        return problem_document(Code.TOKEN_MISSING, "the API asks for a token, and this client has none")
+    return problem_document(Code.TOKEN_INVALID, "the API does not accept this client's token")
+
+
+def _frame_in(message: aiohttp.WSMessage) -> FromServer:
+    """The frame in a message. Raises AnswerUnreadable, or ConnectionError for one that ends the connection."""
+    if message.type is aiohttp.WSMsgType.BINARY:
+        return decode(_decoder, message.data)
+    if message.type is aiohttp.WSMsgType.TEXT:
+        raise AnswerUnreadable("a stream has binary messages only")
+    raise ConnectionResetError("the stream ended")

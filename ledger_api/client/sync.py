@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ledger_api.client.access import OPEN, Access
 from ledger_api.client.client import NotaryClient, Result
 from ledger_api.client.retry import RetryPolicy
 from replica.notary.answers import Notarised
@@ -24,20 +25,35 @@ class SyncNotaryClient:
     May be shared by threads.
     """
 
-    def __init__(self, endpoint: str, policy: RetryPolicy | None = None, *, connections_max: int = 100) -> None:
-        self._client = NotaryClient(endpoint, policy, connections_max=connections_max)
+    def __init__(
+        self,
+        endpoint: str,
+        policy: RetryPolicy | None = None,
+        *,
+        access: Access = OPEN,
+        connections_max: int = 100,
+    ) -> None:
+        """See NotaryClient. A source of tokens that is a function is called in the client's own thread."""
+        self._client = NotaryClient(endpoint, policy, access=access, connections_max=connections_max)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="notary client", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._run(self._client.__aenter__())
+        try:
+            self._run(self._client.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._run(self._client.__aexit__(kind, error, trace))
+        self._stop()
+
+    def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -25,7 +25,7 @@ from replica.notary.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ledger_api.client import Party
+    from ledger_api.client import Access, Party
     from replica.importing.sources import Columns, Consumed
     from replica.importing.staging import Progress, Staging
 
@@ -72,13 +72,13 @@ def import_states(
 
     if (file is None) == (database is None):
         raise ConfigError("name one source: a CSV file, or --database")
-    endpoint = load(find_config(config)).endpoint
+    configured = load(find_config(config))
     importer = Party(party, read_signing_key(key))
     staging = Staging(work)
     try:
         _fill(staging, file, database, table, CORDA if columns is None else parse_columns(columns))
         began_s = monotonic()
-        progress = run(_submit(staging, f"http://{endpoint.host}:{endpoint.port}", importer))
+        progress = run(_submit(staging, configured.endpoint_url, configured.client.access(), importer))
         _tell(staging, progress, monotonic() - began_s, as_json)
     finally:
         staging.close()
@@ -104,7 +104,7 @@ def _fill(staging: Staging, file: Path | None, database: Path | None, table: str
     err.print(f"{progress.transactions:,} transactions, {progress.states:,} consumed states, {progress.done:,} done")
 
 
-async def _submit(staging: Staging, endpoint: str, importer: Party) -> Progress:
+async def _submit(staging: Staging, endpoint: str, access: Access, importer: Party) -> Progress:
     from ledger_api.client import NotaryClient, RetryPolicy
     from replica.importing.submit import submit_staged
 
@@ -113,7 +113,7 @@ async def _submit(staging: Staging, endpoint: str, importer: Party) -> Progress:
         def told(progress: Progress) -> None:
             status.update(f"importing: {progress.done:,} of {progress.transactions:,} transactions")
 
-        async with NotaryClient(endpoint, RetryPolicy(deadline_s=GIVE_UP_S)) as client:
+        async with NotaryClient(endpoint, RetryPolicy(deadline_s=GIVE_UP_S), access=access) as client:
             return await submit_staged(staging, client, importer, told)
 
 

@@ -11,7 +11,7 @@ from replica.cli.common import EXIT_FAILED, EXIT_OK, ConfigChoice, err, find_con
 from replica.notary.errors import BadRequest, ConfigError
 
 if TYPE_CHECKING:
-    from ledger_api.client import Result
+    from ledger_api.client import NotaryClient, Result
     from replica.notary.requests import Submission
 
 GIVE_UP_S = 120.0
@@ -28,6 +28,22 @@ NotaryKeyOption = Annotated[
     str | None,
     typer.Option("--notary-key", help="Check every receipt by this key, 64 hexadecimal digits."),
 ]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="NOTARY_CLIENT__TOKEN_FILE", help="File with the token to show, mode 0600."),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option("--ca-file", envvar="NOTARY_CLIENT__CA_FILE", help="PEM of the authorities that vouch for the API."),
+]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option("--certificate-file", envvar="NOTARY_CLIENT__CERTIFICATE_FILE", help="PEM of this client's own."),
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--key-file", envvar="NOTARY_CLIENT__KEY_FILE", help="PEM of its private key, mode 0600."),
+]
 AfterOption = Annotated[int, typer.Option("--after", min=0, help="Begin behind this ledger offset.")]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on for ever, across fail-overs.")]
 UserOption = Annotated[str | None, typer.Option("--user", help="Only this user's.")]
@@ -40,6 +56,10 @@ def submit(
     endpoint: EndpointOption = None,
     config: ConfigChoice = None,
     notary_key: NotaryKeyOption = None,
+    token_file: TokenOption = None,
+    ca_file: CaOption = None,
+    certificate_file: CertificateOption = None,
+    key_file: KeyOption = None,
 ) -> None:
     """Submit signed requests and print one answer a line, in order. Sends again by itself until each is final.
 
@@ -55,7 +75,15 @@ def submit(
         key = None if notary_key is None else bytes_from_hex("--notary-key", notary_key, 32)
     except BadRequest as error:
         raise ConfigError(error.detail) from None
-    results = run(_submit(_url(endpoint, config), submissions))
+    client = _client(
+        endpoint,
+        config,
+        token_file=token_file,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
+        key_file=key_file,
+    )
+    results = run(_submit(client, submissions))
     good = 0
     for submission, result in zip(submissions, results, strict=True):
         document = result if isinstance(result, ProblemDocument) else answer_to_document(result)
@@ -69,6 +97,10 @@ def completions(
     *,
     endpoint: EndpointOption = None,
     config: ConfigChoice = None,
+    token_file: TokenOption = None,
+    ca_file: CaOption = None,
+    certificate_file: CertificateOption = None,
+    key_file: KeyOption = None,
     after: AfterOption = 0,
     follow: FollowOption = False,
     user: UserOption = None,
@@ -78,14 +110,29 @@ def completions(
 
     The offset of the last line is where to go on: `--after` it, on any replica.
     """
-    run(_print_completions(_url(endpoint, config), after, follow, user, party or []))
+    client = _client(
+        endpoint,
+        config,
+        token_file=token_file,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
+        key_file=key_file,
+    )
+    run(_print_completions(client, after, follow, user, party or []))
 
 
-def _url(endpoint: str | None, config: Path | None) -> str:
-    if endpoint is not None:
-        return endpoint
-    configured = load(find_config(config)).endpoint
-    return f"http://{configured.host}:{configured.port}"
+def _client(endpoint: str | None, config: Path | None, **named: Path | None) -> NotaryClient:
+    """A client of the endpoint that is named, else of the configured one; so is each file. Raises ConfigError."""
+    from ledger_api.client import NotaryClient, RetryPolicy
+    from ledger_api.client.settings import ClientSettings
+
+    if endpoint is None:
+        configured = load(find_config(config))
+        endpoint, settings = configured.endpoint_url, configured.client
+    else:
+        settings = ClientSettings()
+    settings = settings.model_copy(update={name: path for name, path in named.items() if path is not None})
+    return NotaryClient(endpoint, RetryPolicy(deadline_s=GIVE_UP_S), access=settings.access())
 
 
 def _read(lines: list[bytes]) -> list[Submission]:
@@ -109,10 +156,8 @@ def _read(lines: list[bytes]) -> list[Submission]:
     return submissions
 
 
-async def _submit(url: str, submissions: list[Submission]) -> list[Result]:
-    from ledger_api.client import NotaryClient, RetryPolicy
-
-    async with NotaryClient(url, RetryPolicy(deadline_s=GIVE_UP_S)) as client:
+async def _submit(client: NotaryClient, submissions: list[Submission]) -> list[Result]:
+    async with client:
         return await client.submit_all(submissions)
 
 
@@ -123,12 +168,12 @@ def _verified(result: object, submission: Submission, key: bytes | None) -> bool
     return key is None or (isinstance(result, Notarised) and certifies(result, submission, key))
 
 
-async def _print_completions(url: str, after: int, follow: bool, user: str | None, parties: list[str]) -> None:
+async def _print_completions(
+    client: NotaryClient, after: int, follow: bool, user: str | None, parties: list[str]
+) -> None:
     import msgspec
 
-    from ledger_api.client import NotaryClient, RetryPolicy
-
-    async with NotaryClient(url, RetryPolicy(deadline_s=GIVE_UP_S)) as client:
+    async with client:
         if not follow:
             async for raw in client.published(after, user_id=user, parties=parties):
                 typer.echo(raw.decode())

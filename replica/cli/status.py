@@ -141,8 +141,7 @@ def _document(path: Path, config: Config, status: Status) -> dict[str, Any]:
 
     document = asdict(status)
     document["replicas"] = {name: msgspec.to_builtins(health) for name, health in status.replicas.items()}
-    endpoint = f"http://{config.endpoint.host}:{config.endpoint.port}"
-    return {"config": str(path), "endpoint": endpoint, **document}
+    return {"config": str(path), "endpoint": config.endpoint_url, **document}
 
 
 def _render(path: Path, config: Config, status: Status) -> RenderableType:
@@ -175,7 +174,7 @@ def _replicas(config: Config, status: Status) -> Table:
 def _facts(path: Path, config: Config, status: Status) -> Table:
     facts = make_table("", "")
     facts.show_header = False
-    facts.add_row("endpoint", f"http://{config.endpoint.host}:{config.endpoint.port}")
+    facts.add_row("endpoint", config.endpoint_url)
     facts.add_row("lock held by", status.lock_owner or "?")
     if status.lock_lease is not None:
         frees_after = "?" if status.lock_lease.frees_after_s is None else f"{status.lock_lease.frees_after_s:g} s"

@@ -218,6 +218,12 @@ class Code(Enum):
         "Send the same request again with the same ids; report the correlation id to the operator if it persists.",
         Retry.SAME,
     )
+    ANSWER_UNREADABLE = (
+        0,
+        "What came back is no answer of this API, or one with a code that this release does not know",
+        "Check what stands at the endpoint, and that client and notary are of releases that go together.",
+        Retry.SAME,
+    )
     RECEIPT_INVALID = (
         0,
         "An answer's receipt does not verify by the notary's key",

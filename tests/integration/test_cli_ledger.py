@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,10 +15,15 @@ from tests.api_world import ACTIVE, NOTARY_KEY, ApiWorld, StubParticipant, make_
 from tests.integration.test_api_client import make_completion
 
 
-async def notary(*words: str, lines: int | None = None) -> tuple[int | None, list[dict[str, object]], str]:
+async def notary(
+    *words: str, lines: int | None = None, environment: dict[str, str] | None = None
+) -> tuple[int | None, list[dict[str, object]], str]:
     """Exit code, JSON lines and standard error; ended after so many lines, if it would go on for ever."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "replica.cli", *words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "replica.cli", *words),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | (environment or {}),
     )
     assert process.stdout is not None
     assert process.stderr is not None

@@ -83,6 +83,14 @@ def test_retry_delays_are_bounded_and_the_server_s_estimate_takes_their_place(
     assert delay_s == estimate_s if estimate_s > own_max_s else delay_s <= own_max_s
 
 
+@pytest.mark.parametrize("told", [float("nan"), float("inf"), float("-inf"), -1.0, 1e300])
+def test_an_absurd_estimate_holds_up_nobody(told: float) -> None:
+    """Goal: no broken server makes a client wait for ever. Method: figures that are none, and that are too large."""
+    policy = RetryPolicy()
+    assert policy.timeout_s <= policy.delay_s(0, told, 0.5) <= policy.estimate_max_s
+    assert 0 <= policy.believed_s(told) <= policy.estimate_max_s
+
+
 def test_a_corda_node_s_retry_windows_come_out() -> None:
     """Goal: the seed's timer. Method: its settings, the first and the last moment of each window, in whole seconds."""
     node = RetryPolicy(timeout_s=30.0, backoff_base=1.8, max_restart_count=6, jitter=0.5)

@@ -68,6 +68,7 @@ def test_what_is_set_survives_a_round_trip() -> None:
         "archive": {},
         "admin": {},
         "watch": {},
+        "client": {},
         "tracing": {},
     }
     assert tomllib.loads(render_config(values, "title")) == values

@@ -1,0 +1,81 @@
+"""What may come back from the network instead of an answer: all of it ends in one of a few errors, none in a hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol, TypeVar
+
+import aiohttp
+import msgspec
+
+from ledger_api.client.errors import AnswerUnreadable
+
+ANSWER_MAX_BYTES = 256 * 2**20  # of one answer: the largest body that a server may be set to take
+LINE_MAX_BYTES = 16 * 2**20  # a completion with the conflicts of 10,000 states has some 2 MB
+SILENCE_MAX_S = 30.0  # above the interval of the server's checkpoints: who says nothing for so long is gone
+QUOTE_MAX = 200
+NO_ANSWER = (aiohttp.ClientError, AnswerUnreadable, TimeoutError, OSError)
+"""What an exchange may raise: the server is gone, or is none of ours. What was asked may have been done."""
+
+Document = TypeVar("Document")
+Document_co = TypeVar("Document_co", covariant=True)
+
+
+class Decoder(Protocol[Document_co]):
+    """msgspec's decoders of JSON and MessagePack."""
+
+    def decode(self, raw: bytes, /) -> Document_co:
+        """The document. Raises DecodeError, UnicodeDecodeError, RecursionError."""
+
+
+def decode(decoder: Decoder[Document], raw: bytes) -> Document:
+    """The document that the bytes are. Raises AnswerUnreadable, whatever they are instead."""
+    try:
+        return decoder.decode(raw)
+    except RecursionError:
+        raise AnswerUnreadable("the answer is nested too deep") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AnswerUnreadable(f"{error}: {raw[:QUOTE_MAX]!r}") from None
+
+
+async def read_body(content: aiohttp.StreamReader) -> bytes:
+    """The whole body. Raises AnswerUnreadable when it is too large to be an answer."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in content.iter_any():
+        size += len(chunk)
+        if size > ANSWER_MAX_BYTES:
+            raise AnswerUnreadable(f"an answer has at most {ANSWER_MAX_BYTES} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines as they come, without their ends; what the last one lacks is lost with the connection.
+
+    Raises AnswerUnreadable for a line that is too long, TimeoutError for one that does not end.
+    """
+    loop = asyncio.get_running_loop()
+    begun: list[bytes] = []
+    size, begun_at_s = 0, 0.0
+    async for chunk in content.iter_any():
+        first, *others = chunk.split(b"\n")
+        if not others:
+            begun_at_s = begun_at_s if begun else loop.time()
+            begun.append(first)
+            size += len(first)
+            if size > LINE_MAX_BYTES:
+                raise AnswerUnreadable(f"a line has at most {LINE_MAX_BYTES} bytes")
+            if loop.time() - begun_at_s > SILENCE_MAX_S:
+                raise TimeoutError("a line does not end")
+            continue
+        yield b"".join([*begun, first])
+        for line in others[:-1]:
+            yield line
+        begun, size, begun_at_s = [others[-1]] if others[-1] else [], len(others[-1]), loop.time()
+
+
+def told_by(error: BaseException) -> str:
+    """What to tell of a failed exchange. Not its `repr`: aiohttp's has the headers, and so the token."""
+    return f"{type(error).__name__}: {error}"[:QUOTE_MAX]

@@ -1,0 +1,33 @@
+"""How the commands of this machine reach the ledger API: files with what they show, and with whom they trust."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ledger_api.client.access import Access
+
+
+class ClientSettings(BaseModel):
+    """Commands that use the ledger API (`notary submit`, `completions`, `import`); replicas do not need it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    token_file: Path | None = Field(
+        None, description="File with the token that they show, mode 0600; read again when it changes."
+    )
+    ca_file: Path | None = Field(
+        None, description="PEM of the authorities that may vouch for the API; else the machine's own."
+    )
+    certificate_file: Path | None = Field(None, description="PEM of their certificate, for an API that asks for one.")
+    key_file: Path | None = Field(None, description="PEM of its private key, mode 0600.")
+
+    def access(self) -> Access:
+        """What a client takes."""
+        return Access(
+            token=self.token_file,
+            ca_file=self.ca_file,
+            certificate_file=self.certificate_file,
+            key_file=self.key_file,
+        )
