@@ -121,6 +121,7 @@ def licences(name: str) -> list[dict[str, Any]]:
     if expression := told.get("License-Expression"):
         return [{"expression": expression}]
     classifiers = [text.rpartition(" :: ")[2] for text in told.get_all("Classifier") or () if "License ::" in text]
+    classifiers = [text for text in classifiers if not text.startswith("Other/")]  # which says nothing
     named = classifiers or [line for line in (told.get("License") or "").splitlines()[:1] if line.strip()]
     return [{"license": {"name": one}} for one in named]
 

@@ -89,8 +89,8 @@ remember() { digest "${@:2}" >"$1"; }
 install_locked() {
     local pins=.tools/pins.txt
     sed -n "/^pyspark==/,/[^\\\\]\$/$2p" requirements.lock >"$pins"
-    # published for this kind of machine only; the lock has no markers for packages of an extra
-    [[ $(uname -m) == x86_64 ]] || sed -i "/^\(intel-cmplr-lib-rt\|ipp-crypto\)==/,/[^\\\\]\$/d" "$pins"
+    # published for this kind of machine only; the lock has no markers for packages of an extra. And under Intel's licence.
+    [[ $(uname -m) == x86_64 && ${NOTARY_LANES:-yes} != no ]] || sed -i "/^\(intel-cmplr-lib-rt\|ipp-crypto\)==/,/[^\\\\]\$/d" "$pins"
     logged "Python packages: installing what requirements.lock pins, by hash: $1" \
         .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps "${@:3}" -r "$pins"
 }

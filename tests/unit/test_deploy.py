@@ -6,11 +6,14 @@ import configparser
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy/systemd"
@@ -105,4 +108,19 @@ def test_the_image_is_built_from_pinned_packages_only() -> None:
     assert len(installs) == 2
     assert "--require-hashes" in installs[0]
     assert "--no-index" in installs[1]
+    assert "COPY deploy/container/requirements.lock " in CONTAINERFILE
     assert 'ENTRYPOINT ["tini", "--", "notary"]' in CONTAINERFILE
+
+
+def test_the_image_has_what_a_replica_runs_with_and_no_more() -> None:
+    """Goal: no test tool in production, nothing that may not be passed on. Method: its lock against the whole one."""
+    whole, image = (pinned(ROOT / folder / "requirements.lock") for folder in (".", "deploy/container"))
+    assert set(image.items()) <= set(whole.items()), "run make lock"
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {canonicalize_name(Requirement(text).name) for text in needed} <= set(image)
+    assert not {"pytest", "mypy", "pyspark", "intel-cmplr-lib-rt", "ipp-crypto"} & set(image)
+
+
+def pinned(lock: Path) -> dict[str, str]:
+    """Version and hashes of each package in a lock."""
+    return dict(re.findall(r"^(\S+)==((?:.*\\\n)*.*)$", lock.read_text(), re.MULTILINE))
