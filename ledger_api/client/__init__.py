@@ -1,7 +1,7 @@
 """The ledger API's client: signed submissions, retries with the same ids, receipts that verify offline."""
 
 from ledger_api.client.access import Access
-from ledger_api.client.client import NotaryClient, Result
+from ledger_api.client.client import NotaryClient, OnWait, Result
 from ledger_api.client.errors import (
     AnswerUnreadable,
     ClientError,
@@ -24,6 +24,7 @@ __all__ = [
     "ClientError",
     "NotarisationRefused",
     "NotaryClient",
+    "OnWait",
     "OutcomeUnknown",
     "Party",
     "ReceiptInvalid",

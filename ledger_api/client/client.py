@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self, TypeVar
@@ -36,6 +37,9 @@ from replica.notary.requests import Submission
 Result = Decision | ProblemDocument
 """An answer of the notary, or the problem for which a request never got as far: it must be changed first."""
 
+OnWait = Callable[[float], None]
+"""Is told, while a call waits, within how many seconds the notary expects to have its answer."""
+
 LINES = "application/x-ndjson"  # an answer behind interim estimates
 WAIT = "wait"  # the kind of those
 _NO_EXCHANGE = 0
@@ -59,6 +63,10 @@ class _Head(msgspec.Struct):
 
 _head = msgspec.json.Decoder(_Head)
 Asked = TypeVar("Asked", Submission, bytes)
+
+
+def _ignore(estimate_s: float) -> None:
+    """For callers that do not want to know how long it may take."""
 
 
 class NotaryClient:
@@ -101,13 +109,13 @@ class NotaryClient:
         if self._session is not None:
             await self._session.close()
 
-    async def submit(self, submission: Submission) -> Result:
-        """Submit one and wait for its answer."""
-        return (await self._until_final([submission], self._submit_one))[0]
+    async def submit(self, submission: Submission, on_wait: OnWait = _ignore) -> Result:
+        """Submit one and wait for its answer; `on_wait` is told each estimate of how many seconds that may take."""
+        return (await self._until_final([submission], partial(self._submit_one, on_wait=on_wait)))[0]
 
-    async def submit_batch(self, submissions: Sequence[Submission]) -> list[Result]:
+    async def submit_batch(self, submissions: Sequence[Submission], on_wait: OnWait = _ignore) -> list[Result]:
         """Submit several in one call; results in order. Only those without a final answer are sent again."""
-        return await self._until_final(list(submissions), self._submit_batch)
+        return await self._until_final(list(submissions), partial(self._submit_batch, on_wait=on_wait))
 
     async def notarise(self, submission: Submission, notary_key: bytes) -> Notarised:
         """Submit one, and return its success once the notary's signature is verified for exactly what was submitted.
@@ -191,14 +199,14 @@ class NotaryClient:
             await asyncio.sleep(delay_s)
         return [results[place] for place in range(len(asked))]
 
-    async def _submit_one(self, submissions: list[Submission]) -> list[Result]:
+    async def _submit_one(self, submissions: list[Submission], on_wait: OnWait) -> list[Result]:
         (submission,) = submissions
-        return [_read(*await self._call("POST", "/v1/submissions", encode_submission(submission)))]
+        return [_read(*await self._call("POST", "/v1/submissions", encode_submission(submission), on_wait))]
 
-    async def _submit_batch(self, submissions: list[Submission]) -> list[Result]:
+    async def _submit_batch(self, submissions: list[Submission], on_wait: OnWait) -> list[Result]:
         if not submissions:
             return []
-        status, body = await self._call("POST", "/v1/submissions/batch", encode_batch(submissions))
+        status, body = await self._call("POST", "/v1/submissions/batch", encode_batch(submissions), on_wait)
         if status != HTTPStatus.OK:
             return [_read(status, body)] * len(submissions)
         try:
@@ -219,20 +227,24 @@ class NotaryClient:
             raise RuntimeError("use the client in an `async with` block")
         return self._session
 
-    async def _call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    async def _call(
+        self, method: str, path: str, body: bytes | None = None, on_wait: OnWait = _ignore
+    ) -> tuple[int, bytes]:
         """Status and body of an answer; status 0 and a reason when there was none.
 
         A token that is refused is asked for anew, once.
         """
         token = await self._bearer.token()
-        status, answer = await self._exchange(method, path, body, token)
+        status, answer = await self._exchange(method, path, body, token, on_wait)
         if status == HTTPStatus.UNAUTHORIZED and token is not None and _code(answer) in TOKEN_CODES:
             if await self._bearer.renew(token):
-                return await self._exchange(method, path, body, await self._bearer.token())
+                return await self._exchange(method, path, body, await self._bearer.token(), on_wait)
             answer = _encoder.encode(self._bearer.explain(decode(_problem, answer)))
         return status, answer
 
-    async def _exchange(self, method: str, path: str, body: bytes | None, token: str | None) -> tuple[int, bytes]:
+    async def _exchange(
+        self, method: str, path: str, body: bytes | None, token: str | None, on_wait: OnWait
+    ) -> tuple[int, bytes]:
         """One HTTP exchange. It may take `attempt_max_s`, and longer only while the server says that it will."""
         session, headers = self._open(), headers_with(token, _HEADERS)
         try:
@@ -244,11 +256,13 @@ class NotaryClient:
             ):
                 if response.content_type != LINES:
                     return response.status, await read_body(response.content)
-                return await self._last_line(response.content, limit)
+                return await self._last_line(response.content, limit, on_wait)
         except NO_ANSWER as error:
             return _NO_EXCHANGE, told_by(error).encode()
 
-    async def _last_line(self, content: aiohttp.StreamReader, limit: asyncio.Timeout) -> tuple[int, bytes]:
+    async def _last_line(
+        self, content: aiohttp.StreamReader, limit: asyncio.Timeout, on_wait: OnWait
+    ) -> tuple[int, bytes]:
         """The answer behind the estimates, each of which moves the limit."""
         loop, policy = asyncio.get_running_loop(), self._policy
         last_s = loop.time() + policy.estimate_max_s
@@ -256,7 +270,9 @@ class NotaryClient:
             head = decode(_head, line)
             if head.kind != WAIT:
                 return head.status, line
-            wait_s = max(policy.believed_s(head.estimate_s), policy.attempt_max_s)
+            estimate_s = policy.believed_s(head.estimate_s)
+            on_wait(estimate_s)
+            wait_s = max(estimate_s, policy.attempt_max_s)
             limit.reschedule(min(loop.time() + wait_s, last_s))
         return _NO_EXCHANGE, b"no answer behind the estimates"
 

@@ -21,6 +21,7 @@ LINE_MAX_BYTES = 4_000_000  # a conflict over 9,999 states, each with a hash, ha
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Hash = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 _StateText = Annotated[str, msgspec.Meta(min_length=66, max_length=75)]
 _States = Annotated[tuple[_StateText, ...], msgspec.Meta(max_length=STATES_LIMIT)]
@@ -66,7 +67,8 @@ class Invoke(
 
 class Ok(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="ok"):
     """Notarised at `log_offset`. `record_offset` is the submission's own record; None for a look-up, or when the
-    recorded answer was given again (then `duplicate`). `epoch` and `replica` say who answered, if that is known.
+    recorded answer was given again (then `duplicate`). `epoch` and `replica` say who answered, if that is known;
+    `estimate_s` is what the client was told first that it would have to wait, if anything.
     """
 
     process: _Name
@@ -79,6 +81,7 @@ class Ok(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     receipt: ReceiptDocument | None = None
     epoch: _Number | None = None
     replica: _Name | None = None
+    estimate_s: _Seconds | None = None
 
 
 class ConflictText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,18 +106,23 @@ class Refused(
     judged_us: _Number | None = None
     epoch: _Number | None = None
     replica: _Name | None = None
+    estimate_s: _Seconds | None = None
 
 
-class Unknown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="unknown"):
+class Unknown(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="unknown"
+):
     """No definite answer: any 503, a time-out, a lost connection. The request may or may not have been logged."""
 
     process: _Name
     op: _Number
     at_ns: _Number
     code: _Name
+    estimate_s: _Seconds | None = None
 
 
-Event = Invoke | Ok | Refused | Unknown
+Ending = Ok | Refused | Unknown
+Event = Invoke | Ending
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Invoke | Ok | Refused | Unknown)

@@ -10,10 +10,12 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ledger_api.client import NotaryClient, Result, RetryPolicy
+from msgspec.structs import replace
+
+from ledger_api.client import NotaryClient, OnWait, Result, RetryPolicy
 from replica.checker.history import (
     ConflictText,
-    Event,
+    Ending,
     HistoryWriter,
     Invoke,
     Ok,
@@ -31,6 +33,7 @@ ONE_ATTEMPT = RetryPolicy(deadline_s=0.0, attempt_max_s=3.0)  # each attempt is 
 DEFAULT_POLICY = RetryPolicy(deadline_s=30.0)
 
 Asked = TypeVar("Asked", Submission, bytes)
+_Ask = Callable[[list[Asked], OnWait], Awaitable[list[Result]]]
 
 
 class RecordingClient:
@@ -78,15 +81,13 @@ class RecordingClient:
         """Ask whether a transaction was notarised until the answer is final."""
         return (await self._until_final([tx_id], self._look_up_one))[0]
 
-    async def _submit_one(self, submissions: list[Submission]) -> list[Result]:
-        return [await self._client.submit(submissions[0])]
+    async def _submit_one(self, submissions: list[Submission], on_wait: OnWait) -> list[Result]:
+        return [await self._client.submit(submissions[0], on_wait)]
 
-    async def _look_up_one(self, tx_ids: list[bytes]) -> list[Result]:
+    async def _look_up_one(self, tx_ids: list[bytes], on_wait: OnWait) -> list[Result]:
         return [await self._client.look_up(tx_ids[0])]
 
-    async def _until_final(
-        self, asked: list[Asked], ask: Callable[[list[Asked]], Awaitable[list[Result]]]
-    ) -> list[Result]:
+    async def _until_final(self, asked: list[Asked], ask: _Ask[Asked]) -> list[Result]:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._policy.deadline_s
         results: dict[int, Result] = {}
@@ -102,15 +103,18 @@ class RecordingClient:
             await asyncio.sleep(delay_s)
         return [results[place] for place in range(len(asked))]
 
-    async def _attempt(self, asked: list[Asked], ask: Callable[[list[Asked]], Awaitable[list[Result]]]) -> list[Result]:
+    async def _attempt(self, asked: list[Asked], ask: _Ask[Asked]) -> list[Result]:
         """Ask once and write down what was asked and answered; a cancelled attempt stays open in the history."""
         numbers = [next(self._operations) for _ in asked]
         for number, one in zip(numbers, asked, strict=True):
             self._history.write(self._invocation(number, one))
-        answered = await ask(asked)
+        told_s: list[float] = []
+        answered = await ask(asked, told_s.append)
         at_ns = monotonic_ns()
+        estimate_s = told_s[0] if told_s else None  # the first is what a caller would have gone by
         for number, answer in zip(numbers, answered, strict=True):
-            self._history.write(event_of(self._process, number, at_ns, answer))
+            event = event_of(self._process, number, at_ns, answer)
+            self._history.write(replace(event, estimate_s=estimate_s))
             self.on_answer(answer, at_ns)
         return answered
 
@@ -121,7 +125,7 @@ class RecordingClient:
         return invoke_submission(self._process, number, monotonic_ns(), request, asked)
 
 
-def event_of(process: str, number: int, at_ns: int, answer: Result) -> Event:
+def event_of(process: str, number: int, at_ns: int, answer: Result) -> Ending:
     """What an answer is in a history."""
     match answer:
         case answers.Notarised():

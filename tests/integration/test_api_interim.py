@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import aiohttp
 
 from ledger_api.client import NotaryClient, RetryPolicy, certifies, encode_batch, encode_submission
+from replica.checker.history import HistoryWriter, Ok, read_history
 from replica.link.interface import PLAIN, Terms
+from replica.local.recording import RecordingClient
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.requests import Submission
 from tests.api_world import NOTARY_KEY, ApiWorld, StubParticipant, make_submission, notarise
@@ -105,6 +108,20 @@ async def test_an_answer_that_follows_an_estimate_reaches_the_caller(tmp_path: P
         assert participant.submitted == [one, *several]
         participant.estimates_s, participant.gate = (), asyncio.Event()
         assert isinstance(await client.submit(one), NotNow)
+
+
+async def test_a_history_has_what_was_estimated_first(tmp_path: Path) -> None:
+    """Goal: estimates can be held against reality. Method: a recording client is told two, of one and of a batch."""
+    written = io.BytesIO()
+    async with (
+        ApiWorld(tmp_path, Telling(20.0, 40.0)).serve() as world,
+        RecordingClient(world.endpoint, HistoryWriter(written), "p") as client,
+    ):
+        await client.submit(make_submission())
+        await client.submit_batch([make_submission(), make_submission()])
+    written.seek(0)
+    ended = [event for event in read_history(written) if isinstance(event, Ok)]
+    assert [event.estimate_s for event in ended] == [20.0] * 3
 
 
 async def test_a_connection_that_ends_behind_an_estimate_is_tried_again(tmp_path: Path) -> None:
