@@ -210,8 +210,8 @@ class NotaryClient:
         if status != HTTPStatus.OK:
             return [_read(status, body)] * len(submissions)
         try:
-            answers = decode(_batch, body).results
-            results = [_read(decode(_head, raw).status, bytes(raw)) for raw in answers]
+            answers = map(bytes, decode(_batch, body).results)
+            results = [_read(decode(_head, raw).status, raw) for raw in answers]
         except AnswerUnreadable as error:
             return [_unknown(error.detail)] * len(submissions)
         if len(results) != len(submissions):
