@@ -6,7 +6,7 @@ import asyncio
 import collections
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -63,18 +63,18 @@ async def refused_by_all(cluster: LocalCluster, code: str) -> None:
     words = {replica: Words(replica) for replica in cluster.replicas.values()}
     for replica in words:
         replica.start()
+    await all_end(words, code)
+
+
+async def all_end(words: Mapping[ReplicaProcess, Words], code: str) -> None:
+    """Wait until each replica has told this code and ended, and see that none is started again."""
     for replica, said in words.items():
         await said.come(f'"code": "{code}"')
-        await ended(replica)
-
-
-async def ended(replica: ReplicaProcess) -> None:
-    """Wait until a replica has ended and is not started again."""
-    async with asyncio.timeout(30.0):
-        while replica.running:
-            await asyncio.sleep(0.05)
-    await asyncio.sleep(2 * replica.restart_pause_s)
-    assert not replica.running
+        async with asyncio.timeout(30.0):
+            while replica.running:
+                await asyncio.sleep(0.05)
+    await asyncio.sleep(2 * max(replica.restart_pause_s for replica in words))
+    assert not any(replica.running for replica in words)
 
 
 async def stop_replicas(cluster: LocalCluster) -> None:
@@ -138,9 +138,7 @@ async def test_a_topic_that_vanishes_ends_every_replica(cluster: LocalCluster, s
             await wait_for_return(cluster)
             await cluster.kafka.delete_topic(cluster.topic)
             await cluster.prepare_log()
-            for replica, said in words.items():
-                await said.come('"code": "LOG_MISMATCH"')
-                await ended(replica)
+            await all_end(words, "LOG_MISMATCH")
             scenario.fired("created anew under running replicas: LOG_MISMATCH at all")
             assert await end_of_log(cluster) == 0  # nobody wrote to it
         await start_replicas(cluster)
