@@ -29,13 +29,16 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
+# No worse than silence, lease + 1.5 s: libfaketime makes waits of librdkafka's threads longer, 20 ms became seconds, so
+# that reading and the end of a writer are slow for a reason that a wrong clock alone does not give.
+WRONG_CLOCK_GOAL_S = 4.5
 EPOCHS_OF_A_STORM = 3
 SLOW_S = 15.0
 PAUSE_S, RUN_S = 0.25, 0.1  # a server that is stopped most of the time, but never for long
 COMMIT_DELAY_US = 100_000  # Postgres' own: waited before each flush to the disk
 
 
-@pytest.mark.scenario("F18", "the active's wall clock jumps or drifts", outage_goal_s=3.0)
+@pytest.mark.scenario("F18", "the active's wall clock jumps or drifts", outage_goal_s=WRONG_CLOCK_GOAL_S)
 @pytest.mark.parametrize("change", ["+3600", "-3600", "+0 x1.5"])
 async def test_an_active_with_a_wrong_clock_steps_down(
     cluster: LocalCluster, scenario: Scenario, change: str, tmp_path: Path
