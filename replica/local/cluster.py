@@ -22,7 +22,7 @@ import aiohttp
 from psycopg.conninfo import make_conninfo
 
 from ha.lock.ids import Counter, lock_id
-from haproxy.render import ReplicaAddress
+from haproxy.render import HaproxySettings, ReplicaAddress
 from ledger_api.client.signing import Party
 from replica.config import Config, load_config
 from replica.local.haproxy import HaproxyServer
@@ -96,6 +96,7 @@ class LocalCluster:
         self._stack = AsyncExitStack()
         self._ports = PortReservation()
         self._http: aiohttp.ClientSession | None = None
+        self._ways: dict[str, dict[str, str]] = {}
 
     # ---- where everything is ----
 
@@ -241,6 +242,8 @@ class LocalCluster:
         ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
         machines = [self._machine(f"k{node}") for node in range(1, self.settings.brokers + 1)]
         self.kafka = KafkaCluster(self.folder / "kafka", ports, machines=machines)
+        names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
+        self._ways = {name: self._ways_of(name) for name in names}
         self._stack.push_async_callback(self._stopped, "Kafka", self.kafka.stop)
         self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
         if self.settings.brokers == 1:
@@ -276,13 +279,14 @@ class LocalCluster:
         for address in self.config.replicas:
             folder = self.config.replica_dir(address.name)
             machine = self._machine(address.name)
-            replica = ReplicaProcess(address, self.config_path, folder, self._say, machine)
+            env = self._ways[address.name]
+            replica = ReplicaProcess(address, self.config_path, folder, self._say, machine=machine, env=env)
             self.replicas[address.name] = replica
             replica.start()
         self._say(
             "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
         )
-        self.haproxy = HaproxyServer(self.folder / "haproxy", self.config.haproxy_settings(), self._machine("lb"))
+        self.haproxy = HaproxyServer(self.folder / "haproxy", self._haproxy_settings(), self._machine("lb"))
         self._stack.push_async_callback(self._stopped, "HAProxy", self.haproxy.stop)
         await self._timed("HAProxy", f"endpoint {self.endpoint}", self.haproxy.start())
 
@@ -297,7 +301,7 @@ class LocalCluster:
             },
             "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
             "database": {
-                "conninfo": self._database_conninfo(),
+                "conninfo": self._database_conninfo(THIS_MACHINE),
                 "scope": DATABASE,
             },
             "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers, "single_broker": self.settings.brokers == 1},
@@ -310,10 +314,29 @@ class LocalCluster:
         }
         return merged(values, self.settings.further)
 
-    def _database_conninfo(self) -> str:
+    def _ways_of(self, name: str) -> dict[str, str]:
+        """What a replica's environment says of addresses by which only its own machine reaches others."""
+        machine = self._machine(name)
+        if machine.way is None:
+            return {}
+        return {
+            "NOTARY_DATABASE__CONNINFO": self._database_conninfo(machine),
+            "NOTARY_KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take),
+        }
+
+    def _haproxy_settings(self) -> HaproxySettings:
+        """HAProxy's settings, with each replica where HAProxy's machine reaches it."""
+        settings, machine = self.config.haproxy_settings(), self._machine("lb")
+        found = []
+        for replica in settings.replicas:
+            machine.reach(replica.host, replica.health_port)
+            found.append(replica.model_copy(update={"host": machine.reach(replica.host, replica.api_port)}))
+        return settings.model_copy(update={"replicas": tuple(found)})
+
+    def _database_conninfo(self, client: Machine) -> str:
         servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]
         return make_conninfo(
-            host=",".join(server.machine.address for server in servers),
+            host=",".join(client.reach(server.machine.address, server.port) for server in servers),
             port=",".join(str(server.port) for server in servers),
             dbname=DATABASE,
             user=ROLE,

@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -64,6 +64,7 @@ class KafkaBroker:
         self.folder = folder
         self.port = port
         self.controller_port = controller_port
+        self.further: dict[str, tuple[int, str]] = {}  # listeners by name: the port, the address that clients are told
         self._libs = libs
         self.process = ManagedProcess(self._command(f"kafka-{node_id}", "kafka.Kafka", str(self._properties_path)))
 
@@ -99,14 +100,16 @@ class KafkaBroker:
         copies = min(3, cluster_size)
         in_sync = max(1, copies - 1)
         address = self.machine.address
+        listeners = {"PLAINTEXT": (self.port, address), **self.further}
+        own = [f"{name}://{address}:{port}" for name, (port, _) in listeners.items()]
         settings = {
             "process.roles": "broker,controller",
             "node.id": self.node_id,
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{address}:{self.port},CONTROLLER://{address}:{self.controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{address}:{self.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join([*own, f"CONTROLLER://{address}:{self.controller_port}"]),
+            "advertised.listeners": ",".join(f"{name}://{told}:{port}" for name, (port, told) in listeners.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in (*listeners, "CONTROLLER")),
             "log.dirs": self.folder / "data",
             # A topic that appears by itself would have none of the contract's settings.
             "auto.create.topics.enable": "false",
@@ -154,6 +157,20 @@ class KafkaCluster:
     def bootstrap_servers(self) -> str:
         """What a client is configured with: `host:port`, comma-separated."""
         return ",".join(f"{broker.machine.address}:{broker.port}" for broker in self.brokers)
+
+    def serve(self, client: str, machine: Machine, take_port: Callable[[], int]) -> str:
+        """Have brokers listen for the clients on one machine by themselves; returns what those are configured with.
+
+        A broker tells its clients addresses by the listener that they ask, so clients who reach brokers by a way of
+        their own need one of their own. Call it before `start`.
+        """
+        found = []
+        for broker in self.brokers:
+            port = take_port()
+            told = machine.reach(broker.machine.address, port)
+            broker.further[client.upper()] = (port, told)
+            found.append(f"{told}:{port}")
+        return ",".join(found)
 
     async def start(self) -> None:
         """Format new storage, start the brokers, wait until all of them are known. Raises ServerFailed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from replica.local.ports import LOOPBACK
@@ -12,11 +13,17 @@ class Machine:
     """An address to listen on, and what takes a command there, such as `nsenter` with a network namespace.
 
     `network`: whose hosts a database there serves, in CIDR form; None for this machine alone.
+    `way`: makes a way to another machine's address and port, and says at which address it begins; None: all directly.
     """
 
     address: str = LOOPBACK
     enter: tuple[str, ...] = ()
     network: str | None = None
+    way: Callable[[str, int], str] | None = None
+
+    def reach(self, address: str, port: int) -> str:
+        """Where clients on this machine connect to a server that listens there; the port is the same."""
+        return address if self.way is None else self.way(address, port)
 
 
 THIS_MACHINE = Machine()

@@ -25,9 +25,17 @@ class ReplicaProcess:
     """Runs `notary replica` and keeps it running. Faults on purpose are for tests, the demo and the bench."""
 
     def __init__(
-        self, address: ReplicaAddress, config_path: Path, folder: Path, say: Say, machine: Machine = THIS_MACHINE
+        self,
+        address: ReplicaAddress,
+        config_path: Path,
+        folder: Path,
+        say: Say,
+        *,
+        machine: Machine = THIS_MACHINE,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self._machine = machine
+        self._env = env or {}  # on top of our own, whatever release is installed
         self._config_path = config_path
         self.address = address
         self.log_path = folder / "replica.log"
@@ -109,7 +117,13 @@ class ReplicaProcess:
     def _made(self, python: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> ManagedProcess:
         argv = [str(python), "-m", module, "replica", "--config", str(self._config_path), "--name", self.name]
         return ManagedProcess(
-            Command(name=self.name, argv=argv, log_path=self.log_path, env=env, enter=self._machine.enter)
+            Command(
+                name=self.name,
+                argv=argv,
+                log_path=self.log_path,
+                env={**self._env, **env},
+                enter=self._machine.enter,
+            )
         )
 
     async def _keep(self) -> None:

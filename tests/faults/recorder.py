@@ -21,6 +21,7 @@ import pytest
 
 from replica.local.cluster import LocalCluster
 from tests.faults.audit import Violation, audit
+from tests.faults.lab.network import kind_of_network
 from tests.faults.load import ClientLoad, outage_around
 from tests.faults.report import ScenarioResult, add_to_report, line_of, result
 
@@ -187,5 +188,6 @@ def _conditions() -> dict[str, str]:
         "linux": platform.release(),
         "python": platform.python_version(),
         "processors": str(os.cpu_count()),
+        "network": kind_of_network(),
         "load average at the end": f"{os.getloadavg()[0]:.1f}",
     }

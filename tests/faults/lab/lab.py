@@ -1,6 +1,6 @@
 """The lab: a whole participant like the reference deployment's, every part on a machine of its own.
 
-A primary and a synchronous standby, three brokers, three replicas, HAProxy: twelve servers in network namespaces.
+A primary and a synchronous standby, three brokers, three replicas, HAProxy. Machines are made by `network`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from replica.local.cluster import STANDBY_NAME, ClusterSettings, LocalCluster
 from replica.local.kafka import KafkaBroker
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
-from tests.faults.lab.network import Network
+from tests.faults.lab.network import Network, network_of
 
 REPLICAS = ("r1", "r2", "r3")
 BROKERS = ("k1", "k2", "k3")
@@ -88,4 +88,4 @@ class Lab(LocalCluster):
 
 def lab_network() -> Network:
     """The network of one lab, not yet built."""
-    return Network((*REPLICAS, *BROKERS, *DATABASES, BALANCER))
+    return network_of((*REPLICAS, *BROKERS, *DATABASES, BALANCER))

@@ -1,173 +1,78 @@
-"""Machines that only look like machines: a network namespace each, joined by a router that can lose every packet.
+"""What scenarios may do to the network between the lab's machines, and which of the two that can do it is used here.
 
-Each host has one link, to the router; this process stands beside it as one more host. A cut is a rule in the router
-that silently drops what one host sends to another, as a broken switch does: no reset, no refusal, nothing. Whoever is
-not named in it notices nothing.
-
-Addresses are 127.N.0.x. That network is this machine's own by definition, and the product sends nothing unprotected
-beyond it; inside the lab it is routed like any other.
-
-It needs root, network namespaces and `ip` (Debian: iproute2).
+`namespaces` gives each host a machine of its own. `proxied` needs no privilege: all on loopback, a proxy in each link.
+Scenarios do not know which one they run on; a fault that it cannot make fails the scenario, with the reason.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import product
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Protocol
 
 from replica.local.machine import Machine
 from replica.local.process import SoftwareMissing
+from tests.faults.lab.namespaces import Namespaces
+from tests.faults.lab.proxied import Proxied
 
-NAMESPACES = Path("/run/netns")
-PREFIX = "notary-lab"
-FIRST_NETWORK, LAST_NETWORK = 64, 126  # the second byte of a lab's addresses
-ROUTER, DESK, FIRST_HOST = 1, 2, 11  # the last byte
-# Loopback addresses are routed, from wherever they come, and between hosts.
-_KERNEL = (
-    "cd /proc/sys/net/ipv4; for c in all default; do echo 1 >conf/$c/route_localnet; echo 0 >conf/$c/rp_filter; done"
-)
+CHOICE = "FAULTS_NETWORK"  # environment variable: which one it must be
 
 
-class Network:
-    """A router and hosts by name, from `start` to `stop`; `machine` says where commands of a host run."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self._hosts = {name: number for number, name in enumerate(hosts, start=FIRST_HOST)}
-        self._number = 0
-        self._cuts: set[tuple[str, str]] = set()
+class Network(Protocol):
+    """Hosts by name, from `start` to `stop`. Whether this process reaches an unplugged host is left open."""
 
     def start(self) -> None:
         """Build it. Raises SoftwareMissing where that is not possible."""
-        if os.geteuid() != 0 or shutil.which("ip") is None:
-            raise SoftwareMissing("a lab of network namespaces needs root and `ip`; Debian's package is `iproute2`")
-        remove_abandoned()
-        self._number = _free_network()
-        for name in ("router", *self._hosts):
-            _ip("netns", "add", self._namespace(name))
-            _run([*self._enter(name), "sh", "-ec", f"{_KERNEL}; echo 1 >ip_forward"])
-            self._batch(name, ["link set lo up", "addr del 127.0.0.1/8 dev lo", "addr add 127.0.0.1/32 dev lo"])
-        self._batch("router", [f"addr add {self._address(ROUTER)}/32 dev lo scope global"])
-        for name, number in self._hosts.items():
-            self._join(name, number)
-        self._join_desk()
 
     def stop(self) -> None:
         """Remove it; what still runs in it must have been ended. May be repeated."""
-        for name in (*self._hosts, "router"):
-            if (NAMESPACES / self._namespace(name)).exists():
-                _ip("netns", "delete", self._namespace(name))
 
     def machine(self, name: str) -> Machine:
-        """Where a host's commands run, and its address."""
-        return Machine(self._of(name), self._enter(name), f"127.{self._number}.0.0/16")
+        """Where a host's commands run, its address, and its ways to others."""
 
-    # ---- faults ----
+    def cut(self, some: Iterable[str], others: Iterable[str]) -> AbstractContextManager[None]:
+        """While the block runs nothing passes between any of `some` and any of `others`, either way, without a word.
 
-    @contextmanager
-    def cut(self, some: Iterable[str], others: Iterable[str]) -> Iterator[None]:
-        """While the block runs, no packet passes between any of `some` and any of `others`, either way."""
-        between = list(product(some, others))
-        pairs = {*between, *((other, one) for one, other in between)}
-        self._drop(pairs)
-        try:
-            yield
-        finally:
-            self._pass(pairs)
+        Raises SoftwareMissing when this kind of network cannot do that.
+        """
 
-    @contextmanager
-    def unplugged(self, name: str) -> Iterator[None]:
-        """While the block runs, the host's own link has no carrier: it reaches nobody, and nobody it."""
-        self._batch("router", [f"link set to-{name} down"])
-        try:
-            yield
-        finally:
-            address = self._address(self._hosts[name])
-            self._batch("router", [f"link set to-{name} up", f"route add {address}/32 dev to-{name} scope link"])
-
-    def _drop(self, pairs: Iterable[tuple[str, str]]) -> None:
-        new = set(pairs) - self._cuts
-        self._batch("router", [f"rule add {self._rule(*pair)}" for pair in new])
-        self._cuts |= new
-
-    def _pass(self, pairs: Iterable[tuple[str, str]]) -> None:
-        old = set(pairs) & self._cuts
-        self._batch("router", [f"rule del {self._rule(*pair)}" for pair in old])
-        self._cuts -= old
-
-    def _rule(self, some: str, other: str) -> str:
-        return f"from {self._of(some)} to {self._of(other)} blackhole"
-
-    # ---- names and links ----
-
-    def _join(self, name: str, number: int) -> None:
-        """A cable between the host and the router, and the routes on both sides."""
-        self._batch(name, [f"link add cable type veth peer name to-{name} netns {self._namespace('router')}"])
-        here, router = self._address(number), self._address(ROUTER)
-        self._batch("router", [f"link set to-{name} up", f"route add {here}/32 dev to-{name} scope link"])
-        self._batch(
-            name,
-            [
-                f"addr add {here}/32 dev cable scope global",
-                "link set cable up",
-                f"route add {router}/32 dev cable scope link",
-                f"route add 127.{self._number}.0.0/16 via {router} dev cable onlink src {here}",
-            ],
-        )
-
-    def _join_desk(self) -> None:
-        """The same for this process, whose namespace is the machine's own: only this network's addresses go there."""
-        cable, here, router = f"lab{self._number}", self._address(DESK), self._address(ROUTER)
-        _ip(*f"link add {cable} type veth peer name to-desk netns {self._namespace('router')}".split())
-        for setting, value in (("route_localnet", "1"), ("rp_filter", "0")):
-            Path(f"/proc/sys/net/ipv4/conf/{cable}/{setting}").write_text(value)
-        self._batch("router", ["link set to-desk up", f"route add {here}/32 dev to-desk scope link"])
-        _ip(*f"addr add {here}/32 dev {cable} scope global".split())
-        _ip("link", "set", cable, "up")
-        _ip(*f"route add {router}/32 dev {cable} scope link table local".split())
-        _ip(*f"route add 127.{self._number}.0.0/16 via {router} dev {cable} onlink src {here} table local".split())
-
-    def _enter(self, name: str) -> tuple[str, ...]:
-        return ("nsenter", f"--net={NAMESPACES / self._namespace(name)}", "--")
-
-    def _namespace(self, name: str) -> str:
-        return f"{PREFIX}-{os.getpid()}-{name}"
-
-    def _address(self, number: int) -> str:
-        return f"127.{self._number}.0.{number}"
-
-    def _of(self, name: str) -> str:
-        return self._address(self._hosts[name])
-
-    def _batch(self, name: str, commands: list[str]) -> None:
-        _run(["ip", "-n", self._namespace(name), "-batch", "-"], "\n".join(commands) + "\n")
+    def unplugged(self, name: str) -> AbstractContextManager[None]:
+        """While the block runs the host reaches no other, and none it. Raises SoftwareMissing as `cut` does."""
 
 
-def remove_abandoned() -> None:
-    """Remove what labs have left whose process was killed."""
-    for path in NAMESPACES.glob(f"{PREFIX}-*"):
-        owner = path.name.removeprefix(f"{PREFIX}-").partition("-")[0]
-        if not Path(f"/proc/{owner}").exists():
-            _ip("netns", "delete", path.name)
+KINDS: dict[str, tuple[str, Callable[[Iterable[str]], Network]]] = {
+    "namespaces": ("network namespaces", Namespaces),
+    "proxy": ("fault proxy", Proxied),
+}
 
 
-def _free_network() -> int:
-    for number in range(FIRST_NETWORK, LAST_NETWORK + 1):
-        if not Path(f"/sys/class/net/lab{number}").exists():
-            return number
-    raise SoftwareMissing(f"{LAST_NETWORK - FIRST_NETWORK + 1} labs run already")
+def network_of(hosts: Iterable[str]) -> Network:
+    """A network of the kind that is used here, not yet built."""
+    _, kind = KINDS[chosen()]
+    return kind(hosts)
 
 
-def _ip(*words: str) -> str:
-    return _run(["ip", *words])
+def kind_of_network() -> str:
+    """What reports call it."""
+    return KINDS[chosen()][0]
 
 
-def _run(argv: list[str], text: str | None = None) -> str:
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, check=False)
-    if done.returncode != 0:
-        raise SoftwareMissing(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+@cache
+def chosen() -> str:
+    """What $FAULTS_NETWORK says, else namespaces where this process can make them. Raises SoftwareMissing."""
+    if wanted := os.environ.get(CHOICE):
+        if wanted not in KINDS:
+            raise SoftwareMissing(f"{CHOICE}={wanted}: it must be one of {', '.join(KINDS)}")
+        return wanted
+    trial = Namespaces(())
+    try:
+        trial.start()
+    except (SoftwareMissing, OSError) as error:
+        warnings.warn(f"NO NETWORK NAMESPACES HERE, faults go through a proxy: {error}", stacklevel=2)
+        return "proxy"
+    finally:
+        trial.stop()
+    return "namespaces"

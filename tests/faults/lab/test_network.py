@@ -1,26 +1,41 @@
-"""The lab's network does what the scenarios rely on: a cut drops all between those it names, and nothing else."""
+"""Both networks do what scenarios rely on: a cut drops all between those it names, and nothing else."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from replica.local.process import SoftwareMissing
+from tests.faults.lab.namespaces import Namespaces
 from tests.faults.lab.network import Network
+from tests.faults.lab.proxied import Proxied
 
-PORT = 7
-NO_PRIVILEGE = "NO LAB HERE: its scenarios will fail, not be left out"
-_LISTEN = f"import socket, sys; s = socket.create_server((sys.argv[1], {PORT})); print(flush=True); sys.stdin.read()"
-_CONNECT = f"import socket, sys; socket.create_connection((sys.argv[1], {PORT}), 0.5).close()"
+PORT = 4_007
+NO_PRIVILEGE = "NO NAMESPACES HERE: the lab's scenarios go through a proxy"
+_ECHO = f"""
+import socket, sys, threading
+def echo(taken):
+    while data := taken.recv(100):
+        taken.send(data)
+server = socket.create_server((sys.argv[1], {PORT}))
+print(flush=True)
+while True:
+    threading.Thread(target=echo, args=server.accept()[:1], daemon=True).start()
+"""
+_ASK = f"""
+import socket, sys
+with socket.create_connection((sys.argv[1], {PORT}), 0.5) as asked:
+    asked.send(b"x")
+    sys.exit(asked.recv(1) != b"x")
+"""
 
 
-def started(*hosts: str) -> Network:
-    """A network that runs; the test is left out, and says so, where nobody may build one."""
-    network = Network(hosts)
+def started(network: Network) -> Network:
+    """A network that runs; the test is left out, and says so, where nobody may build it."""
     try:
         network.start()
     except SoftwareMissing as error:
@@ -29,25 +44,29 @@ def started(*hosts: str) -> Network:
     return network
 
 
-@pytest.fixture
-def network() -> Iterator[Network]:
-    """Three hosts; somebody listens on `a`."""
-    network = started("a", "b", "c")
+@pytest.fixture(params=[Namespaces, Proxied])
+def network(request: pytest.FixtureRequest) -> Iterator[Network]:
+    """Three hosts; somebody answers on `a`, and the others know a way there."""
+    kind: Callable[[tuple[str, ...]], Network] = request.param
+    network = started(kind(("a", "b", "c")))
+    place = network.machine("a")
     try:
-        place = network.machine("a")
-        argv = [*place.enter, sys.executable, "-c", _LISTEN, place.address]
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listener:
-            assert listener.stdout is not None
-            listener.stdout.readline()
+        argv = [*place.enter, sys.executable, "-c", _ECHO, place.address]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            for name in ("b", "c"):
+                network.machine(name).reach(place.address, PORT)
             yield network
-            listener.communicate()
+            server.kill()
     finally:
         network.stop()
 
 
 def reached(network: Network, name: str) -> bool:
-    """Whether a host reaches the listener."""
-    argv = [*network.machine(name).enter, sys.executable, "-c", _CONNECT, network.machine("a").address]
+    """Whether a host has an answer from `a`."""
+    client = network.machine(name)
+    argv = [*client.enter, sys.executable, "-c", _ASK, client.reach(network.machine("a").address, PORT)]
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
@@ -61,26 +80,61 @@ def reached_from_here(network: Network) -> bool:
 
 
 def test_only_those_named_in_a_cut_notice_it(network: Network) -> None:
-    """Goal: a cut is between some and others, and ends. Method: connect from everywhere, before, during and after."""
+    """Goal: a cut is between some and others, and ends. Method: ask from everywhere, before, during and after."""
     assert reached(network, "b")
     with network.cut(["b"], ["a"]):
         assert (reached(network, "b"), reached(network, "c"), reached_from_here(network)) == (False, True, True)
     assert reached(network, "b")
 
 
-def test_an_unplugged_host_is_reached_by_nobody(network: Network) -> None:
-    """Goal: no carrier, nobody. Method: connect from everywhere, during and after."""
-    with network.unplugged("a"):
-        assert (reached(network, "b"), reached_from_here(network)) == (False, False)
-    assert (reached(network, "b"), reached_from_here(network)) == (True, True)
+def test_cuts_overlap(network: Network) -> None:
+    """Goal: what one cut holds is not let through by the end of another. Method: the outer one outlives the inner."""
+    with network.cut(["b"], ["a"]):
+        with network.cut(["b", "c"], ["a"]):
+            assert (reached(network, "b"), reached(network, "c")) == (False, False)
+        assert (reached(network, "b"), reached(network, "c")) == (False, True)
+    assert reached(network, "b")
+
+
+def test_an_unplugged_host_reaches_nobody(network: Network) -> None:
+    """Goal: no link, no answer, and all is well afterwards. Method: ask from it and from another one."""
+    with network.unplugged("b"):
+        assert (reached(network, "b"), reached(network, "c")) == (False, True)
+    assert reached(network, "b")
+
+
+def test_nobody_reaches_an_unplugged_host() -> None:
+    """Goal: no carrier, nobody. Method: namespaces; a listener in one; connect from here, during and after."""
+    network = started(Namespaces(("a",)))
+    place = network.machine("a")
+    try:
+        argv = [*place.enter, sys.executable, "-c", _ECHO, place.address]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            with network.unplugged("a"):
+                assert not reached_from_here(network)
+            assert reached_from_here(network)
+            server.kill()
+    finally:
+        network.stop()
+
+
+def test_a_proxy_says_what_it_cannot_cut() -> None:
+    """Goal: no scenario passes on a cut that is none. Method: two hosts whom no proxy stands between."""
+    network = Proxied(("a", "b"))
+    with pytest.raises(SoftwareMissing, match="cannot cut a off from b"), network.cut(["a"], ["b"]):
+        pass
+    with pytest.raises(SoftwareMissing, match="cannot cut a off"), network.unplugged("a"):
+        pass
 
 
 def test_a_lab_whose_process_was_killed_is_removed_by_the_next() -> None:
     """Goal: nothing piles up on a machine. Method: a process that builds a network and is gone; build another one."""
-    started().stop()  # or there is no lab on this machine at all
-    code = "import os, sys; from tests.faults.lab.network import Network; Network(['x']).start(); os._exit(0)"
+    started(Namespaces(())).stop()  # or there is no lab on this machine at all
+    code = "import os; from tests.faults.lab.namespaces import Namespaces; Namespaces(['x']).start(); os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True)
-    network = started("y")
+    network = started(Namespaces(("y",)))
     try:
         left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,4 +34,5 @@ def stalled_main_thread(pid: int) -> Iterator[None]:
 def _ptrace(request: int, pid: int) -> None:
     if _libc.ptrace(request, pid, None, None) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        hint = "; it takes ptrace: root, CAP_SYS_PTRACE, or kernel.yama.ptrace_scope below 2"
+        raise OSError(number, os.strerror(number) + (hint if number == errno.EPERM else ""))
