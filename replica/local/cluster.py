@@ -22,7 +22,7 @@ import aiohttp
 from psycopg.conninfo import make_conninfo
 
 from ha.lock.ids import Counter, lock_id
-from haproxy.render import HaproxySettings, ReplicaAddress
+from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
 from replica.config import Config, load_config
 from replica.local.haproxy import HaproxyServer
@@ -286,7 +286,7 @@ class LocalCluster:
         self._say(
             "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
         )
-        self.haproxy = HaproxyServer(self.folder / "haproxy", self._haproxy_settings(), self._machine("lb"))
+        self.haproxy = HaproxyServer(self.folder / "haproxy", self.config.haproxy_settings(), self._machine("lb"))
         self._stack.push_async_callback(self._stopped, "HAProxy", self.haproxy.stop)
         await self._timed("HAProxy", f"endpoint {self.endpoint}", self.haproxy.start())
 
@@ -323,15 +323,6 @@ class LocalCluster:
             "NOTARY_DATABASE__CONNINFO": self._database_conninfo(machine),
             "NOTARY_KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take),
         }
-
-    def _haproxy_settings(self) -> HaproxySettings:
-        """HAProxy's settings, with each replica where HAProxy's machine reaches it."""
-        settings, machine = self.config.haproxy_settings(), self._machine("lb")
-        found = []
-        for replica in settings.replicas:
-            machine.reach(replica.host, replica.health_port)
-            found.append(replica.model_copy(update={"host": machine.reach(replica.host, replica.api_port)}))
-        return settings.model_copy(update={"replicas": tuple(found)})
 
     def _database_conninfo(self, client: Machine) -> str:
         servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]

@@ -28,6 +28,7 @@ class HaproxyServer:
             raise ServerFailed(f"path longer than {SOCKET_PATH_MAX} for a socket: {settings.stats_socket}")
         self.folder = folder.absolute()
         self.settings = settings
+        self._machine = machine
         self.runtime = HaproxyRuntime(settings.stats_socket)
         self.config_path = self.folder / "haproxy.cfg"
         argv = [str(find_haproxy()), "-W", "-f", str(self.config_path)]
@@ -73,9 +74,17 @@ class HaproxyServer:
     async def _put_config(self, settings: HaproxySettings) -> None:
         """Put the configuration in place once `haproxy -c` has accepted it."""
         candidate = self.config_path.with_suffix(".new")
-        candidate.write_text(render(settings))
+        candidate.write_text(render(self._as_reached(settings)))
         await check_config(candidate, log_path=self.folder / "haproxy-check.log")
         candidate.replace(self.config_path)
+
+    def _as_reached(self, settings: HaproxySettings) -> HaproxySettings:
+        """With each replica where this machine reaches it, at both of its ports."""
+        found = []
+        for replica in settings.replicas:
+            hosts = [self._machine.reach(replica.host, port) for port in (replica.api_port, replica.health_port)]
+            found.append(replica.model_copy(update={"host": hosts[0]}))
+        return settings.model_copy(update={"replicas": tuple(found)})
 
     def _write_state(self, state: str) -> None:
         Path(self.settings.state_file).write_text(state)
