@@ -214,6 +214,7 @@ class _Replica:
                 folder=settings.folder,
                 is_paused=lambda: bulletin.pause is not None,
                 scrubber=scrubber,
+                round_trips=lambda: request_log.round_trips.by_broker,
             )
             page = make_status_page(
                 participant,

@@ -16,6 +16,7 @@ from ha.lock.interface import ServerLease
 from replica.core.participant import Participant, SessionT
 from replica.core.publish import CODE_OF
 from replica.core.scrub import Scrubber
+from replica.log.round_trips import RoundTrip
 from replica.notary.reading import VoidReason
 
 _OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first of a kind is an increase
@@ -154,6 +155,20 @@ class _Disk(Collector):
         yield _gauge("notary_disk_size_bytes", "Size of the data folder's file system", usage.total)
 
 
+class _Brokers(Collector):
+    def __init__(self, round_trips: Callable[[], Mapping[str, RoundTrip]]) -> None:
+        self._round_trips = round_trips
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Until a broker answered the active's writes, wait for copies included, over five seconds: "
+        mean = GaugeMetricFamily("notary_broker_round_trip_mean_seconds", f"{text}the mean", labels=["broker"])
+        p99 = GaugeMetricFamily("notary_broker_round_trip_p99_seconds", f"{text}all but 1 %", labels=["broker"])
+        for broker, found in sorted(self._round_trips().items()):
+            mean.add_metric([broker], found.mean_s)
+            p99.add_metric([broker], found.p99_s)
+        yield from (mean, p99)
+
+
 class _Api(Collector):
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
@@ -173,6 +188,7 @@ def make_metrics(
     folder: Path = Path(),
     is_paused: Callable[[], bool] = bool,
     scrubber: Scrubber | None = None,
+    round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
 ) -> Callable[[], bytes]:
     """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie."""
     registry = CollectorRegistry()
@@ -181,6 +197,7 @@ def make_metrics(
     if scrubber is not None:
         registry.register(_Scrub(scrubber))
     registry.register(_Disk(folder))
+    registry.register(_Brokers(round_trips))
     registry.register(_Pause(is_paused))
     registry.register(_CoreMetrics(participant, election, version))
     registry.register(_Api(api_families))

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from replica.log.interface import LogRecords
 from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, passes_by_itself
+from replica.log.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
 from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, refuse_unsafe
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
@@ -43,6 +44,7 @@ class KafkaLog:
         self._topic_id: str | None = None
         self._confirmed_at_s = float("-inf")
         self._open: set[KafkaReader | KafkaWriter] = set()
+        self.round_trips = RoundTrips()  # of the writer that is open
         if settings.single_broker:
             log.warning(
                 "single_broker_log",
@@ -91,8 +93,8 @@ class KafkaLog:
     async def open_writer(self) -> KafkaWriter:
         """A writer that knows the topic's leader, so that the first append is sent at once. Raises LogUnavailable."""
         failures = DeliveryFailures()
-        producer = await asyncio.to_thread(_connect_producer, self._settings, failures)
-        writer = KafkaWriter(producer, self._settings.topic, failures, self._open.discard)
+        producer = await asyncio.to_thread(_connect_producer, self._settings, failures, self.round_trips)
+        writer = KafkaWriter(producer, self._settings.topic, failures, self._forget_writer)
         self._open.add(writer)
         return writer
 
@@ -100,6 +102,10 @@ class KafkaLog:
         """Close every reader, writer and connection. May be repeated; what is opened later connects anew."""
         await asyncio.gather(*[handle.close() for handle in self._open])
         await self._admin.close()
+
+    def _forget_writer(self, writer: KafkaWriter) -> None:
+        self._open.discard(writer)
+        self.round_trips.clear()
 
     async def _confirm_identity(self) -> None:
         topic_id = await self._admin.topic_id()
@@ -303,9 +309,10 @@ class DeliveryFailures:
             self.last = f"{error.name()}, {error.str()}"
 
 
-def _connect_producer(settings: KafkaSettings, failures: DeliveryFailures) -> Producer:
+def _connect_producer(settings: KafkaSettings, failures: DeliveryFailures, round_trips: RoundTrips) -> Producer:
     """A producer that knows the partition's leader. Blocks for up to `connect_timeout_s`."""
-    producer = connect(Producer, _producer_config(settings, failures))
+    told = {"stats_cb": round_trips, "statistics.interval.ms": ms(STATISTICS_EVERY_S)}
+    producer = connect(Producer, _producer_config(settings, failures) | told)
     doing = f"opening a writer to topic {settings.topic}"
     try:
         topic = producer.list_topics(settings.topic, timeout=settings.connect_timeout_s).topics[settings.topic]

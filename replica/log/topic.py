@@ -202,7 +202,8 @@ class TopicAdmin:
 
     def _client(self) -> AdminClient:
         if self._kept is None:
-            self._kept = connect(AdminClient, client_config(self._settings) | {"error_cb": self._note_trouble})
+            quiet = {"error_cb": self._note_trouble, "log_level": 0}  # what it would log is part of what we raise
+            self._kept = connect(AdminClient, client_config(self._settings) | quiet)
         self._kept.poll(0)  # takes in what the client has told since the last question
         self._trouble = None
         return self._kept

@@ -359,3 +359,22 @@ async def until_available(call: Callable[[], Awaitable[T]], max_s: float = ADMIN
 
 async def _is(condition: bool) -> bool:
     return condition
+
+
+async def test_the_writers_round_trips_are_known_while_it_is_open(
+    kafka_broker: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a slow broker is seen on /metrics. Method: real statistics of a real client, asked for more often."""
+    monkeypatch.setattr("replica.log.kafka.STATISTICS_EVERY_S", 0.1)
+    async with opened(settings_for(kafka_broker, topic)) as log:
+        writer = await log.open_writer()
+        writer.append(b"one")
+
+        async def is_known() -> bool:
+            return bool(log.round_trips.by_broker)
+
+        await eventually(is_known, ADMIN_MAX_S)
+        (found,) = log.round_trips.by_broker.values()
+        assert min(found.mean_s, found.p99_s) > 0
+        await writer.close()
+        assert log.round_trips.by_broker == {}

@@ -21,6 +21,7 @@ from replica.core.metrics import make_metrics
 from replica.core.scrub import Scrubber
 from replica.core.walk import begin_walk
 from replica.link.counts import ApiCounts, Latency, metric_families
+from replica.log.round_trips import RoundTrip
 from tests.simulation.virtual import run_virtually
 from tests.unit.core_world import World
 
@@ -60,6 +61,7 @@ def exposition() -> str:
                 lambda: metric_families(counts),
                 index_sizes=lambda: sizes,
                 scrubber=scrubber,
+                round_trips=lambda: {"1": RoundTrip(0.001, 0.002)},
             )
             return metrics().decode()
 

@@ -1,0 +1,50 @@
+"""How long brokers take to answer the active's writes, from the Kafka client's own statistics."""
+
+from __future__ import annotations
+
+import msgspec
+
+STATISTICS_EVERY_S = 5.0
+_US_PER_S = 1_000_000
+
+
+class RoundTrip(msgspec.Struct, frozen=True):
+    """Of one broker, over the last STATISTICS_EVERY_S in which it answered; the wait for copies is part of it."""
+
+    mean_s: float
+    p99_s: float
+
+
+class _Window(msgspec.Struct):
+    cnt: int
+    avg: int
+    p99: int
+
+
+class _Broker(msgspec.Struct):
+    nodeid: int
+    rtt: _Window
+
+
+class _Statistics(msgspec.Struct):
+    brokers: dict[str, _Broker]
+
+
+_decoder = msgspec.json.Decoder(_Statistics)
+
+
+class RoundTrips:
+    """Called with each of the client's statistics, it keeps the newest of each broker, by the broker's id."""
+
+    def __init__(self) -> None:
+        self.by_broker: dict[str, RoundTrip] = {}
+
+    def __call__(self, statistics: str) -> None:
+        for broker in _decoder.decode(statistics).brokers.values():
+            window = broker.rtt  # in microseconds
+            if broker.nodeid >= 0 and window.cnt:  # below 0: an address that was only asked for the others
+                self.by_broker[str(broker.nodeid)] = RoundTrip(window.avg / _US_PER_S, window.p99 / _US_PER_S)
+
+    def clear(self) -> None:
+        """The writer is closed: nothing is known any more."""
+        self.by_broker.clear()
