@@ -64,6 +64,7 @@ class StubParticipant:
         self.found: dict[bytes, Answer] = {}
         self.consumed: dict[bytes, StateStatus] = {}
         self.submitted: list[Submission] = []
+        self.terms: list[Terms] = []  # of each call that submits
         self.looked_up: list[bytes] = []
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
         self.news = Bell()
@@ -81,6 +82,7 @@ class StubParticipant:
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
         self.submitted.extend(submissions)
+        self.terms.append(terms)
         if self.gate is not None:
             await self.gate.wait()
         if terms.asynchronous:

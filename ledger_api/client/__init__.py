@@ -1,7 +1,9 @@
 """The ledger API's client: signed submissions, retries with the same ids, receipts that verify offline."""
 
 from ledger_api.client.access import Access
-from ledger_api.client.client import NotaryClient, OnWait, Result
+from ledger_api.client.answers import Result
+from ledger_api.client.client import NotaryClient
+from ledger_api.client.connection import OnWait
 from ledger_api.client.errors import (
     AnswerUnreadable,
     ClientError,
@@ -14,7 +16,7 @@ from ledger_api.client.errors import (
     success_of,
 )
 from ledger_api.client.retry import RetryPolicy
-from ledger_api.client.signing import Party, certifies, encode_batch, encode_submission
+from ledger_api.client.signing import Deduplication, Party, certifies, encode_batch, encode_submission
 from ledger_api.client.stream import StreamResult, SubmissionStream
 from ledger_api.client.sync import SyncNotaryClient
 
@@ -22,6 +24,7 @@ __all__ = [
     "Access",
     "AnswerUnreadable",
     "ClientError",
+    "Deduplication",
     "NotarisationRefused",
     "NotaryClient",
     "OnWait",

@@ -11,12 +11,15 @@ from nacl.signing import SigningKey
 
 from replica.notary.answers import Notarised
 from replica.notary.canonical import encode_request, summarise
-from replica.notary.documents import ANONYMOUS, BatchDocument, submission_to_document
+from replica.notary.documents import ANONYMOUS, BatchDocument, DeduplicationDocument, submission_to_document
 from replica.notary.receipts import verify_receipt
 from replica.notary.requests import Submission, TimeWindow, check_command, make_request
 
 SUBMISSION_ID_BYTES = 16
 _encoder = msgspec.json.Encoder()
+
+Deduplication = DeduplicationDocument
+"""How far back an acceptance of the same command counts: within `duration_s`, or above ledger offset `after_offset`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,18 @@ class Party:
         return submission
 
 
-def encode_submission(submission: Submission) -> bytes:
+def encode_submission(submission: Submission, deduplication: Deduplication | None = None) -> bytes:
     """The body that submits one."""
-    return _encoder.encode(submission_to_document(submission))
+    document = submission_to_document(submission)
+    if deduplication is not None:
+        document = msgspec.structs.replace(document, deduplication=deduplication)
+    return _encoder.encode(document)
 
 
-def encode_batch(submissions: Sequence[Submission]) -> bytes:
+def encode_batch(submissions: Sequence[Submission], deduplication: Deduplication | None = None) -> bytes:
     """The body that submits several."""
-    return _encoder.encode(BatchDocument([msgspec.Raw(encode_submission(submission)) for submission in submissions]))
+    raws = [msgspec.Raw(encode_submission(submission, deduplication)) for submission in submissions]
+    return _encoder.encode(BatchDocument(raws))
 
 
 def certifies(answer: Notarised, submission: Submission, notary_key: bytes) -> bool:

@@ -17,6 +17,7 @@ from ledger_api.client.access import OPEN, Access, Bearer, headers_with
 from ledger_api.client.errors import AnswerUnreadable
 from ledger_api.client.exchange import NO_ANSWER, decode, told_by
 from ledger_api.client.retry import RetryPolicy
+from ledger_api.client.signing import Deduplication
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
 from replica.notary.documents import ACCEPTED, PROBLEM_TYPE, ProblemDocument, problem_document
 from replica.notary.errors import Code, Retry
@@ -68,17 +69,20 @@ class SubmissionStream:
         *,
         access: Access = OPEN,
         asynchronous: bool = False,
+        deduplication: Deduplication | None = None,
         under_way_max: int = 10_000,
     ) -> None:
         """`asynchronous`: the answer is Accepted, as soon as a submission is recorded; its outcome is a completion.
 
+        `deduplication`: how far back an acceptance of the same command counts; without, as long as they are kept.
         Raises ConfigError when the endpoint, or what `access` names, cannot be used.
         """
         self._url = endpoint.rstrip("/") + STREAM_PATH
         self._policy = policy or RetryPolicy()
         self._tls = access.tls_for(endpoint)
         self._bearer = Bearer(access.token)
-        self._asynchronous = asynchronous
+        period = deduplication or Deduplication()
+        self._terms = (asynchronous, period.duration_s, period.after_offset)
         self._room = asyncio.Semaphore(under_way_max)
         self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
         self._loop = asyncio.get_running_loop()
@@ -204,7 +208,7 @@ class SubmissionStream:
                     batch.append((number, asked.submission))
                     size += len(asked.submission.request)
             if batch:
-                await socket.send_bytes(encoder.encode(Submissions(batch, self._asynchronous)))
+                await socket.send_bytes(encoder.encode(Submissions(batch, *self._terms)))
             else:
                 await self._wake.wait()
                 await asyncio.sleep(0)  # what is submitted in the same turn goes into the same frame

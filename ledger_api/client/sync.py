@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ledger_api.client.access import OPEN, Access
-from ledger_api.client.client import NotaryClient, Result
+from ledger_api.client.answers import Result
+from ledger_api.client.client import NotaryClient
 from ledger_api.client.retry import RetryPolicy
-from replica.notary.answers import Notarised
+from ledger_api.client.signing import Deduplication
+from replica.notary.answers import Accepted, Notarised
 from replica.notary.documents import NotaryDocument
-from replica.notary.feed_documents import CompletionDocument
+from replica.notary.feed_documents import (
+    CompletionDocument,
+    LedgerEndDocument,
+    StateStatusDocument,
+    TransactionStatusDocument,
+    UpdateDocument,
+)
 from replica.notary.requests import Submission
 
 ResultT = TypeVar("ResultT")
+Entry = TypeVar("Entry")
 
 
 class SyncNotaryClient:
@@ -58,21 +67,31 @@ class SyncNotaryClient:
         self._thread.join()
         self._loop.close()
 
-    def notarise(self, submission: Submission, notary_key: bytes) -> Notarised:
+    def notarise(
+        self, submission: Submission, notary_key: bytes, *, deduplication: Deduplication | None = None
+    ) -> Notarised:
         """See NotaryClient.notarise."""
-        return self._run(self._client.notarise(submission, notary_key))
+        return self._run(self._client.notarise(submission, notary_key, deduplication=deduplication))
 
-    def submit(self, submission: Submission) -> Result:
+    def submit(self, submission: Submission, *, deduplication: Deduplication | None = None) -> Result:
         """See NotaryClient.submit."""
-        return self._run(self._client.submit(submission))
+        return self._run(self._client.submit(submission, deduplication=deduplication))
 
-    def submit_batch(self, submissions: Sequence[Submission]) -> list[Result]:
+    def submit_async(self, submission: Submission, *, deduplication: Deduplication | None = None) -> Result | Accepted:
+        """See NotaryClient.submit_async."""
+        return self._run(self._client.submit_async(submission, deduplication=deduplication))
+
+    def submit_batch(
+        self, submissions: Sequence[Submission], *, deduplication: Deduplication | None = None
+    ) -> list[Result]:
         """See NotaryClient.submit_batch."""
-        return self._run(self._client.submit_batch(submissions))
+        return self._run(self._client.submit_batch(submissions, deduplication=deduplication))
 
-    def submit_all(self, submissions: Sequence[Submission]) -> list[Result]:
+    def submit_all(
+        self, submissions: Sequence[Submission], *, deduplication: Deduplication | None = None
+    ) -> list[Result]:
         """See NotaryClient.submit_all."""
-        return self._run(self._client.submit_all(submissions))
+        return self._run(self._client.submit_all(submissions, deduplication=deduplication))
 
     def look_up(self, tx_id: bytes) -> Result:
         """See NotaryClient.look_up."""
@@ -82,16 +101,44 @@ class SyncNotaryClient:
         """See NotaryClient.describe."""
         return self._run(self._client.describe())
 
+    def ledger_end(self) -> LedgerEndDocument:
+        """See NotaryClient.ledger_end."""
+        return self._run(self._client.ledger_end())
+
+    def transaction(self, tx_id: bytes) -> TransactionStatusDocument | None:
+        """See NotaryClient.transaction."""
+        return self._run(self._client.transaction(tx_id))
+
+    def state(self, state: bytes) -> StateStatusDocument:
+        """See NotaryClient.state."""
+        return self._run(self._client.state(state))
+
+    def attempts(self, state: bytes, after: int = 0) -> Iterator[CompletionDocument]:
+        """See NotaryClient.attempts."""
+        return self._each(self._client.attempts(state, after))
+
     def completions(
         self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
     ) -> Iterator[CompletionDocument]:
         """See NotaryClient.completions."""
-        completions = self._client.completions(after, user_id=user_id, parties=parties)
+        return self._each(self._client.completions(after, user_id=user_id, parties=parties))
+
+    def updates(self, after: int = 0, *, parties: Sequence[str] = ()) -> Iterator[UpdateDocument]:
+        """See NotaryClient.updates."""
+        return self._each(self._client.updates(after, parties=parties))
+
+    def _each(self, entries: AsyncIterator[Entry]) -> Iterator[Entry]:
+        async def following() -> list[Entry]:
+            try:
+                return [await anext(entries)]
+            except StopAsyncIteration:  # which no task may end with
+                return []
+
         try:
-            while True:
-                yield self._run(anext(completions))  # type: ignore[arg-type]
+            while found := self._run(following()):
+                yield found[0]
         finally:
-            self._run(completions.aclose())  # type: ignore[attr-defined]
+            self._run(entries.aclose())  # type: ignore[attr-defined]
 
     def _run(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         if not self._thread.is_alive():

@@ -38,7 +38,7 @@ _encoder = msgspec.json.Encoder()
 _LOOKED_UP = (Code.MALFORMED_REQUEST, Code.QUERY_INVALID, Code.NOT_ACTIVE, Code.OVERLOADED, Code.OUTCOME_UNKNOWN)
 _TX_ID = Parameter("tx_id", "The transaction's id.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"})
 _STATE_REF = Parameter(
-    "state", "`<transaction id>:<output index>`.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}:[0-9]{1,9}$"}
+    "state", "`<transaction id>:<output index>`.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}:[0-9]{1,10}$"}
 )
 _STATUS = About(
     summary="Where and when a transaction was notarised, and for whom",

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from ledger_api.client import (
+    Deduplication,
     NotarisationRefused,
     NotaryClient,
     OutcomeUnknown,
@@ -21,8 +22,9 @@ from ledger_api.client import (
     SyncNotaryClient,
     certifies,
 )
+from replica.link.interface import PLAIN, Terms
 from replica.local.ports import PortReservation
-from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Code, NotActive
 from replica.notary.requests import Submission
@@ -197,6 +199,91 @@ async def test_completions_go_on_where_a_lost_connection_left_off(tmp_path: Path
 def make_completion(number: int) -> Completion:
     tx_id = number.to_bytes(32, "big")
     return Completion(number, tx_id, "u", f"c{number}", ("A",), "s", tx_id, tx_id, "NOTARISED", number, number)
+
+
+async def test_a_submission_that_is_not_waited_for(tmp_path: Path) -> None:
+    """Goal: an application need not speak HTTP for it. Method: Accepted; a passive first; what is wrong is told."""
+    participant = StubParticipant()
+    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+        submission = make_submission()
+        assert await client.submit_async(submission) == Accepted(submission.submission_id, ACTIVE.retry_after_s)
+        participant.standing = PASSIVE
+        waiting = asyncio.create_task(client.submit_async(submission))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        participant.standing = ACTIVE
+        assert isinstance(await waiting, Accepted)
+        refused = await client.submit_async(make_submission(Party("O=Nobody")))
+        assert isinstance(refused, ProblemDocument) and refused.code == "PARTY_UNKNOWN"
+        assert participant.submitted == [submission] * 2
+
+
+async def test_every_call_takes_a_deduplication_period(tmp_path: Path) -> None:
+    """Goal: a duration or an offset, however it is sent. Method: what reaches the core, of each way to submit."""
+    participant = StubParticipant()
+    period, submission = Deduplication(duration_s=60.0), make_submission()
+    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+        await client.submit(submission, deduplication=period)
+        await client.submit_async(submission, deduplication=period)
+        await client.submit_batch([submission], deduplication=period)
+        await client.submit_all([submission], deduplication=period)
+        await client.notarise(submission, NOTARY_PUBLIC_KEY, deduplication=Deduplication(after_offset=7))
+        await client.submit(submission)
+    assert participant.terms == [
+        Terms(False, 60.0),
+        Terms(True, 60.0),
+        *[Terms(False, 60.0)] * 2,
+        Terms(False, None, 7),
+        PLAIN,
+    ]
+
+
+async def test_questions_and_updates(tmp_path: Path) -> None:
+    """Goal: every question of the API has a method. Method: a transaction, a state, its history, the end, updates."""
+    participant, submission = StubParticipant(), make_submission()
+    tx_id = submission.request[16:48]
+    state = bytes(36)
+    participant.found[tx_id] = notarise(submission)
+    winner = make_completion(1).tx_id
+    participant.consumed[state] = StateStatus(state, winner, 1)
+    participant.database.completions = [(number, make_completion(number)) for number in range(1, 4)]
+    participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=3)
+
+    def use(endpoint: str) -> None:
+        with SyncNotaryClient(endpoint, QUICK) as client:
+            status = client.transaction(tx_id)
+            assert status is not None and (status.tx_id, status.log_offset) == (tx_id.hex(), 41)
+            assert client.transaction(bytes(32)) is None
+            assert client.state(state).consumed_by == winner.hex()
+            assert not client.state(b"x" * 36).consumed
+            assert (client.ledger_end().ledger_end, client.ledger_end().pruned_to) == (3, 0)
+            assert [update.offset for update in islice(client.updates(1), 2)] == [2, 3]
+            assert list(client.attempts(b"x" * 36)) == []
+            assert isinstance(client.submit_async(submission), Accepted)
+
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        await asyncio.to_thread(use, world.endpoint)
+        async with NotaryClient(world.endpoint, QUICK) as client:
+            assert [attempt.offset async for attempt in client.attempts(state)] == [1]
+            participant.standing = PASSIVE
+            waiting = asyncio.create_task(client.ledger_end())
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            participant.standing = ACTIVE
+            assert (await waiting).ledger_end == ACTIVE.ledger_end
+
+
+async def test_a_question_that_nobody_answers_ends(tmp_path: Path) -> None:
+    """Goal: typed errors, in time. Method: a passive until the deadline; a question that is wrong."""
+    participant = StubParticipant()
+    short = RetryPolicy(deadline_s=0.2, timeout_s=0.01)
+    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, short) as client:
+        with pytest.raises(RequestRejected) as wrong:
+            await anext(client.attempts(bytes(36), after=2**63))
+        assert wrong.value.code is Code.QUERY_INVALID
+        participant.standing = PASSIVE
+        with pytest.raises(NotActive):
+            await client.ledger_end()
 
 
 async def test_programs_without_an_event_loop_have_the_same_client(tmp_path: Path) -> None:

@@ -13,13 +13,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledger_api.client import AnswerUnreadable, NotaryClient, RetryPolicy, SubmissionStream, exchange, success_of
+from ledger_api.client import (
+    AnswerUnreadable,
+    NotaryClient,
+    RetryPolicy,
+    SubmissionStream,
+    answers,
+    connection,
+    exchange,
+    feeds,
+    success_of,
+)
 from ledger_api.client import client as http
-from ledger_api.client import completions as feed
 from ledger_api.client import stream as frames
 from ledger_api.client.errors import ClientError, StreamEnded
 from ledger_api.client.exchange import decode, read_body, read_lines
-from replica.notary.answers import Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Notarised, NotNow, Refused
 from replica.notary.documents import ProblemDocument, answer_to_document, problem_document
 from replica.notary.errors import Code
 from replica.notary.feed_documents import CheckpointDocument, EndDocument
@@ -61,19 +70,23 @@ ANSWERS: st.SearchStrategy[StreamAnswer] = st.one_of(
 @example(DEEP[3])
 def test_json_documents(raw: bytes) -> None:
     """Goal: one error, whatever a document is instead. Method: every decoder, damaged answers, nesting, bad UTF-8."""
-    for decoder in (http._notarised, http._problem, http._batch, http._page, http._notary, http._head, feed._line):
+    decoders = (answers._notarised, answers._accepted, answers._problem, http._batch, http._page, http._notary)
+    lines = (connection.head_decoder, feeds.completion_lines, feeds.update_lines)
+    asked = (http._ledger_end, http._transaction, http._state, http._attempts, http._completion)
+    for decoder in (*decoders, *lines, *asked):
         only(AnswerUnreadable, lambda given_bytes, decoder=decoder: decode(decoder, given_bytes), raw)
 
 
 @EXAMPLES
-@given(st.sampled_from([0, 200, 401, 409, 503]), NOISE | st.sampled_from(JSON).flatmap(damaged))
+@given(st.sampled_from([0, 200, 202, 401, 409, 503]), NOISE | st.sampled_from(JSON).flatmap(damaged))
 def test_an_answer_is_always_one_of_the_results(status: int, raw: bytes) -> None:
     """Goal: what is no answer leaves the outcome unknown. Method: any status with anything; the typed errors of it."""
-    result = http._read(status, raw)
+    result = answers.read_decision(status, raw)
     assert isinstance(result, Notarised | Refused | NotNow | ProblemDocument)
     only(ClientError, success_of, result)
     answer_to_document(result) if not isinstance(result, ProblemDocument) else StreamEnded(result, 3)
-    assert isinstance(http._why_not(status, raw, "x"), Exception)
+    assert isinstance(answers.why_not(raw), Exception)
+    assert isinstance(answers.read_answer(status, raw), Notarised | Refused | NotNow | ProblemDocument | Accepted)
 
 
 @EXAMPLES
@@ -160,12 +173,12 @@ def test_no_answer_stops_a_stream(batch: list[tuple[int, StreamAnswer]], wait_s:
 
 async def test_a_batch_with_too_few_or_unreadable_results_is_of_unknown_outcome() -> None:
     """Goal: nothing is taken for an answer to something else. Method: what a server may send instead of two results."""
-    client = NotaryClient("http://127.0.0.1:1")
+    client = NotaryClient("http://127.0.0.1:1", RetryPolicy(deadline_s=0.0))
     for answer in (b'{"results":[]}', b'{"results":[[[[1]]],{}]}', b'{"results":[{"status":"x"},1]}', b"", *DEEP):
 
         async def call(*_: object, answer: bytes = answer) -> tuple[int, bytes]:
             return 200, answer
 
-        client._call = call  # type: ignore[assignment]
-        results = await client._submit_batch([SUBMISSION, SUBMISSION])
+        client._connection.call = call  # type: ignore[method-assign]
+        results = await client.submit_batch([SUBMISSION, SUBMISSION])
         assert [getattr(result, "code", None) for result in results] == ["OUTCOME_UNKNOWN"] * 2

@@ -1,54 +1,57 @@
-"""Reading the stream of completions without a gap and without a duplicate, across fail-over."""
+"""Reading the streams of completions and updates without a gap and without a duplicate, across fail-over."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 
-from ledger_api.client.access import Bearer, headers_with
+from ledger_api.client.access import headers_with
+from ledger_api.client.connection import Connection
 from ledger_api.client.errors import AnswerUnreadable, StreamEnded
-from ledger_api.client.exchange import NO_ANSWER, SILENCE_MAX_S, decode, read_body, read_lines
-from ledger_api.client.retry import RetryPolicy
+from ledger_api.client.exchange import NO_ANSWER, SILENCE_MAX_S, Decoder, decode, read_body, read_lines
 from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Retry
-from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument
+from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 
-_line = msgspec.json.Decoder(CompletionDocument | CheckpointDocument | EndDocument)
+COMPLETIONS, UPDATES = "/v1/completions", "/v1/updates"
+completion_lines = msgspec.json.Decoder(CompletionDocument | CheckpointDocument | EndDocument)
+update_lines = msgspec.json.Decoder(UpdateDocument | CheckpointDocument | EndDocument)
 _problem = msgspec.json.Decoder(ProblemDocument)
+Entry = TypeVar("Entry", CompletionDocument, UpdateDocument)
 
 
-async def follow_completions(
-    session: aiohttp.ClientSession,
-    endpoint: str,
-    policy: RetryPolicy,
-    random: Callable[[], float],
-    bearer: Bearer,
+async def follow(
+    connection: Connection,
+    path: str,
+    decoder: Decoder[Entry | CheckpointDocument | EndDocument],
     *,
     after: int = 0,
     user_id: str | None = None,
     parties: Sequence[str] = (),
-) -> AsyncIterator[CompletionDocument]:
-    """Completions behind ledger offset `after`, live once caught up, for ever: it connects again by itself.
+) -> AsyncIterator[Entry]:
+    """What is published behind ledger offset `after`, live once caught up, for ever: it connects again by itself.
 
     Whoever keeps the offset of the last one goes on behind it later, on any replica. Raises StreamEnded when the server
     says that going on is of no use, AnswerUnreadable when what is there speaks something else until the deadline.
     """
     clock_s = asyncio.get_running_loop().time
+    bearer, policy = connection.bearer, connection.policy
     failures = 0
     good_at_s, unreadable_at_s = -math.inf, math.inf  # of the last good line, and of the first bad one behind it
     while True:
-        query = completions_query(after, user_id, parties)
+        url = f"{connection.endpoint}{path}?{feed_query(after, user_id, parties)}&follow=true"
         told_s = 0.0
         token = await bearer.token()
         try:
-            async for line in _lines(session, f"{endpoint}/v1/completions?{query}&follow=true", token, policy):
+            async for line in _lines(connection, url, token, decoder):
                 if not isinstance(line, ProblemDocument):
                     good_at_s = clock_s()
                 if isinstance(line, ProblemDocument | EndDocument):
@@ -58,10 +61,10 @@ async def follow_completions(
                         raise StreamEnded(bearer.explain(problem), after)
                     told_s = problem.retry_after_s or 0.0
                     break
-                if line.offset < after + isinstance(line, CompletionDocument):
+                if line.offset < after + (not isinstance(line, CheckpointDocument)):
                     raise AnswerUnreadable(f"offset {line.offset} came behind {after}")
                 after, failures, unreadable_at_s = line.offset, 0, math.inf
-                if isinstance(line, CompletionDocument):
+                if not isinstance(line, CheckpointDocument):
                     yield line
         except AnswerUnreadable:
             unreadable_at_s = min(unreadable_at_s, clock_s())
@@ -69,25 +72,29 @@ async def follow_completions(
                 raise
         except NO_ANSWER:
             pass  # whatever went wrong: connect again, and go on behind the last offset
-        await asyncio.sleep(policy.delay_s(failures, told_s, random()))
+        await asyncio.sleep(policy.delay_s(failures, told_s, connection.random()))
         failures += 1
 
 
-def completions_query(after: int, user_id: str | None, parties: Sequence[str]) -> str:
+def feed_query(after: int, user_id: str | None, parties: Sequence[str]) -> str:
     """What a page and a stream are asked with."""
     query = [("after", str(after)), *(("party", party) for party in parties)]
     return urlencode(query if user_id is None else [*query, ("user_id", user_id)])
 
 
 async def _lines(
-    session: aiohttp.ClientSession, url: str, token: str | None, policy: RetryPolicy
-) -> AsyncIterator[CompletionDocument | CheckpointDocument | EndDocument | ProblemDocument]:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=policy.attempt_max_s, sock_read=SILENCE_MAX_S)
+    connection: Connection,
+    url: str,
+    token: str | None,
+    decoder: Decoder[Entry | CheckpointDocument | EndDocument],
+) -> AsyncIterator[Entry | CheckpointDocument | EndDocument | ProblemDocument]:
+    connect_max_s = connection.policy.attempt_max_s
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_max_s, sock_read=SILENCE_MAX_S)
     headers = headers_with(token, {})
-    async with session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
+    async with connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
         if response.status != HTTPStatus.OK:
             with suppress(AnswerUnreadable):  # of a proxy that has nobody behind it, for one
                 yield decode(_problem, await read_body(response.content))
             return
         async for raw in read_lines(response.content):
-            yield decode(_line, raw)
+            yield decode(decoder, raw)

@@ -1,0 +1,75 @@
+"""What a call's answer means: a result of the notary's, a problem, or nothing, and then the outcome is unknown."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from ledger_api.client.errors import AnswerUnreadable, RequestRejected
+from ledger_api.client.exchange import QUOTE_MAX, decode
+from replica.notary.answers import Accepted, Decision, NotNow
+from replica.notary.documents import (
+    ACCEPTED,
+    AcceptedDocument,
+    NotarisedDocument,
+    ProblemDocument,
+    answer_from_document,
+)
+from replica.notary.errors import BadRequest, Code, NotActive, Retry
+
+Result = Decision | ProblemDocument
+"""An answer of the notary, or the problem for which a request never got as far: it must be changed first."""
+
+_notarised = msgspec.json.Decoder(NotarisedDocument)
+_accepted = msgspec.json.Decoder(AcceptedDocument)
+_problem = msgspec.json.Decoder(ProblemDocument)
+
+
+def read_answer(status: int, body: bytes) -> Result | Accepted:
+    """The result in an answer's body; whatever does not come from the notary leaves the outcome unknown."""
+    try:
+        match status:
+            case HTTPStatus.OK:
+                return _of(decode(_notarised, body))
+            case HTTPStatus.ACCEPTED:
+                return _of(decode(_accepted, body))
+            case _:
+                return _of(decode(_problem, body))
+    except (AnswerUnreadable, BadRequest):
+        return unknown(f"no answer: {status} {body[:QUOTE_MAX]!r}")
+
+
+def read_decision(status: int, body: bytes) -> Result:
+    """As `read_answer`, of a call that waits for the outcome."""
+    answer = read_answer(status, body)
+    if isinstance(answer, Accepted):
+        return NotNow(ACCEPTED, "recorded; the outcome is a completion", answer.estimate_s)
+    return answer
+
+
+def unknown(detail: str) -> NotNow:
+    """No answer; whether the request was dealt with is not known."""
+    return NotNow(Code.OUTCOME_UNKNOWN.name, detail, 0.0)
+
+
+def problem_in(body: bytes) -> ProblemDocument | None:
+    """The problem that a body is; None when it is none."""
+    try:
+        return decode(_problem, body)
+    except AnswerUnreadable:
+        return None
+
+
+def why_not(body: bytes) -> NotActive | RequestRejected:
+    """The error of an answer that is not the document that was asked for."""
+    problem = problem_in(body)
+    if problem is not None and problem.retry is Retry.NO:
+        return RequestRejected(problem)
+    return NotActive(f"no replica answers: {body[:QUOTE_MAX]!r}")
+
+
+def _of(document: NotarisedDocument | AcceptedDocument | ProblemDocument) -> Result | Accepted:
+    if isinstance(document, ProblemDocument) and document.code not in Code.__members__:  # of a newer release
+        return document if document.retry is Retry.NO else unknown(f"{document.code}: {document.detail}")
+    return answer_from_document(document)

@@ -1,0 +1,146 @@
+"""Calls over HTTP: one exchange with its token, its limits, and the estimates that may come before its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from http import HTTPStatus
+
+import aiohttp
+import msgspec
+
+from ledger_api.client.access import TOKEN_CODES, Access, Bearer, headers_with
+from ledger_api.client.answers import problem_in, why_not
+from ledger_api.client.errors import RequestRejected
+from ledger_api.client.exchange import NO_ANSWER, Decoder, Document, decode, read_body, read_lines, told_by
+from ledger_api.client.retry import RetryPolicy
+
+OnWait = Callable[[float], None]
+"""Is told, while a call waits, within how many seconds the notary expects to have its answer."""
+
+LINES = "application/x-ndjson"  # an answer behind interim estimates
+WAIT = "wait"  # the kind of those
+_NO_EXCHANGE = 0
+_HEADERS = {"Content-Type": "application/json", "Accept": f"application/json, {LINES}"}
+_encoder = msgspec.json.Encoder()
+
+
+class Head(msgspec.Struct):
+    """What tells one answer from another, and an estimate from an answer."""
+
+    status: int = HTTPStatus.OK  # a whole batch has none
+    kind: str = ""
+    estimate_s: float = 0.0
+
+
+head_decoder = msgspec.json.Decoder(Head)
+
+
+def ignore(estimate_s: float) -> None:
+    """For callers that do not want to know how long it may take."""
+
+
+class Connection:
+    """An endpoint, and what calls of it share. Connections of TCP are kept open."""
+
+    def __init__(self, endpoint: str, policy: RetryPolicy, access: Access, connections_max: int) -> None:
+        """Raises ConfigError when the endpoint, or what `access` names, cannot be used."""
+        self.endpoint = endpoint.rstrip("/")
+        self.policy = policy
+        self.access = access
+        self.bearer = Bearer(access.token)
+        self.random = random.Random().random  # noqa: S311 (spreads retries; no secret)
+        self._tls = access.tls_for(endpoint)
+        self._connections_max = connections_max
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """Raises ConfigError or TokenUnavailable when there is no token although there should be one."""
+        await self.bearer.token()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._tls),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+    async def close(self) -> None:
+        """Calls that are under way fail."""
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Raises RuntimeError before it is open."""
+        if self._session is None:
+            raise RuntimeError("use the client in an `async with` block")
+        return self._session
+
+    async def call(
+        self, method: str, path: str, body: bytes | None = None, on_wait: OnWait = ignore
+    ) -> tuple[int, bytes]:
+        """Status and body of an answer; status 0 and a reason when there was none.
+
+        A token that is refused is asked for anew, once.
+        """
+        token = await self.bearer.token()
+        status, answer = await self._exchange(method, path, body, token, on_wait)
+        problem = problem_in(answer) if status == HTTPStatus.UNAUTHORIZED and token is not None else None
+        if problem is not None and problem.code in TOKEN_CODES:
+            if await self.bearer.renew(token):
+                return await self._exchange(method, path, body, await self.bearer.token(), on_wait)
+            answer = _encoder.encode(self.bearer.explain(problem))
+        return status, answer
+
+    async def fetch(self, path: str, decoder: Decoder[Document]) -> Document:
+        """The document at a path, asked for until a replica serves it.
+
+        Raises RequestRejected when none ever will, NotActive after the policy's deadline, AnswerUnreadable.
+        """
+        loop, policy = asyncio.get_running_loop(), self.policy
+        deadline_s = loop.time() + policy.deadline_s
+        for attempt in itertools.count():
+            status, body = await self.call("GET", path)
+            if status == HTTPStatus.OK:
+                return decode(decoder, body)
+            error, problem = why_not(body), problem_in(body)
+            told_s = 0.0 if problem is None else problem.retry_after_s or 0.0
+            delay_s = policy.delay_s(attempt, told_s, self.random())
+            if isinstance(error, RequestRejected) or loop.time() + delay_s > deadline_s:
+                raise error
+            await asyncio.sleep(delay_s)
+        raise AssertionError("attempts go on until the deadline")
+
+    async def _exchange(
+        self, method: str, path: str, body: bytes | None, token: str | None, on_wait: OnWait
+    ) -> tuple[int, bytes]:
+        """One HTTP exchange. It may take `attempt_max_s`, and longer only while the server says that it will."""
+        session, headers = self.session, headers_with(token, _HEADERS)
+        try:
+            async with (
+                asyncio.timeout(self.policy.attempt_max_s) as limit,
+                session.request(
+                    method, self.endpoint + path, data=body, headers=headers, allow_redirects=False
+                ) as response,
+            ):
+                if response.content_type != LINES:
+                    return response.status, await read_body(response.content)
+                return await self._last_line(response.content, limit, on_wait)
+        except NO_ANSWER as error:
+            return _NO_EXCHANGE, told_by(error).encode()
+
+    async def _last_line(
+        self, content: aiohttp.StreamReader, limit: asyncio.Timeout, on_wait: OnWait
+    ) -> tuple[int, bytes]:
+        """The answer behind the estimates, each of which moves the limit."""
+        loop, policy = asyncio.get_running_loop(), self.policy
+        last_s = loop.time() + policy.estimate_max_s
+        async for line in read_lines(content):
+            head = decode(head_decoder, line)
+            if head.kind != WAIT:
+                return head.status, line
+            estimate_s = policy.believed_s(head.estimate_s)
+            on_wait(estimate_s)
+            wait_s = max(estimate_s, policy.attempt_max_s)
+            limit.reschedule(min(loop.time() + wait_s, last_s))
+        return _NO_EXCHANGE, b"no answer behind the estimates"
