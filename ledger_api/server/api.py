@@ -25,7 +25,7 @@ from ledger_api.server.settings import ApiSettings
 from ledger_api.server.submit_stream import SubmitStreams
 from ledger_api.server.together import SignatureDesk
 from replica.link.counts import ApiCounts, Latency
-from replica.link.interface import Participant, Terms, refuse_as_passive
+from replica.link.interface import Participant, Terms, refuse_as_overloaded, refuse_as_passive
 from replica.notary.answers import Answer, NotNow
 from replica.notary.documents import (
     AcceptedDocument,
@@ -55,7 +55,14 @@ _log = structlog.get_logger(__name__)
 _encoder = msgspec.json.Encoder()
 
 
-_SUBMITTING = (Code.SIGNATURE_INVALID, Code.PARTY_UNKNOWN, Code.OVERLOADED, Code.OUTCOME_UNKNOWN)
+_SUBMITTING = (
+    Code.SIGNATURE_INVALID,
+    Code.PARTY_UNKNOWN,
+    Code.KEY_NOT_VALID,
+    Code.OVERLOADED,
+    Code.USER_OVERLOADED,
+    Code.OUTCOME_UNKNOWN,
+)
 _SUBMIT_ONE = About(
     summary="Notarise one transaction and wait for the answer",
     body=SubmissionDocument,
@@ -241,7 +248,7 @@ class Api:
         refusal = self._refusal(1)
         if refusal is None and self._counts.streams >= self._settings.streams_max:
             detail = f"this front end has {self._counts.streams} streams open"
-            refusal = NotNow(Code.OVERLOADED.name, detail, self._participant.standing.retry_after_s)
+            refusal = refuse_as_overloaded(self._participant.standing, detail)
         if refusal is not None:
             return self._reply(refusal, call.request_id)
         return await self._streams.serve(
@@ -338,7 +345,7 @@ class Api:
             detail = f"this front end has {self._bodies_bytes} bytes of bodies under way"
         else:
             return None
-        return NotNow(Code.OVERLOADED.name, detail, standing.retry_after_s)
+        return refuse_as_overloaded(standing, detail)
 
     def _refuse(self, error: BadRequest, request_id: str) -> ProblemDocument:
         withheld_count = self._log_limit.take()

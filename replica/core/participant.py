@@ -212,7 +212,14 @@ class Participant(Generic[SessionT]):
         if reign is None or not self._serves():
             return Standing(False, self.epoch, self._settings.retry_after_s)
         publisher = reign.publisher
-        return Standing(True, self.epoch, self._settings.retry_after_s, publisher.ledger_end, publisher.pruned_to)
+        return Standing(
+            True,
+            self.epoch,
+            self._settings.retry_after_s,
+            publisher.ledger_end,
+            publisher.pruned_to,
+            self.estimate_s,
+        )
 
     def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms = PLAIN) -> None:
         """Take submissions from a front end."""

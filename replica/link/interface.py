@@ -27,7 +27,8 @@ class Standing(msgspec.Struct, frozen=True):
     """The core's word on its role. A front end serves only while `active`; `epoch` is the newest it knows of.
 
     `ledger_end` is the newest offset whose completion is published, by what the active has committed itself; what is at
-    `pruned_to` or below may be gone. Both are 0 while the replica is passive: it does not know.
+    `pruned_to` or below may be gone. Both are 0 while the replica is passive: it does not know. `estimate_s` is how
+    long a request that came at this moment would take at most, `retry_after_s` when to look for another active.
     """
 
     active: bool
@@ -35,6 +36,7 @@ class Standing(msgspec.Struct, frozen=True):
     retry_after_s: float
     ledger_end: int = 0
     pruned_to: int = 0
+    estimate_s: float = 0.0
 
     def as_passive(self) -> Standing:
         """The same, but not active: for a core that is not heard."""
@@ -45,6 +47,11 @@ def refuse_as_passive(standing: Standing) -> NotNow:
     """The answer to whatever is asked of a replica that is not active."""
     detail = f"this replica is passive; the newest epoch it knows of is {standing.epoch}"
     return NotNow(Code.NOT_ACTIVE.name, detail, standing.retry_after_s)
+
+
+def refuse_as_overloaded(standing: Standing, detail: str) -> NotNow:
+    """The answer of an active replica's front end that takes no more: when what is queued will be done."""
+    return NotNow(Code.OVERLOADED.name, detail, max(standing.retry_after_s, standing.estimate_s))
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True):

@@ -44,12 +44,13 @@ from replica.link.interface import (
     TicketedLookUp,
     TicketedSubmission,
     Told,
+    refuse_as_overloaded,
     refuse_as_passive,
 )
 from replica.link.settings import LinkSettings
 from replica.link.tickets import Call, Tickets
 from replica.notary.answers import Answer, NotNow, StateStatus
-from replica.notary.errors import Code, ConfigError
+from replica.notary.errors import ConfigError
 from replica.notary.requests import Submission
 
 EXPIRY_INTERVALS = 20  # how often within `answer_max_s` old calls are looked for: the deadline is that much coarse
@@ -354,9 +355,7 @@ class LinkClient(FrameProtocol[FromCore]):
             return refuse_as_passive(standing)
         too_many = self._tickets.open_count + count > self._settings.tickets_max
         if too_many or self._writing_paused or self._queued_bytes > self._settings.buffer_max_bytes:
-            return NotNow(
-                Code.OVERLOADED.name, "the core has as much from this front end as it takes", standing.retry_after_s
-            )
+            return refuse_as_overloaded(standing, "the core has as much from this front end as it takes")
         return None
 
     def _open(self, count: int, on_wait: Callable[[float], None] | None = None) -> Call:

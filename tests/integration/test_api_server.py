@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from ledger_api.client import encode_batch, encode_submission
 from ledger_api.server import http
@@ -240,8 +241,9 @@ async def test_an_error_of_our_own_is_told_and_does_not_end_the_server(tmp_path:
 
 
 async def test_what_is_under_way_is_bounded(tmp_path: Path) -> None:
-    """Goal: past the bound the answer is 503 OVERLOADED at once. Method: two held back, a third, then let go."""
+    """Goal: past the bound 503 OVERLOADED at once, with the core's estimate. Method: two held back, a third; let go."""
     participant = StubParticipant()
+    participant.standing = replace(ACTIVE, estimate_s=3.5)
     participant.gate = asyncio.Event()
     async with ApiWorld(tmp_path, participant, in_flight_max=2, batch_max=2).serve() as world:
         async with aiohttp.ClientSession(headers=JSON) as session, asyncio.TaskGroup() as group:
@@ -256,6 +258,7 @@ async def test_what_is_under_way_is_bounded(tmp_path: Path) -> None:
             async with session.post(url, data=encode_submission(make_submission())) as response:
                 problem = await response.json(content_type=None)
                 assert (response.status, problem["code"]) == (503, "OVERLOADED")
+                assert (problem["retry_after_s"], response.headers["Retry-After"]) == (3.5, "4")
             assert world.counts.in_flight == 2
             participant.gate.set()
         assert [task.result() for task in held] == [200, 200]

@@ -46,6 +46,15 @@ async def test_what_is_served_is_what_is_described(tmp_path: Path) -> None:
         assert {str(code.status) for code in problems_of(route)} <= set(described["responses"])
 
 
+async def test_every_code_is_of_some_call(tmp_path: Path) -> None:
+    """Goal: no answer has a code that the specification denies. Method: all codes but those that are of no one call."""
+    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+        described = {code for route in world.api.routes for code in problems_of(route)}
+    in_streams = {Code.WINDOW_EXCEEDED, Code.READER_TOO_SLOW}
+    of_no_call = {Code.ROUTE_NOT_FOUND, Code.METHOD_NOT_ALLOWED}
+    assert {code for code in Code if code.status} - described == in_streams | of_no_call
+
+
 async def test_the_served_catalogue_is_the_code(tmp_path: Path) -> None:
     """Goal: every code a client can meet is published, with what to do. Method: the served document, entry by entry."""
     async with ApiWorld(tmp_path, StubParticipant()).serve() as world:

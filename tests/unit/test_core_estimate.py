@@ -79,6 +79,7 @@ def test_retries_do_not_make_the_queue_s_count_drift() -> None:
                 codes |= {a.code for a in answers if not isinstance(a, Notarised) and hasattr(a, "code")}
                 await asyncio.sleep(0.05 * (turn % 3))
                 assert all(a.retry_after_s > 0 for a in answers if isinstance(a, NotNow))
+                assert replica.participant.standing().estimate_s == replica.participant.estimate_s > 0
             assert Code.COMMAND_ID_REUSED.name in codes
             assert Code.USER_OVERLOADED.name in codes
             await asyncio.sleep(1)
