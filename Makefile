@@ -54,8 +54,9 @@ faults: setup-tests ## Every fault against real servers, at full length; writes 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)
 
-overload: setup ## Three times what a real replica's log takes, for a minute
-	@$(BIN)/pytest -m slow tests/faults/test_overload.py $(ARGS)
+overload: setup ## Three times what a real replica's log takes, for a minute; writes build/overload.json
+	@rm -f build/overload.json
+	@$(BIN)/pytest -m slow tests/faults/test_overload.py $(ARGS); code=$$?; cat build/overload.json; exit $$code
 
 faults-quick: setup ## The faults that CI runs, each once
 	@scripts/test.sh faults-quick
