@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from ledger_api.client import Access
+from ledger_api.client.settings import ClientSettings
 from replica.cli.config import DEFAULT, ENVIRONMENT, FILE, effective
 from replica.cli.init import EXAMPLE, TITLE, write_config
+from replica.cli.ledger import _client as make_client
 from replica.config import Config, load_config, make_config
 from replica.config_file import REQUIRED, render_config, render_reference, tables
 from replica.notary.errors import Code, ConfigError
@@ -187,3 +190,35 @@ def test_the_page_of_settings_is_current() -> None:
     page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
     assert page == render_reference(), "notary config reference > docs/settings.md"
     assert [line for line in page.splitlines() if line.endswith("|  |")] == []
+
+
+def test_commands_use_the_configured_endpoint_and_files(tmp_path: Path) -> None:
+    """Goal: no option is needed where a configuration is. Method: what init writes, with a token; then an option."""
+    write_config(tmp_path)
+    path = tmp_path / "notary.toml"
+    path.write_text(path.read_text().replace("[client]\n", '[client]\ntoken_file = "token"\n'))
+    settings = load_config(path)
+    assert settings.client == ClientSettings(token_file=tmp_path / "token")
+    assert settings.endpoint_url == "https://127.0.0.1:8080"
+    connection = make_client(None, path)._connection
+    assert (connection.endpoint, connection.access) == (settings.endpoint_url, Access(token=tmp_path / "token"))
+    connection = make_client(None, path, token_file=Path("other"), ca_file=None)._connection
+    assert connection.access == Access(token=Path("other"))
+    assert make_client("http://127.0.0.1:1", None)._connection.access == Access()
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "url"),
+    [
+        ("*", False, "http://127.0.0.1:9000"),
+        ("127.0.0.1", False, "http://127.0.0.1:9000"),
+        ("notary.example", True, "https://notary.example:9000"),
+        ("[::1]", True, "https://[::1]:9000"),
+    ],
+)
+def test_the_endpoint_as_a_url(host: str, tls: bool, url: str) -> None:
+    """Goal: what people are shown can be used. Method: every address, a name, IPv6, with TLS and without."""
+    api = EXAMPLE["api"] if tls else {"registry_path": "parties.toml"}
+    replicas = [EXAMPLE["replicas"][0] | {"host": "127.0.0.1"}]
+    changes = {"endpoint": {"host": host, "port": 9000}, "api": api, "replicas": replicas}
+    assert _config(EXAMPLE | changes).endpoint_url == url
