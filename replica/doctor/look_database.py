@@ -13,7 +13,7 @@ from replica.config import Config
 from replica.core.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
 from replica.notary.errors import ConfigError, NotaryError, StoreMismatch
-from replica.store.migrate import CONNECT_MAX_S
+from replica.store.looking import to_look
 from replica.store.status import StoreStatus
 
 _SETTINGS = (
@@ -106,9 +106,7 @@ async def _status(database: Database) -> tuple[StoreStatus | None, str | None, s
 async def _look_at_postgres(conninfo: str) -> PostgresFacts | None:
     """None when it is not reached: other findings say so."""
     try:
-        async with await psycopg.AsyncConnection.connect(
-            conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S
-        ) as connection:
+        async with await psycopg.AsyncConnection.connect(to_look(conninfo), autocommit=True) as connection:
             return await _facts(connection)
     except psycopg.Error:
         return None

@@ -12,10 +12,9 @@ from psycopg import errors
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.store.bulletin import PastReign, Pause
-from replica.store.migrate import CONNECT_MAX_S
+from replica.store.looking import to_look
 from replica.store.postgres import Connection, named_statement
 
-_OPTIONS = "-c statement_timeout=2000 -c lock_timeout=1000"
 _NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege)
 
 
@@ -23,9 +22,7 @@ _NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.Insuffi
 async def postgres_board(conninfo: str, name: str) -> AsyncIterator[PostgresBoard]:
     """A board on a connection of its own. Raises StoreUnavailable when there is none to be had."""
     try:
-        connection = await psycopg.AsyncConnection.connect(
-            conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S, application_name=name, options=_OPTIONS
-        )
+        connection = await psycopg.AsyncConnection.connect(to_look(conninfo), autocommit=True, application_name=name)
     except psycopg.Error as error:
         raise StoreUnavailable(f"{name} cannot connect: {str(error).strip()}") from None
     async with connection:

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.store.migrate import CONNECT_MAX_S
+from replica.store.looking import to_look
 from replica.store.postgres import named_statement
 
 
@@ -30,9 +30,7 @@ class StoreStatus(msgspec.Struct, frozen=True):
 async def read_status(conninfo: str) -> StoreStatus:
     """The present status. Raises StoreUnavailable; StoreMismatch when there is no schema, or no right to read it."""
     try:
-        async with await psycopg.AsyncConnection.connect(
-            conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S
-        ) as connection:
+        async with await psycopg.AsyncConnection.connect(to_look(conninfo), autocommit=True) as connection:
             row = await (await connection.execute(named_statement("status"))).fetchone()
     except (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege) as error:
         raise StoreMismatch(f"the database's status could not be read: {str(error).strip()}") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from ha.clock import SystemClock
 from ha.election.settings import ElectionSettings
@@ -28,6 +29,7 @@ from replica.core.metrics import make_metrics
 from replica.notary.answers import Notarised
 from replica.notary.errors import ConfigError
 from replica.notary.records import BarrierRecord, decode_record
+from replica.store.looking import to_look
 from replica.store.oracle import OracleStore
 from replica.store.oracle_login import parse_oracle, render_oracle
 from replica.store.oracle_tools import export_completions, migrate
@@ -180,3 +182,11 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         assert server.breaks == 0
 
     run_virtually(story())
+
+
+def test_connections_that_look_are_bounded_and_keep_what_operators_set() -> None:
+    """Goal: no command hangs on a locked table, nor loses its schema. Method: options given, and none."""
+    bounds = "-c statement_timeout=2000 -c lock_timeout=1000"
+    given = conninfo_to_dict(to_look("host=db dbname=n options='-c search_path=notary'"))
+    assert (given["host"], given["options"]) == ("db", f"-c search_path=notary {bounds}")
+    assert conninfo_to_dict(to_look("dbname=n"))["options"] == bounds

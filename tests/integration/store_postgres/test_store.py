@@ -335,6 +335,16 @@ async def test_status_tells_people_where_things_are(new_store: NewStore, dsn: st
     assert history == [(1, "r", False), (2, "r", True)]
 
 
+async def test_status_does_not_wait_for_who_holds_the_tables(new_store: NewStore, dsn: str) -> None:
+    """Goal: `notary status` and `doctor` end in any case. Method: a table that another session has to itself."""
+    await serving(new_store)
+    async with await psycopg.AsyncConnection.connect(dsn) as other:
+        await other.execute(b"LOCK TABLE participant IN ACCESS EXCLUSIVE MODE")
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreUnavailable, match="lock timeout"):
+                await read_status(dsn)
+
+
 async def test_an_id_of_another_length_is_a_bug(new_store: NewStore) -> None:
     """Goal: a wrong length never shifts the columns. Method: two ids whose lengths make up for one another."""
     store = await serving(new_store)
