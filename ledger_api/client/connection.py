@@ -14,7 +14,7 @@ import msgspec
 from ledger_api.client.access import TOKEN_CODES, Access, Bearer, headers_with
 from ledger_api.client.answers import problem_in, why_not
 from ledger_api.client.errors import RequestRejected
-from ledger_api.client.exchange import NO_ANSWER, Decoder, Document, decode, read_body, read_lines, told_by
+from ledger_api.client.exchange import NO_ANSWER, Decoder, Document, decode, read_answer_body, read_lines, told_by
 from ledger_api.client.retry import RetryPolicy
 
 OnWait = Callable[[float], None]
@@ -124,7 +124,7 @@ class Connection:
                 ) as response,
             ):
                 if response.content_type != LINES:
-                    return response.status, await read_body(response.content)
+                    return response.status, await read_answer_body(response)
                 return await self._last_line(response.content, limit, on_wait)
         except NO_ANSWER as error:
             return _NO_EXCHANGE, told_by(error).encode()

@@ -39,8 +39,16 @@ def decode(decoder: Decoder[Document], raw: bytes) -> Document:
         raise AnswerUnreadable(f"{error}: {raw[:QUOTE_MAX]!r}") from None
 
 
-async def read_body(content: aiohttp.StreamReader) -> bytes:
+async def read_answer_body(response: aiohttp.ClientResponse) -> bytes:
     """The whole body. Raises AnswerUnreadable when it is too large to be an answer."""
+    length = response.content_length
+    if length is not None and length <= ANSWER_MAX_BYTES and "Content-Encoding" not in response.headers:
+        return await response.read()  # the usual case, a few µs sooner
+    return await read_body(response.content)
+
+
+async def read_body(content: aiohttp.StreamReader) -> bytes:
+    """As `read_answer_body`, of a body whose size nobody has told."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in content.iter_any():

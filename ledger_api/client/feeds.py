@@ -16,7 +16,7 @@ import msgspec
 from ledger_api.client.access import headers_with
 from ledger_api.client.connection import Connection
 from ledger_api.client.errors import AnswerUnreadable, StreamEnded
-from ledger_api.client.exchange import NO_ANSWER, SILENCE_MAX_S, Decoder, decode, read_body, read_lines
+from ledger_api.client.exchange import NO_ANSWER, SILENCE_MAX_S, Decoder, decode, read_answer_body, read_lines
 from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Retry
 from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
@@ -94,7 +94,7 @@ async def _lines(
     async with connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
         if response.status != HTTPStatus.OK:
             with suppress(AnswerUnreadable):  # of a proxy that has nobody behind it, for one
-                yield decode(_problem, await read_body(response.content))
+                yield decode(_problem, await read_answer_body(response))
             return
         async for raw in read_lines(response.content):
             yield decode(decoder, raw)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
 from aiohttp import web
 
-from ledger_api.client import AnswerUnreadable, NotaryClient, RetryPolicy, SubmissionStream
+from ledger_api.client import AnswerUnreadable, NotaryClient, RetryPolicy, SubmissionStream, exchange
 from ledger_api.client import stream as frames
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.feed_documents import CompletionDocument
@@ -222,3 +223,19 @@ async def test_large_submissions_go_in_frames_that_a_server_takes() -> None:
         assert stream.connections_count == 1
     assert max(sizes) < 2**20
     assert len(sizes) < 30
+
+
+@pytest.mark.parametrize("packed", [True, False])
+async def test_an_answer_that_is_too_large_is_none(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    """Goal: memory is bounded, whatever is sent. Method: a body past the bound, plain and unpacked from a little."""
+    monkeypatch.setattr(exchange, "ANSWER_MAX_BYTES", 100_000)
+    body = gzip.compress(bytes(10**6)) if packed else bytes(10**6)
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, headers=headers, content_type="application/json")
+
+    async with served(answer) as endpoint, NotaryClient(endpoint, IMPATIENT) as client, asyncio.timeout(20):
+        result = await client.submit(make_submission())
+    assert isinstance(result, NotNow)
+    assert "at most 100000 bytes" in result.detail
