@@ -78,10 +78,11 @@ def _certificates(facts: Facts) -> Verdict:
         return ok("none configured")
     setting, expires = soonest
     text = f"{setting} expires {expires:%Y-%m-%d}"
+    fix = "replace the file, then restart replicas one by one: runbooks/certificate-rotation.md"
     if expires <= facts.now:
-        return problem(f"{setting} expired {expires:%Y-%m-%d}", "replace the file, restart replicas one by one")
+        return problem(f"{setting} expired {expires:%Y-%m-%d}", fix)
     if expires - facts.now < CERTIFICATE_WARNING:
-        return warning(text, "replace the file in time, restart replicas one by one")
+        return warning(text, fix)
     return ok(text)
 
 
