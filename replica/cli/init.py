@@ -47,7 +47,7 @@ EXAMPLE: dict[str, Any] = {
 }
 _NEXT = """Next:
   1. put your addresses into {path}, and the database role's password into a file (chmod 600)
-     and the API's certificate and key beside it (api.crt, api.key; chmod 600)
+     beside it the API's certificate and key (api.crt, api.key; chmod 600), and the brokers' CA (kafka-ca.pem)
   2. notary keys create notary.key      the notary's signing key; copy it to every replica's machine
   3. register parties in parties.toml   "O=Bank A,L=London,C=GB" = ["<public key>"] under [parties]
   4. notary topic create                the request log, with the settings that safety rests on

@@ -299,14 +299,14 @@ def test_commands_make_show_and_rotate_a_key_on_the_token(token: Token, tmp_path
     assert run("keys", "show", "--pkcs11")["public_key"] == created
     config = load_config(path)
     assert config.notary_signer().public_key.hex() == created
-    assert look_at_files(config).notary_key is None
+    assert "notary-key" not in look_at_files(config).problems
     rotated = run("keys", "rotate", "notary-2")
     signer = open_signer(None, token.settings(key_label="notary-2"))
     assert signer.public_key.hex() == rotated["public_key"] != created
     keys = known_keys(Path(rotated["keys_file"]), signer.public_key)
     assert [key.public_key for key in keys] == [created, rotated["public_key"]]
     token.take_away()
-    assert "no token" in str(look_at_files(config).notary_key)
+    assert "no token" in look_at_files(config).problems["notary-key"]
 
 
 def test_no_thread_is_left(token: Token) -> None:

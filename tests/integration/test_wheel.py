@@ -65,7 +65,7 @@ def test_the_installed_command_runs(notary: Path, tmp_path: Path) -> None:
     assert (tmp_path / "notary.key").stat().st_mode & 0o777 == 0o600
     (tmp_path / "parties.toml").write_text(f'[parties]\n"CN=Alice,O=Test,C=GB" = ["{ALICE}"]\n')
     (tmp_path / "database.password").touch(mode=0o600)
-    certificate_file, key_file = Authority(tmp_path).issue("api")
+    certificate_file, key_file = Authority(tmp_path, "kafka-ca").issue("api")
     assert (certificate_file.name, key_file.name) == ("api.crt", "api.key")
     assert "notary.toml is valid" in run(notary, "config", "check", cwd=tmp_path)
     assert "/health/active" in run(notary, "haproxy", "render", cwd=tmp_path)
