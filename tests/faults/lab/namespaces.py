@@ -133,7 +133,7 @@ class Namespaces:
         return ("nsenter", f"--net={NAMESPACES / self._namespace(name)}", "--")
 
     def _namespace(self, name: str) -> str:
-        return f"{PREFIX}-{os.getpid()}-{name}"
+        return f"{PREFIX}-{os.getpid()}-{self._number}-{name}"  # a process may have several networks
 
     def _address(self, number: int) -> str:
         return f"127.{self._number}.0.{number}"

@@ -120,6 +120,13 @@ def test_nobody_reaches_an_unplugged_host() -> None:
         network.stop()
 
 
+def test_two_networks_of_one_process_leave_each_other_alone(network: Network) -> None:
+    """Goal: the lab outlives what else is tested here. Method: build another one with the same names, and remove it."""
+    names = ("a", "b")
+    started(Namespaces(names) if isinstance(network, Namespaces) else Proxied(names)).stop()
+    assert reached(network, "b")
+
+
 def test_a_proxy_says_what_it_cannot_cut() -> None:
     """Goal: no scenario passes on a cut that is none. Method: two hosts whom no proxy stands between."""
     network = Proxied(("a", "b"))
