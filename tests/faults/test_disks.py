@@ -19,6 +19,7 @@ import pytest
 from replica.index.rocks import read_index
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
+from tests.bench.usage import folder_bytes
 from tests.faults.load import client_load
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.asyncio
 
 BLOCK_BYTES = 4_096
 WITHOUT_SCRUB = {"NOTARY_CORE__SCRUB_RECORDS_PER_S": "0"}
-VOLUME = "size=48m,mode=700"
+VOLUME_MIB = 48  # above twice the index that must fit
 
 
 def flip(path: Path, at_byte: int) -> None:
@@ -201,7 +202,8 @@ async def test_an_active_on_a_full_disk_steps_down_and_says_nothing_stale(
     full = (await cluster.passives())[0]
     await full.stop()
     folder = index_of(cluster, full)
-    with small_volume(folder if volume_of == "index" else folder.parent) as volume:
+    size_mib = VOLUME_MIB + 2 * folder_bytes(folder) // 2**20
+    with small_volume(folder if volume_of == "index" else folder.parent, size_mib) as volume:
         full.start()
         async with under_load(cluster, scenario) as load, witness(cluster, scenario) as spender:
             await spender.spend(100)
@@ -228,11 +230,12 @@ async def test_an_active_on_a_full_disk_steps_down_and_says_nothing_stale(
 
 
 @contextmanager
-def small_volume(folder: Path) -> Iterator[Path]:
+def small_volume(folder: Path, size_mib: int) -> Iterator[Path]:
     """The folder as a file system of its own with little room; what it held is gone, and it is empty afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", VOLUME, "tmpfs", str(folder)], check=False)
+    options = f"size={size_mib}m,mode=700"
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False)
     if made.returncode != 0:
         pytest.skip("NOT PLAYED: a small disk takes `mount -t tmpfs`: run it as root, with CAP_SYS_ADMIN")
     try:
