@@ -99,7 +99,8 @@ class World:
 async def world(servers_folder: Path) -> AsyncIterator[World]:
     """A cluster that the tests of this module share."""
     folder = servers_folder / "cluster"
-    async with LocalCluster(ClusterSettings(folder=folder, parties=2)) as cluster:
+    settings = ClusterSettings(folder=folder, parties=2, further={"election": {"hold_down_s": 0.0}})
+    async with LocalCluster(settings) as cluster:  # no hold-down: faults follow one another closely here
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
         path = folder / "history.jsonl"
