@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 
@@ -19,19 +17,18 @@ import pytest
 from replica.index.rocks import read_index
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
-from tests.bench.usage import folder_bytes
 from tests.faults.load import client_load
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 from tests.faults.tools import Words, assert_same_indexes, forget_quarantined, hand_over_to, index_of
 from tests.faults.under_load import under_load
 from tests.faults.witness import only_witness, witness
+from tests.small_disk import fill, room_for, small_disk
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="session")]
 
 BLOCK_BYTES = 4_096
 WITHOUT_SCRUB = {"NOTARY_CORE__SCRUB_RECORDS_PER_S": "0"}
-VOLUME_MIB = 48  # above twice the index that must fit
 
 
 def flip(path: Path, at_byte: int) -> None:
@@ -202,8 +199,8 @@ async def test_an_active_on_a_full_disk_steps_down_and_says_nothing_stale(
     full = (await cluster.passives())[0]
     await full.stop()
     folder = index_of(cluster, full)
-    size_mib = VOLUME_MIB + 2 * folder_bytes(folder) // 2**20
-    with small_volume(folder if volume_of == "index" else folder.parent, size_mib) as volume:
+    size_mib = room_for(folder)
+    with small_disk(folder if volume_of == "index" else folder.parent, size_mib) as volume:
         full.start()
         async with under_load(cluster, scenario) as load, witness(cluster, scenario) as spender:
             await spender.spend(100)
@@ -227,28 +224,3 @@ async def test_an_active_on_a_full_disk_steps_down_and_says_nothing_stale(
         await full.stop()
     full.start()
     await wait_for_return(cluster)
-
-
-@contextmanager
-def small_volume(folder: Path, size_mib: int) -> Iterator[Path]:
-    """The folder as a file system of its own with little room; what it held is gone, and it is empty afterwards."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700, parents=True)
-    options = f"size={size_mib}m,mode=700"
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=False)
-    if made.returncode != 0:
-        pytest.skip("NOT PLAYED: a small disk takes `mount -t tmpfs`: run it as root, with CAP_SYS_ADMIN")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write until there is no room left."""
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(65_536))
-        except OSError:
-            return

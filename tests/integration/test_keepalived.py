@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -146,13 +146,12 @@ async def moved() -> float:
 def segment() -> Iterator[Segment]:
     if os.geteuid() != 0 or shutil.which("ip") is None or find_keepalived() is None or shutil.which("curl") is None:
         pytest.skip("NOT TESTED: two HAProxy nodes need root, network namespaces, keepalived and curl")
-    building = Segment().built()
-    try:
-        built = building.__enter__()
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"NOT TESTED: two HAProxy nodes need network namespaces: {error.stderr.decode().strip()}")
-    yield built
-    building.__exit__(None, None, None)
+    with ExitStack() as stack:
+        try:
+            built = stack.enter_context(Segment().built())
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"NOT TESTED: two HAProxy nodes need network namespaces: {error.stderr.decode().strip()}")
+        yield built
 
 
 async def test_the_shared_address_moves_when_haproxy_or_its_machine_is_lost(

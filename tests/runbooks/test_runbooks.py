@@ -10,8 +10,6 @@ import asyncio
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -23,6 +21,7 @@ from replica.local.postgres import find_binaries
 from replica.local.replica import ReplicaProcess
 from tests.runbooks.conftest import all_well, under_load
 from tests.runbooks.stage import Stage
+from tests.small_disk import fill, room_for, small_disk
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200), pytest.mark.asyncio(loop_scope="session")]
@@ -113,7 +112,8 @@ async def test_disk_full(stage: Stage) -> None:
     full = await passive(stage)
     async with under_load(stage, "disk-full"):
         await full.stop()
-        with small_volume(stage.cluster.config.replica_dir(full.name)) as volume:
+        folder = stage.cluster.config.replica_dir(full.name)
+        with small_disk(folder, room_for(folder / "index")) as volume:
             (volume / "index.evidence").mkdir()
             full.start()
             await all_well(stage)
@@ -232,27 +232,3 @@ def damage(index: Path) -> None:
         with path.open("r+b") as file:
             file.seek(size // 3)
             file.write(b"\xa5" * max(1, size // 3))
-
-
-@contextmanager
-def small_volume(folder: Path) -> Iterator[Path]:
-    """The folder as a file system of its own with little room; empty afterwards."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=700", "tmpfs", str(folder)], check=False)
-    if made.returncode != 0:
-        pytest.skip("NOT PLAYED: this account may not mount a file system, so no disk can be filled")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write until there is no room left."""
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(65_536))
-        except OSError:
-            return
