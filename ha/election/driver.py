@@ -98,6 +98,9 @@ class Service(Protocol[SessionT_contra]):
     def role_changed(self, role: Role, reason: str) -> None:
         """For logs and metrics. Cheap, must not raise."""
 
+    def session_changed(self, problem: str | None) -> None:
+        """A passive has a lock session, or why it has none: then it cannot take over. Cheap, must not raise."""
+
 
 @dataclass(frozen=True, slots=True)
 class SwitchoverReport:
@@ -269,8 +272,17 @@ class Election(Generic[SessionT]):
         if _role(before) is not self.role:
             reasons = [action.reason for action in actions if isinstance(action, StepDown | EndProcess)]
             self._service.role_changed(self.role, reasons[0] if reasons else type(event).__name__)
+        if isinstance(before, Passive) and before.link is not Link.DOWN:
+            self._tell_of_session(event)
         for action in actions:
             self._carry_out(action)
+
+    def _tell_of_session(self, event: Event) -> None:
+        match event:
+            case SessionOpened():
+                self._service.session_changed(None)
+            case SessionFailed(_, reason) | LockLost(_, reason):
+                self._service.session_changed(reason)
 
     def _carry_out(self, action: Action) -> None:
         match action:

@@ -2,7 +2,9 @@
 
 The server side. The lock lives in a session whose `idle_session_timeout` is the lease. The server starts to count when
 it has answered a statement, so it frees the lock no earlier than `lease_s` after the holder *sent* the last statement
-that was answered, whatever froze or cut off the holder. (A session that is killed frees it at once; see below.)
+that was answered, whatever froze or cut off the holder. (A session that is killed frees it at once; see below.) Where
+no timeout of the server's counts, while it waits for the rest of a statement, a peer ends the session after the lease:
+the statement was sent after the one that the holder's claim counts from, so that is no earlier.
 
 The holder's side. It counts from the same moment of sending, on a clock that runs on while the machine is suspended,
 and claims to lead only while `now - sent < lease_s - margin_s`. Health and answers ask for this at the moment they

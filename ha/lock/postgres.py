@@ -4,6 +4,10 @@ What frees the lock when the holder cannot: the operating system when the proces
 `idle_in_transaction_session_timeout` when it is frozen or cut off; `statement_timeout`, `tcp_user_timeout` and
 `client_connection_check_interval` when that happens inside a statement. Keepalive alone would not: the kernel of a
 frozen process answers it.
+
+One silence none of these sees before Postgres 17: a holder frozen or cut off when the server has half the messages of a
+statement. There a peer that asks for the lock ends the session. (A commit that waits for its standby keeps the lock as
+long as that takes, whatever became of the holder: nobody could lead meanwhile, as an epoch begins with a commit.)
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ _READ_ONLY: LiteralString = "current_setting('transaction_read_only') = 'on'"
 # Advisory locks are kept per database, so a row of pg_locks is ours only with our database's oid: without it, an equal
 # id in another database of the server looks like a holder.
 _HOLDERS: LiteralString = """
-    select l.pid, coalesce(a.application_name, '') as name
+    select l.pid, coalesce(a.application_name, '') as name,
+           case when a.state = 'active' and a.wait_event = 'ClientRead'
+                then extract(epoch from clock_timestamp() - a.query_start)::float8 end as half_sent_s
       from pg_catalog.pg_locks l left join pg_catalog.pg_stat_activity a using (pid)
      where l.locktype = 'advisory' and l.granted and l.mode = 'ExclusiveLock'
        and l.database = (select oid from pg_catalog.pg_database where datname = current_database())
@@ -70,7 +76,12 @@ _LOOK: LiteralString = f"""
 # Materialised, so that the lock is asked for exactly once: it is re-entrant, and would need as many unlocks.
 _TRY: LiteralString = f"""
     with tried as materialized (select pg_try_advisory_lock(%(id)s) as granted)
-    select t.granted, h.pid, h.name, {_READ_ONLY}, {_WALL} from tried t left join ({_HOLDERS}) h on true
+    select t.granted, h.pid, h.name, coalesce(h.half_sent_s, 0), {_READ_ONLY}, {_WALL}
+      from tried t left join ({_HOLDERS}) h on true
+"""  # noqa: S608
+# The holder's claim counts from a statement before the one that it did not finish: as safe as the idle timeout.
+_END_HALF_SENT: LiteralString = f"""
+    select pg_terminate_backend(h.pid) from ({_HOLDERS}) h where h.pid = %(pid)s and h.half_sent_s > %(lease_s)s
 """  # noqa: S608
 _CONFIRM: LiteralString = f"""
     select exists (select from ({_HOLDERS}) h where h.pid = pg_backend_pid()), {_READ_ONLY}, {_WALL}
@@ -253,12 +264,20 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
             raise InvariantBroken("the lock is re-entrant: a second grant would need a second unlock")
         asked_at_s = self._clock.boottime_s()
         async with self.statement("lock.try") as connection:
-            granted, pid, name, read_only, _ = await self._one(connection, _TRY)
+            granted, pid, name, half_sent_s, read_only, _ = await self._one(connection, _TRY)
             self._refuse_read_only(read_only)
+            if not granted and half_sent_s > self._settings.lease_s:
+                await self._end_half_sent(connection, pid)
         if granted:
             self._granted = True
             return LockAnswer(True, asked_at_s, released=self._released)
         return LockAnswer(False, asked_at_s, self._seen(pid, name))
+
+    async def _end_half_sent(self, connection: DirectConnection, pid: int) -> None:
+        """End the session of a holder that was silent within a statement for the lease; another role's is let be."""
+        values = {"id": self._id, "pid": pid, "lease_s": self._settings.lease_s}
+        with suppress(psycopg.errors.InsufficientPrivilege):
+            await connection.execute(_END_HALF_SENT, values)
 
     async def look(self) -> LockView:
         async with self.statement("lock.look") as connection:

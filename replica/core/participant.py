@@ -79,6 +79,7 @@ class Participant(Generic[SessionT]):
         self.reign: Reign | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following: asyncio.Task[None] | None = None
+        self._without_session = False
         self._look_ups: deque[tuple[Replies, list[tuple[int, bytes]]]] = deque()
         self._looking_up: asyncio.Task[None] | None = None
         # wired by the composition root, because election and link are built around this object
@@ -180,6 +181,12 @@ class Participant(Generic[SessionT]):
         """Tell front ends and people."""
         log.info("role_changed", role=role.value, reason=reason, epoch=self.epoch)
         self.announce()
+
+    def session_changed(self, problem: str | None) -> None:
+        """Tell people, once until there is a session again."""
+        if problem is not None and not self._without_session:
+            log.warning("lock_session_unavailable", detail=problem)
+        self._without_session = problem is not None
 
     # ---- operators ----
 

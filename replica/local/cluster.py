@@ -208,7 +208,9 @@ class LocalCluster:
             async with asyncio.timeout(timeout_s):
                 await until(serves)
         except TimeoutError:
-            raise ServerFailed(f"no replica became active within {timeout_s:g} s\n{self._log_tails()}") from None
+            sessions = await self.postgres.sessions()
+            text = f"no replica became active within {timeout_s:g} s\n{sessions}\n{self._log_tails()}"
+            raise ServerFailed(text) from None
         if found is None:
             raise ServerFailed("no replica is active")
         return found

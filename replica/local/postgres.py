@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import pwd
@@ -11,6 +12,7 @@ import signal
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 from psycopg import sql
@@ -233,6 +235,21 @@ class PostgresServer:
         async with await self._connect() as connection:
             cursor = await connection.execute(query.encode(), (name,))
             return await cursor.fetchone() is not None
+
+    async def sessions(self) -> str:
+        """What each client's session does and for how long, and who holds an advisory lock, for a person to read."""
+        query: LiteralString = """
+            SELECT concat_ws('  ', a.pid, a.application_name, a.state, a.wait_event, clock_timestamp() - a.state_change,
+                             CASE WHEN l.pid IS NOT NULL THEN 'HOLDS THE LOCK' END)
+              FROM pg_stat_activity a LEFT JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'advisory' AND l.granted
+             WHERE a.backend_type IN ('client backend', 'walsender') ORDER BY a.application_name, a.pid
+        """
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S), await self._connect() as connection:
+                lines = await (await connection.execute(query)).fetchall()
+        except (psycopg.Error, TimeoutError) as error:
+            return f"the database does not tell its sessions: {str(error).strip() or 'no answer'}"
+        return "\n".join(str(line) for (line,) in lines)
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:
         return await psycopg.AsyncConnection.connect(self.dsn(), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S)

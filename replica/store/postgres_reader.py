@@ -9,6 +9,7 @@ import psycopg
 from psycopg import conninfo as libpq
 
 from replica.notary.errors import StoreUnavailable
+from replica.store.looking import to_look
 from replica.store.one_connection import (
     ATTEMPTS_MAX,
     CONNECT_MAX_S,
@@ -33,10 +34,10 @@ class PostgresReader(OneConnectionReader):
 
     def __init__(self, conninfo: str) -> None:
         super().__init__()
-        given: dict[str, Any] = dict(libpq.conninfo_to_dict(conninfo))
+        given: dict[str, Any] = dict(libpq.conninfo_to_dict(to_look(conninfo)))
         self._parameters = given | {
             "application_name": "notary-feed",
-            "options": f"{given.get('options') or ''} {_OPTIONS}".strip(),
+            "options": f"{given['options']} {_OPTIONS}",
             "target_session_attrs": "primary",  # a standby may lag behind what the active was told is committed
             "connect_timeout": CONNECT_MAX_S,
         }

@@ -43,6 +43,9 @@ class Service:
     def role_changed(self, role: Role, reason: str) -> None:
         pass
 
+    def session_changed(self, problem: str | None) -> None:
+        pass
+
 
 class Cluster:
     """Two replicas in this process, one lock."""

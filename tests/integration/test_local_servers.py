@@ -60,6 +60,24 @@ async def test_postgres_keeps_what_it_committed(folder: Path, ports: PortReserva
 
 
 @pytest.mark.postgres
+async def test_postgres_tells_who_is_connected(folder: Path, ports: PortReservation) -> None:
+    """Goal: a failure to take over can be understood from its report. Method: hold a lock, read; stop, read."""
+    server = PostgresServer(folder / "pg", ports.take())
+    await server.start()
+    try:
+        connecting = psycopg.AsyncConnection.connect(server.dsn(), autocommit=True, application_name="holder")
+        async with await connecting as connection:
+            await connection.execute("SELECT pg_advisory_lock(1)")
+            (line,) = [line for line in (await server.sessions()).splitlines() if "holder" in line]
+            assert "idle  ClientRead" in line
+            assert "HOLDS THE LOCK" in line
+        await server.stop()
+        assert "does not tell" in await server.sessions()
+    finally:
+        await server.remove()
+
+
+@pytest.mark.postgres
 async def test_a_frozen_postgres_answers_nobody_until_it_thaws(folder: Path, ports: PortReservation) -> None:
     """Goal: the fault "database host hangs" reaches the backends. Method: freeze under an open session, then thaw."""
     server = PostgresServer(folder / "pg", ports.take())

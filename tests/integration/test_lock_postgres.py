@@ -25,7 +25,7 @@ from ha.errors import (
     UnsafeCommitMode,
 )
 from ha.lock.ids import Counter, lock_id
-from ha.lock.postgres import DirectConnection, PostgresLockSession, session_options
+from ha.lock.postgres import DirectConnection, PostgresLockSession, connection_parameters, session_options
 from replica.local.postgres import PostgresServer
 from tests.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
 from tests.waiting import eventually
@@ -312,6 +312,50 @@ async def test_a_holder_that_is_stopped_or_killed_loses_the_lock(database_dsn: s
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_a_holder_that_is_silent_within_a_statement_loses_the_lock(database_dsn: str) -> None:
+    """Goal: the lease also ends where no timeout of the server's reaches. Method: a holder sends all of a statement but
+    its end, as one does that is frozen then; a peer asks, and only asking it helps: a look leaves the holder alone."""
+    parameters = connection_parameters(database_dsn, "R1", SETTINGS)
+    question = f"select pg_advisory_lock({lock_id(database_of(database_dsn), Counter.PARTICIPANT_WRITE)})"
+    holder = await DirectConnection.connect(**parameters, autocommit=True)  # type: ignore[arg-type]
+    async with session_on(database_dsn, "R2") as peer:
+        await peer.open()
+        half_way = holder.pgconn
+        try:
+            half_way.enter_pipeline_mode()
+            half_way.send_query_params(question.encode(), None)
+            half_way.send_flush_request()  # carry it out; what would end the statement never comes
+            assert half_way.flush() == 0
+            await eventually(lambda: holds(peer, "R1"))
+            began_s = CLOCK.boottime_s()
+            while CLOCK.boottime_s() < began_s + 2 * SETTINGS.lease_s:
+                assert await holds(peer, "R1")
+                await asyncio.sleep(SETTINGS.heartbeat_s)
+            assert not await grants(peer)
+            await eventually(lambda: grants(peer))
+        finally:
+            holder.finish()
+
+
+async def holds(peer: PostgresLockSession, name: str) -> bool:
+    owner = (await peer.look()).owner
+    return owner is not None and owner.name == name
+
+
+async def test_a_long_statement_within_the_lease_keeps_the_lock(database_dsn: str) -> None:
+    """Goal: no peer ends a session within its lease. Method: a statement of half a lease; the peer keeps asking."""
+    async with session_on(database_dsn, "R1") as holder, session_on(database_dsn, "R2") as peer:
+        await holder.open()
+        await peer.open()
+        assert (await holder.try_lock()).granted
+        async with holder.statement("test.busy") as connection, asyncio.TaskGroup() as group:
+            await connection.execute("set statement_timeout = 0")
+            busy = group.create_task(connection.execute("select pg_sleep(0.5)"))
+            while not busy.done():
+                assert not await grants(peer)
+        assert await holder.confirm() > 0
 
 
 @pytest.mark.postgres

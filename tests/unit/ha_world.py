@@ -91,6 +91,7 @@ class WritingService:
     def __init__(self, name: str, database: Database, server: MemoryLockServer, random: Random, faults: Faults) -> None:
         self.name = name
         self.roles: list[Role] = []
+        self.session_problems: list[str | None] = []  # as they were told, None when there was a session again
         self.activations = 0
         self.reaches_log = True
         self.fails = False
@@ -134,6 +135,9 @@ class WritingService:
 
     def role_changed(self, role: Role, reason: str) -> None:
         self.roles.append(role)
+
+    def session_changed(self, problem: str | None) -> None:
+        self.session_problems.append(problem)
 
     async def _write(self, session: MemoryLockSession, epoch: int) -> None:
         with suppress(HaError):

@@ -150,6 +150,24 @@ def test_an_interrupted_active_takes_its_lock_again_within_the_grace() -> None:
     play(story, settings)
 
 
+def test_passives_tell_why_they_have_no_session_and_when_they_have_one_again() -> None:
+    """Goal: operators learn that nobody could take over. Method: restart the database of a quiet cluster: the active's
+    loss is a change of its role, each passive tells of its own; a session that is closed by a step-down is no loss."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: len(world.leaders()) == 1)
+        old = leader_of(world)
+        passives = [replica.service for replica in world.replicas if replica is not old]
+        assert [passive.session_problems for passive in passives] == [[None], [None]]
+        world.restart_server()
+        await world.until(lambda: all(passive.session_problems[-1] is not None for passive in passives))
+        await world.until(lambda: all(passive.session_problems[-1] is None for passive in passives))
+        assert await old.election.switchover() is not None
+        assert all(problem is None for problem in old.service.session_problems)
+
+    play(story)
+
+
 def test_a_failed_activation_holds_down_and_others_go_first() -> None:
     """Goal: no ping-pong. Method: the first activation fails; another replica leads long before it asks again."""
 

@@ -95,6 +95,16 @@ async def test_a_reader_cannot_write(reader: CompletionReader, dsn: str) -> None
         await connection.execute("UPDATE participant SET epoch = 99")
 
 
+async def test_a_reader_that_vanished_is_missed_within_half_a_minute(reader: CompletionReader) -> None:
+    """Goal: a machine that is gone costs the database no connections for hours. Method: what is in force for it."""
+    assert await reader.first_at(0, 0) == 1
+    connection = reader._connection  # type: ignore[attr-defined]
+    names = ("idle", "interval", "count")
+    in_force = [await (await connection.execute(f"SHOW tcp_keepalives_{name}")).fetchone() for name in names]
+    idle_s, interval_s, count = (int(value) for (value,) in in_force)
+    assert 0 < idle_s + interval_s * count <= 30
+
+
 async def test_a_reader_comes_back_after_its_server_ended_it(
     new_store: NewStore, reader: CompletionReader, dsn: str
 ) -> None:
