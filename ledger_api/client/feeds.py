@@ -16,7 +16,15 @@ import msgspec
 from ledger_api.client.access import headers_with
 from ledger_api.client.connection import Connection
 from ledger_api.client.errors import AnswerUnreadable, StreamEnded
-from ledger_api.client.exchange import NO_ANSWER, SILENCE_MAX_S, Decoder, decode, read_answer_body, read_lines
+from ledger_api.client.exchange import (
+    NO_ANSWER,
+    SILENCE_MAX_S,
+    Decoder,
+    decode,
+    read_answer_body,
+    read_lines,
+    told_by,
+)
 from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Retry
 from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
@@ -40,7 +48,8 @@ async def follow(
     """What is published behind ledger offset `after`, live once caught up, for ever: it connects again by itself.
 
     Whoever keeps the offset of the last one goes on behind it later, on any replica. Raises StreamEnded when the server
-    says that going on is of no use, AnswerUnreadable when what is there speaks something else until the deadline.
+    says that going on is of no use, AnswerUnreadable when what is there speaks something else until the deadline, or
+    shows a certificate that is not trusted.
     """
     clock_s = asyncio.get_running_loop().time
     bearer, policy = connection.bearer, connection.policy
@@ -91,10 +100,13 @@ async def _lines(
     connect_max_s = connection.policy.attempt_max_s
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_max_s, sock_read=SILENCE_MAX_S)
     headers = headers_with(token, {})
-    async with connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
-        if response.status != HTTPStatus.OK:
-            with suppress(AnswerUnreadable):  # of a proxy that has nobody behind it, for one
-                yield decode(_problem, await read_answer_body(response))
-            return
-        async for raw in read_lines(response.content):
-            yield decode(decoder, raw)
+    try:
+        async with connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
+            if response.status != HTTPStatus.OK:
+                with suppress(AnswerUnreadable):  # of a proxy that has nobody behind it, for one
+                    yield decode(_problem, await read_answer_body(response))
+                return
+            async for raw in read_lines(response.content):
+                yield decode(decoder, raw)
+    except aiohttp.ClientConnectorCertificateError as error:  # somebody answers, whom nobody that we trust vouches for
+        raise AnswerUnreadable(told_by(error)) from None

@@ -51,6 +51,10 @@ TRANSACTIONS, NOTARY = "/v1/transactions/{tx_id}", "/v1/notary"
 _JSON_TYPE = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?\s*', re.IGNORECASE)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,64}")
 _RETRY_ERROR_S = 1.0
+_CHALLENGES = {  # RFC 6750: how to get in
+    Code.TOKEN_MISSING: b'WWW-Authenticate: Bearer realm="notary"\r\n',
+    Code.TOKEN_INVALID: b'WWW-Authenticate: Bearer realm="notary", error="invalid_token"\r\n',
+}
 _log = structlog.get_logger(__name__)
 _encoder = msgspec.json.Encoder()
 
@@ -154,7 +158,7 @@ class Api:
         key = bytes.fromhex(about.notary_key)
         welcome = Welcome(VERSION, settings.stream_window, settings.batch_max, about.replica, key)
         self._streams = SubmitStreams(participant, gate, counts, settings, welcome=welcome, refusal=self._refusal)
-        contract = Contract(about.version)
+        contract = Contract(about.version, asks_for_tokens=settings.tokens is not None)
         self.routes = RouteTable([*self._own_routes(), *reads, *queries, *contract.routes()])
         contract.describe(self.routes)
 
@@ -182,7 +186,7 @@ class Api:
             reply = self._reply(NotNow(error.code.name, error.detail, error.retry_after_s), request_id)
         except BadRequest as error:
             more = b"Allow: %b\r\n" % route.method.encode() if route and request.method != route.method else b""
-            reply = self._reply(self._refuse(error, request_id), request_id, more)
+            reply = self._reply(self._refuse(error, request_id), request_id, more + _CHALLENGES.get(error.code, b""))
         except ConnectionError:
             raise  # the client is gone: nobody reads an answer
         except Exception as error:

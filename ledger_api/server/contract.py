@@ -30,8 +30,9 @@ def _about(summary: str, answer: object) -> About:
 class Contract:
     """Answers the calls that describe the API. Each document is made when it is first asked for."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, *, asks_for_tokens: bool) -> None:
         self._version = version
+        self._asks_for_tokens = asks_for_tokens
         self._described = RouteTable([])
 
     def describe(self, routes: RouteTable) -> None:
@@ -61,7 +62,7 @@ class Contract:
 
     @cached_property
     def _openapi(self) -> Schema:
-        return make_openapi(self._described, self._version)
+        return make_openapi(self._described, self._version, asks_for_tokens=self._asks_for_tokens)
 
     @cached_property
     def _openapi_json(self) -> bytes:

@@ -47,10 +47,13 @@ _REQUEST_ID = {"X-Request-Id": {"description": "Correlation id of the call.", "s
 _RETRY_AFTER = {
     "Retry-After": {"description": "Whole seconds; the body has the exact figure.", "schema": {"type": "integer"}}
 }
+_CHALLENGE = {
+    "WWW-Authenticate": {"description": "`Bearer`, when it is the token that is refused.", "schema": {"type": "string"}}
+}
 
 
-def make_openapi(routes: Iterable[Route], version: str) -> Schema:
-    """The document that describes these routes; `version` is the release."""
+def make_openapi(routes: Iterable[Route], version: str, *, asks_for_tokens: bool) -> Schema:
+    """The document that describes these routes as one replica serves them; `version` is the release."""
     routes = list(routes)
     components = _Components(routes)
     return {
@@ -63,7 +66,9 @@ def make_openapi(routes: Iterable[Route], version: str) -> Schema:
             "the same ids. The bytes that a request's signature covers are described in docs/formats.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": {route.path: {route.method.lower(): _operation(route, components)} for route in routes},
+        "paths": {
+            route.path: {route.method.lower(): _operation(route, components, asks_for_tokens)} for route in routes
+        },
         "components": {
             "schemas": components.schemas,
             "securitySchemes": {
@@ -106,7 +111,7 @@ def problems_of(route: Route) -> list[Code]:
     return sorted(dict.fromkeys(codes), key=lambda code: code.status)
 
 
-def _operation(route: Route, components: _Components) -> Schema:
+def _operation(route: Route, components: _Components, asks_for_tokens: bool) -> Schema:
     about = route.about
     operation: Schema = {
         "operationId": _operation_id(route),
@@ -114,13 +119,19 @@ def _operation(route: Route, components: _Components) -> Schema:
         "parameters": [_REQUEST_ID_PARAMETER, *_parameters(about)],
         "responses": _responses(route, components),
         "x-right": about.right.value,
-        # an API without tokens takes every call, so the empty requirement stands beside the token
-        "security": [{}] if about.right is Right.NONE else [{}, {TOKEN_SCHEME: []}],
+        "security": _security(about.right, asks_for_tokens),
     }
     if about.body is not None:
         content = {"application/json": {"schema": components.of(about.body)}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _security(right: Right, asks_for_tokens: bool) -> list[Schema]:
+    """A replica without `api.tokens` takes every call, and one that shows a token all the same."""
+    if right is Right.NONE:
+        return [{}]
+    return [{TOKEN_SCHEME: []}] if asks_for_tokens else [{}, {TOKEN_SCHEME: []}]
 
 
 def _operation_id(route: Route) -> str:
@@ -183,6 +194,6 @@ def _problem(codes: list[Code], components: _Components) -> Schema:
     schema = {"allOf": [components.of(ProblemDocument), {"properties": {"code": {"enum": names}}}]}
     return {
         "description": "; ".join(f"`{code.name}`: {code.title}" for code in codes),
-        "headers": _REQUEST_ID | _RETRY_AFTER,
+        "headers": _REQUEST_ID | _RETRY_AFTER | (_CHALLENGE if Code.TOKEN_MISSING in codes else {}),
         "content": {PROBLEM_JSON: {"schema": schema}},
     }

@@ -24,12 +24,13 @@ from joserfc.jwk import Key, KeySet, import_key
 from ledger_api.server.entitlement import Caller
 from ledger_api.server.settings import TokenSettings
 from replica.notary.errors import BadRequest, Code, ConfigError
-from replica.notary.requests import ID_MAX_BYTES
+from replica.notary.requests import check_user_id
 
 KEYS_MAX = 100
 KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
 RSA_BITS_MIN = 2_048
 TOKEN_MAX_CHARACTERS = 8_192
+EXPIRES_MAX_S = 2**40  # Unix time, some 35,000 years from now
 _PARTIES_MAX = 1_000
 
 
@@ -131,9 +132,13 @@ def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
     scopes = claims.get("scope", "")
     if settings.scope is not None and not (isinstance(scopes, str) and settings.scope in scopes.split()):
         raise TokenRefused(f"the token has not the scope {settings.scope!r}")
-    subject = claims["sub"]
-    if not 0 < len(subject.encode()) <= ID_MAX_BYTES:
-        raise TokenRefused(f"the token's subject has 1 to {ID_MAX_BYTES} bytes")
+    subject, expires_at_s = claims["sub"], claims["exp"]
+    if expires_at_s >= EXPIRES_MAX_S:  # JSON's numbers have no end, and floats do
+        raise TokenRefused("the token's expiry is no time")
+    try:
+        check_user_id(subject)  # submissions bear it
+    except BadRequest as error:
+        raise TokenRefused(f"the token's subject: {error.detail}") from None
     try:
         rights = msgspec.convert(claims.get(settings.rights_claim, {}), Rights)
     except msgspec.ValidationError as error:
@@ -144,5 +149,5 @@ def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
         act_as=act_as,
         user_id=None if rights.admin else subject,
         read_as=None if rights.admin else act_as | frozenset(rights.read_as),
-        expires_at_s=float(claims["exp"]) + settings.leeway_s,
+        expires_at_s=float(expires_at_s) + settings.leeway_s,
     )

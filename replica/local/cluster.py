@@ -108,7 +108,7 @@ class LocalCluster:
     @property
     def endpoint(self) -> str:
         """The URL that applications are given."""
-        return f"http://{self.config.endpoint.host}:{self.config.endpoint.port}"
+        return self.config.endpoint_url
 
     @property
     def conninfo(self) -> str:

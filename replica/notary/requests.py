@@ -139,9 +139,14 @@ def check_request(request: Request) -> None:
     _check_text("party", request.party, PARTY_MAX_BYTES)
 
 
+def check_user_id(user_id: str) -> None:
+    """Bound the name of who submits. Raises BadRequest."""
+    _check_text("user_id", user_id, ID_MAX_BYTES)
+
+
 def check_command(user_id: str, command_id: str, act_as: tuple[str, ...], submission_id: str) -> None:
     """Bound the texts of a command. Raises BadRequest."""
-    _check_text("user_id", user_id, ID_MAX_BYTES)
+    check_user_id(user_id)
     _check_text("command_id", command_id, ID_MAX_BYTES)
     _check_text("submission_id", submission_id, ID_MAX_BYTES)
     if not 1 <= len(act_as) <= ACT_AS_MAX:

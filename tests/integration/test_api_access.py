@@ -12,6 +12,7 @@ import pytest
 
 from ledger_api.client import (
     Access,
+    AnswerUnreadable,
     NotaryClient,
     Party,
     RequestRejected,
@@ -102,6 +103,8 @@ async def test_every_call_shows_the_token_and_the_certificate(tmp_path: Path) ->
         async with NotaryClient(world.endpoint, impatient, access=Access(token=guarded.token())) as client:
             stranger = await client.submit(submission)
             assert isinstance(stranger, NotNow) and "certificate" in stranger.detail.lower()
+            with pytest.raises(AnswerUnreadable, match="certificate"):
+                await asyncio.wait_for(anext(client.completions()), 20)
 
 
 async def test_a_token_that_is_refused_is_asked_for_once_more(tmp_path: Path) -> None:

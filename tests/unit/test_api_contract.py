@@ -17,6 +17,7 @@ from replica.notary import stream_frames
 from replica.notary.catalogue import CatalogueDocument, Category, catalogue, category
 from replica.notary.errors import Code, Retry
 from tests.api_world import ApiWorld, StubParticipant
+from tests.tokens import AUDIENCE, Issuer
 
 
 async def get(world: ApiWorld, path: str) -> tuple[str, bytes]:
@@ -44,6 +45,17 @@ async def test_what_is_served_is_what_is_described(tmp_path: Path) -> None:
     for route in routes:
         described = document["paths"][route.path][route.method.lower()]
         assert {str(code.status) for code in problems_of(route)} <= set(described["responses"])
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_replica_says_whether_it_asks_for_tokens(tmp_path: Path, asks: bool) -> None:
+    """Goal: the document is of this replica. Method: with tokens and without; what describes the notary needs none."""
+    tokens = {"keys_file": Issuer().write(tmp_path / "keys.json"), "audience": AUDIENCE} if asks else None
+    async with ApiWorld(tmp_path, StubParticipant(), tokens=tokens).serve() as world:
+        _, body = await get(world, OPENAPI)
+    paths = msgspec.json.decode(body)["paths"]
+    assert paths["/v1/notary"]["get"]["security"] == [{}]
+    assert paths["/v1/submissions"]["post"]["security"] == ([] if asks else [{}]) + [{"token": []}]
 
 
 async def test_every_code_is_of_some_call(tmp_path: Path) -> None:
