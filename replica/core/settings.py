@@ -65,7 +65,10 @@ class CoreSettings(BaseModel):
         5.0, gt=0, description="Who waits for an answer is told the estimate when it is longer than this."
     )
     admit_batch_max: int = Field(
-        500, ge=1, le=5_000, description="Submissions recorded in one database round trip; keeps each statement short."
+        1_000,
+        ge=1,
+        le=5_000,
+        description="Submissions recorded in one database round trip; keeps each statement short.",
     )
     admit_linger_s: float = Field(
         0.003,
@@ -79,17 +82,17 @@ class CoreSettings(BaseModel):
         description="Submissions in flight from which larger batches are worth waiting for. Below it nothing waits.",
     )
     read_batch_max: int = Field(
-        500, ge=1, le=5_000, description="Records judged and applied at a time; keeps the heartbeat from waiting."
+        1_000, ge=1, le=5_000, description="Records judged and applied at a time; keeps the heartbeat from waiting."
     )
     read_batch_states_max: int = Field(
         20_000, ge=10_000, description="States judged at a time: records above it go into the next batch."
     )
-    publish_batch_max: int = Field(1_000, ge=1, le=5_000, description="Completions published in one transaction.")
+    publish_batch_max: int = Field(2_000, ge=1, le=5_000, description="Completions published in one transaction.")
     publish_linger_s: float = Field(
         0.02, ge=0, le=1, description="How long completions gather before they are published; answers do not wait."
     )
     standby_read_pause_s: float = Field(
-        0.05,
+        0.1,
         ge=0,
         le=1,
         description="How long a passive lets records gather between two reads: larger runs cost it, and the brokers, "

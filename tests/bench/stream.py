@@ -30,7 +30,7 @@ from tests.bench.usage import cpu_s, parts_of
 from tests.bench.workload import fresh_states
 
 STREAMS = 4
-PER_FRAME = 100
+PER_FRAME = 200
 WINDOW = 2_000  # submissions of a stream under way
 PER_SECOND = 12_000  # so many are prepared for each second of a run
 CALLS_AT_A_TIME = 16
