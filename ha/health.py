@@ -5,7 +5,6 @@
     /health/active   200 only while it leads: what the load balancer asks
     /health          the details, as JSON
     /metrics         if the caller gives some
-    further pages    if the caller gives some
 
 GET and HEAD, HTTP/1.0 and 1.1. Handlers call what they were given and do no I/O, so an answer is as fresh as its
 question.
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -78,9 +77,8 @@ class HealthListener:
         host: str,
         port: int,
         metrics: Callable[[], bytes] | None = None,
-        pages: Iterable[web.RouteDef] = (),
     ) -> None:
-        """`port` 0: any free one. `metrics`: the Prometheus exposition. `pages`: for people, beside the probes."""
+        """`port` 0: any free one. `metrics`: the Prometheus exposition."""
         self._host = host
         self._port = port
         app = web.Application(client_max_size=1024)
@@ -90,8 +88,7 @@ class HealthListener:
         app.router.add_get("/health", _detail(probes.detail))
         if metrics is not None:
             app.router.add_get("/metrics", _metrics(metrics))
-        app.router.add_routes(pages)
-        app.on_response_prepare.append(_never_cached)
+        app.on_response_prepare.append(never_cached)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -133,5 +130,6 @@ def _metrics(metrics: Callable[[], bytes]) -> Handler:
     return answer
 
 
-async def _never_cached(_: web.Request, response: web.StreamResponse) -> None:
+async def never_cached(_: web.Request, response: web.StreamResponse) -> None:
+    """Has an application's every answer be of this moment: add it to `on_response_prepare`."""
     response.headers["Cache-Control"] = "no-store"

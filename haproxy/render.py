@@ -53,7 +53,9 @@ class ReplicaAddress(BaseModel):
     api_port: Port = Field(description="Port of the ledger API.")
     health_port: Port = Field(description="Port of the health checks and metrics.")
     admin_port: Port | None = Field(
-        None, description="Port of the admin listener on the replica's own machine; without one it cannot be steered."
+        None,
+        description="Port of the admin listener on the replica's own machine; without one there is no status page, and"
+        " the replica cannot be steered.",
     )
 
 

@@ -184,6 +184,12 @@ class Config(BaseSettings):
         known = ", ".join(replica.name for replica in self.replicas)
         raise ConfigError(f"no replica is called {name!r}; configured are {known}")
 
+    def admin_url(self, name: str) -> str | None:
+        """The admin listener of one replica, from its own machine only; None: it has none. Raises ConfigError."""
+        port = self.replica(name).admin_port
+        host = f"[{self.admin.host}]" if ":" in self.admin.host else self.admin.host
+        return None if port is None else f"http://{host}:{port}"
+
     def replica_dir(self, name: str) -> Path:
         """The folder of one replica's own data."""
         return self.data_dir / name

@@ -19,10 +19,10 @@ async def ask_admin(
     session: aiohttp.ClientSession, config: Config, name: str, call: msgspec.Struct, kind: type[AnswerT], *, path: str
 ) -> AnswerT:
     """The answer of one replica. Raises ConfigError when it cannot be called from here, or refuses."""
-    port = config.replica(name).admin_port
-    if port is None:
+    listener = config.admin_url(name)
+    if listener is None:
         raise ConfigError(f"{name} has no admin_port, so it cannot be steered")
-    url = f"http://{config.admin.host}:{port}{path}"
+    url = listener + path
     body = msgspec.json.encode(call)
     try:
         async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as answer:

@@ -63,10 +63,11 @@ async def _serve(settings: ClusterSettings) -> None:
 def show_where(cluster: LocalCluster, *more: str) -> None:
     """Tell people where the running cluster is, and what they can do with it; `more` are further lines."""
     here = Path.cwd()
-    config = cluster.config_path
+    config, first = cluster.config_path, cluster.config.replicas[0].name
     shown = config.relative_to(here) if config.is_relative_to(here) else config
     out.print()
     out.print(f"  [bold]{cluster.endpoint}[/]  is the endpoint; curl {cluster.endpoint}/v1/notary")
+    out.print(f"  {cluster.config.admin_url(first)}/  is the status page of {first}, which shows all replicas")
     out.print(f"  {shown}  is the configuration; in another terminal: notary status")
     out.print(f"  {shown.parent}/parties/  has the keys of {len(cluster.parties)} registered parties")
     for line in more:

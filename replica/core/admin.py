@@ -1,5 +1,6 @@
-"""The admin listener: where operators steer one replica. On loopback, and only there.
+"""The admin listener: where operators watch and steer one replica. On loopback, and only there.
 
+    GET  /                      the status page, see replica/page
     POST /admin/v1/switchover   {"replica": "r1", "to": "r2"}   hand over; `to` may be left out
     POST /admin/v1/prune        {"replica": "r1", "up_to": 1000, "keep_s": 0}   let completions go
     GET  /admin/v1/status       the details of /health
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from aiohttp import web
 from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
 from ha.errors import HaError
-from ha.health import SHUTDOWN_MAX_S
+from ha.health import KEEPALIVE_S, SHUTDOWN_MAX_S, never_cached
 from replica.core.settings import LOOPBACK_HOSTS, AdminSettings
 from replica.notary.errors import BadRequest, NotActive, StoreMismatch
 from replica.store.interface import Pruned
@@ -138,12 +139,17 @@ class Steering:
 
 
 class AdminListener:
-    """Serves the admin calls of one replica, from `start` to `stop`."""
+    """Serves the admin calls and the status page of one replica, from `start` to `stop`."""
 
     def __init__(
-        self, steering: Steering, status: Callable[[], Mapping[str, object]], settings: AdminSettings, port: int
+        self,
+        steering: Steering,
+        status: Callable[[], Mapping[str, object]],
+        page: Iterable[web.RouteDef],
+        settings: AdminSettings,
+        port: int,
     ) -> None:
-        """`port` 0: any free one. `status`: the details of /health."""
+        """`port` 0: any free one. `status`: the details of /health. `page`: what the status page is made of."""
         self._status = status
         self._settings = settings
         self._port = port
@@ -151,7 +157,15 @@ class AdminListener:
         app.router.add_post(SWITCHOVER_PATH, partial(_steered, SwitchoverCall, steering.switchover))
         app.router.add_post(PRUNE_PATH, partial(_steered, PruneCall, steering.prune))
         app.router.add_get(STATUS_PATH, self._tell_status)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_MAX_S)
+        app.router.add_routes(page)
+        app.on_response_prepare.append(never_cached)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=SHUTDOWN_MAX_S,
+        )
 
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when the port is taken."""

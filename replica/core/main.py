@@ -216,27 +216,25 @@ class _Replica:
                 scrubber=scrubber,
                 round_trips=lambda: request_log.round_trips.by_broker,
             )
-            page = make_status_page(
-                participant,
-                settings.database,
-                version=settings.version,
-                health_urls=settings.health_urls,
-                clock=self._clock,
-                detail=probes.detail,
-                api_counts=link.api_counts,
-            )
-            sampling = asyncio.create_task(page.run(), name="sample")
-            stack.push_async_callback(_end, sampling)
-            health = HealthListener(
-                probes, host=settings.health_host, port=settings.health_port, metrics=metrics, pages=page.routes()
-            )
+            health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
             await health.start()
             stack.push_async_callback(health.stop)
             if settings.admin_port is not None:
+                page = make_status_page(
+                    participant,
+                    settings.database,
+                    version=settings.version,
+                    health_urls=settings.health_urls,
+                    clock=self._clock,
+                    detail=probes.detail,
+                    api_counts=link.api_counts,
+                )
+                sampling = asyncio.create_task(page.run(), name="sample")
+                stack.push_async_callback(_end, sampling)
                 steering = Steering(
                     settings.name, settings.peers, election, lambda: bulletin.pause is not None, participant
                 )
-                admin = AdminListener(steering, probes.detail, settings.admin, settings.admin_port)
+                admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, settings.admin_port)
                 await admin.start()
                 stack.push_async_callback(admin.stop)
             participant.start()

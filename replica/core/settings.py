@@ -7,15 +7,18 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "[::1]", "localhost"})
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class AdminSettings(BaseModel):
-    """Where operators steer a replica; the port of each stands with the replica, which goes without if it has none."""
+    """Where operators watch and steer a replica. Its port is the replica's `admin_port`; without one there is none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: str = Field("127.0.0.1", description="Address of the admin listener; only a loopback address is taken.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Address of the admin listener, which has the status page; only a loopback address is taken.",
+    )
 
     @field_validator("host")
     @classmethod

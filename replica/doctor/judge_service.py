@@ -133,10 +133,12 @@ def _front_ends(facts: Facts) -> Verdict:
 
 @CHECKS.check("steering")
 def _steering(facts: Facts) -> Verdict:
-    """Every replica can be told to hand over."""
+    """Every replica has its admin listener: it can be told to hand over, and shows its status page."""
     without = [replica.name for replica in facts.replicas if not replica.has_admin_port]
     if without:
-        return warning(f"{', '.join(without)} has no admin_port", "give it one: notary switchover needs it")
+        return warning(
+            f"{', '.join(without)} has no admin_port", "give it one: notary switchover and the status page need it"
+        )
     return ok("each replica has an admin_port")
 
 

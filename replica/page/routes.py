@@ -94,7 +94,7 @@ class StatusPage:
             await self.clock.sleep_s(SAMPLE_S)
 
     def routes(self) -> list[web.RouteDef]:
-        """What the health listener serves of it."""
+        """What the admin listener serves of it."""
         return [web.get(path, _file(*of)) for path, of in _FILES.items()] + [web.get("/page/data", self._data)]
 
     async def _data(self, request: web.Request) -> web.Response:

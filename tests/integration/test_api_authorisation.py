@@ -20,16 +20,20 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
+from ha.clock import SystemClock
 from ha.health import HealthListener, Probes
-from replica.core.admin import AdminListener, Steering
+from replica.core.admin import AdminListener
 from replica.core.settings import AdminSettings
 from replica.notary.answers import StateStatus
 from replica.notary.documents import submission_to_document
 from replica.notary.requests import format_state_ref
 from replica.notary.stream_frames import Answers, FromServer, Rejected, Submissions, encoder
+from replica.page.routes import Epoch, StatusPage
+from replica.page.samples import Reading
 from replica.store.interface import NOTARISED, Completion
 from tests.api_world import BANK, OFFSET, ApiWorld, StubParticipant, make_submission, notarise
 from tests.certificates import Authority
+from tests.steering import steering_of_nobody
 from tests.tokens import AUDIENCE, Issuer
 
 USER = "treasury"
@@ -250,20 +254,23 @@ async def test_where_certificates_alone_are_asked_for_one_is_enough(tmp_path: Pa
 # ---- the listeners beside the API ----
 
 
-class Nobody:
-    """An election and a participant that nobody must get to."""
-
-    async def switchover(self, to: str | None = None) -> Any:
-        raise AssertionError("reached")
-
-    async def prune(self, up_to: int | None, keep_s: float) -> Any:
-        raise AssertionError("reached")
-
-
-ADMIN = {"POST /admin/v1/switchover", "POST /admin/v1/prune", "GET /admin/v1/status"}
+STEERS = {"POST /admin/v1/switchover", "POST /admin/v1/prune"}
+TELLS = {"GET /admin/v1/status", "GET /", "GET /page.js", "GET /page.css", "GET /page/data"}
 HEALTH = {f"GET {path}" for path in ("/health", "/health/live", "/health/ready", "/health/active", "/metrics")}
 CALL = b'{"replica": "r1"}'
 Ask = Callable[..., Awaitable[int]]
+
+
+def some_page() -> StatusPage:
+    """A status page that knows of nothing."""
+
+    async def history() -> list[Epoch]:
+        return []
+
+    def read() -> Reading:
+        raise AssertionError("nobody takes samples here")
+
+    return StatusPage(name="r1", version="1", peers={}, clock=SystemClock(), read=read, detail=dict, history=history)
 
 
 @asynccontextmanager
@@ -286,20 +293,22 @@ def served(listener: AdminListener | HealthListener) -> set[str]:
 
 
 async def test_operators_calls_take_no_browser_and_nobody_from_afar() -> None:
-    """Goal: only who is on the machine steers. Method: each call by a foreign name, as a form, and as meant."""
-    steering = Steering("r1", ["r1", "r2"], Nobody(), lambda: True, Nobody())  # paused: nothing is carried out
-    listener = AdminListener(steering, dict, AdminSettings(), 0)
-    assert {call for call in served(listener) if not call.startswith("HEAD")} == ADMIN
+    """Goal: only who is on the machine watches and steers. Method: each call by foreign names, as a form, as meant."""
+    listener = AdminListener(steering_of_nobody(), dict, some_page().routes(), AdminSettings(), 0)
+    assert {call for call in served(listener) if not call.startswith("HEAD")} == STEERS | TELLS
     async with listening(listener) as ask:
-        for call in ADMIN:
-            assert await ask(call, CALL, Host="evil.example") == 403, call
-            assert await ask(call, CALL, Host="localhost.evil.example") == 403, call
-        assert await ask("GET /admin/v1/status") == 200
-        for call in ADMIN - {"GET /admin/v1/status"}:
+        for call in STEERS | TELLS:
+            for host in ("evil.example", "localhost.evil.example:8083", "10.0.0.1:8083", "127.0.0.1.evil.example"):
+                assert await ask(call, CALL, Host=host) == 403, (call, host)
+        for call in TELLS:
+            for host in ("127.0.0.1:8083", "localhost:8083", "[::1]:8083"):  # ssh -L, kubectl port-forward
+                assert await ask(call, Host=host) == 200, (call, host)
+            assert await ask(call.replace("GET", "POST"), CALL) == 405, call
+        for call in STEERS:
             assert await ask(call, CALL, **{"Content-Type": "text/plain"}) == 415, call
             assert await ask(call, b"x" * 10_000, **{"Content-Type": "application/json"}) == 413, call
         assert await ask("POST /admin/v1/switchover", CALL, **{"Content-Type": "application/json"}) == 409
-    for host in ("0.0.0.0", "10.0.0.1", "notary.example"):
+    for host in ("0.0.0.0", "10.0.0.1", "notary.example", "[::1]"):
         with pytest.raises(ValueError, match="only a loopback address"):
             AdminSettings(host=host)
 
@@ -314,3 +323,5 @@ async def test_the_health_listener_changes_nothing() -> None:
             assert await ask(call) == 200
             for method in ("POST", "PUT", "PATCH", "DELETE"):
                 assert await ask(call.replace("GET", method), CALL) == 405
+        for call in TELLS:
+            assert await ask(call) == 404, call

@@ -143,6 +143,26 @@ async def test_a_switchover_that_cannot_be_is_refused_and_changes_nothing(cluste
     assert (await cluster.wait_for_active()).name == active.name
 
 
+async def test_status_tells_where_the_status_pages_are(cluster: LocalCluster) -> None:
+    """Goal: the page is found, and on the admin listener alone. Method: as `notary status` says; other ways in."""
+    await settled(cluster)
+    pages: dict[str, str] = (await document(cluster, "status"))["status_pages"]
+    assert list(pages) == list(cluster.replicas)
+    async with aiohttp.ClientSession() as session:
+
+        async def status_of(url: str, **headers: str) -> int:
+            async with session.get(url, headers=headers) as answer:
+                return answer.status
+
+        for name, url in pages.items():
+            address = cluster.replicas[name].address
+            assert url == f"http://127.0.0.1:{address.admin_port}/"
+            for path in ("", "page.js", "page.css", "page/data"):
+                assert await status_of(url + path) == 200
+                assert await status_of(url + path, Host="evil.example") == 403
+                assert await status_of(f"http://{address.host}:{address.health_port}/{path}") == 404
+
+
 async def test_three_commands_of_the_readme_tell_a_newcomer_how_things_stand(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -163,6 +183,8 @@ async def test_three_commands_of_the_readme_tell_a_newcomer_how_things_stand(
         assert process.returncode == 0
         told[command] = printed.decode().rstrip()
     assert re.search(rf"{successor.name}\s+(active|ACTIVE)\b", told["status"]), told["status"]
+    page = f"http://127.0.0.1:{successor.address.admin_port}/ on {successor.address.host}"
+    assert re.search(rf"status page of {successor.name}\s+{re.escape(page)}", told["status"]), told["status"]
     assert f"{successor.name} found the lock free" in told["history"]
     assert "checks: 0 problems" in told["doctor"], told["doctor"]
     if os.environ.get("RENEW_SCREENSHOTS"):

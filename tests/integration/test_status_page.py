@@ -1,4 +1,4 @@
-"""The status page in a real browser, over a listener with sources that the test decides."""
+"""The status page in a real browser, over an admin listener with sources that the test decides."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest_asyncio
 from aiohttp import ClientSession
 from playwright.async_api import expect
 
-from ha.health import HealthListener, Probes
+from replica.core.admin import AdminListener
+from replica.core.settings import AdminSettings
 from replica.link.counts import LATENCY_BOUNDS_S
 from replica.page.routes import Epoch, StatusPage
 from replica.page.samples import SAMPLE_S, Reading
 from tests.browser import browser_page
+from tests.steering import steering_of_nobody
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 ANSWER_MAX_MS = 10_000
@@ -63,7 +65,7 @@ class Shown:
 
 @pytest_asyncio.fixture
 async def shown() -> AsyncIterator[Shown]:
-    """A listener with the page, and a peer that does not answer."""
+    """An admin listener with the page, and a peer that does not answer."""
     detail = {"replica": "r1", "role": "active", "active": True, "ready": True, "epoch": 7, "applied_offset": 4_321}
     detail |= {"lag_records": 0, "in_flight": 12, "reaches_log": True, "version": "0.2.0"}
     source = Source(detail, [Epoch(7, "r1", "2026-11-21T10:00:00Z", None, None), Epoch(6, HOSTILE, "", None, HOSTILE)])
@@ -76,8 +78,7 @@ async def shown() -> AsyncIterator[Shown]:
         detail=lambda: source.detail,
         history=source.history,
     )
-    probes = Probes(lambda: True, lambda: True, lambda: True, lambda: source.detail)
-    listener = HealthListener(probes, host="127.0.0.1", port=0, pages=page.routes())
+    listener = AdminListener(steering_of_nobody(), lambda: source.detail, page.routes(), AdminSettings(), 0)
     port = await listener.start()
     sampling = asyncio.create_task(page.run())
     yield Shown(f"http://127.0.0.1:{port}", source)
@@ -115,11 +116,18 @@ async def test_texts_of_the_replica_stay_texts(shown: Shown) -> None:
         assert await page.query_selector("#epochs img") is None
         assert "owned" not in await page.title()
         assert complaints == []
-    async with ClientSession() as session, session.get(shown.url) as answer:
-        policy = answer.headers["Content-Security-Policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert "http" not in policy
+
+
+async def test_browsers_are_told_what_the_page_may_do(shown: Shown) -> None:
+    """Goal: nothing from elsewhere, nothing kept. Method: the headers of everything that the page is made of."""
+    async with ClientSession() as session:
+        for path in ("/", "/page.js", "/page.css", "/page/data"):
+            async with session.get(shown.url + path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert answer.headers["Cache-Control"] == "no-store", path
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert "http" not in policy
 
 
 async def test_the_page_says_what_it_does_not_know(shown: Shown) -> None:

@@ -31,9 +31,9 @@ async def test_the_page_follows_a_fail_over(servers_folder: Path, tmp_path: Path
         load.start()
         try:
             active = await cluster.wait_for_active()
-            watched = (await cluster.passives())[0].address
+            watched = (await cluster.passives())[0]
             async with browser_page(height=860) as (page, complaints):
-                await page.goto(f"http://{watched.host}:{watched.health_port}/")
+                await page.goto(f"{cluster.config.admin_url(watched.name)}/")
                 state = page.locator("#state")
                 await expect(state).to_have_text(f"active: {active.name}", timeout=20_000)
                 await asyncio.sleep(LOAD_S)

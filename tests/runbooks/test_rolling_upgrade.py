@@ -76,10 +76,20 @@ async def change_all(stage: Stage, prefixes: dict[str, Path], variables: dict[st
 
 
 async def pages(cluster: LocalCluster) -> set[bool]:
-    """Whether the replicas have a status page: what 0.1.0 has not, whatever version it is called."""
+    """Whether the replicas have a status page: what 0.1.0 has not, whatever version it is called.
+
+    0.1.0 knows no admin listener either: there nothing answers.
+    """
     async with aiohttp.ClientSession() as session:
-        urls = [f"http://{one.address.host}:{one.address.health_port}/" for one in cluster.replicas.values()]
-        return {(await session.get(url)).status == HTTPStatus.OK for url in urls}
+        return {await has_page(session, f"{cluster.config.admin_url(name)}/") for name in cluster.replicas}
+
+
+async def has_page(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as answer:
+            return answer.status == HTTPStatus.OK
+    except aiohttp.ClientConnectorError:
+        return False
 
 
 async def versions(cluster: LocalCluster) -> set[str]:

@@ -76,9 +76,9 @@ async def test_replica_replacement(stage: Stage) -> None:
 
 async def test_adding_a_replica(stage: Stage) -> None:
     """Goal: a fourth replica, without an error for anybody. Method: play the page, then let it take part."""
-    new_host, ports = "127.0.0.1", (stage.cluster.free_port(), stage.cluster.free_port())
+    ports = {f"NEW_{use}_PORT": str(stage.cluster.free_port()) for use in ("API", "HEALTH", "ADMIN")}
     async with under_load(stage, "adding-a-replica"):
-        variables = {"R": "r4", "NEW_HOST": new_host, "NEW_API_PORT": str(ports[0]), "NEW_HEALTH_PORT": str(ports[1])}
+        variables = {"R": "r4", "NEW_HOST": "127.0.0.1", **ports}
         for section in ("Checks", "Steps", "Verification"):
             await stage.play("adding-a-replica", section, **variables)
     stage.assert_all_played("adding-a-replica")

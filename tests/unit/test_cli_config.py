@@ -208,6 +208,21 @@ def test_commands_use_the_configured_endpoint_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [
+        ("127.0.0.1", 8083, "http://127.0.0.1:8083"),
+        ("localhost", 8083, "http://localhost:8083"),
+        ("::1", 8083, "http://[::1]:8083"),
+        ("127.0.0.1", None, None),
+    ],
+)
+def test_the_admin_listener_has_a_url_or_there_is_none(host: str, port: int | None, url: str | None) -> None:
+    """Goal: status page and calls are found on loopback of either kind. Method: each address that may be configured."""
+    config = _config(EXAMPLE | {"admin": {"host": host}, "replicas": [REPLICA | {"admin_port": port}]})
+    assert config.admin_url("r1") == url
+
+
+@pytest.mark.parametrize(
     ("host", "tls", "url"),
     [
         ("*", False, "http://127.0.0.1:9000"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runbooks.pages import RUNBOOKS, SECTIONS, names, read_page
 
-TOLD_ON_THE_PAGE = {"NEW_HOST", "NEW_API_PORT", "NEW_HEALTH_PORT"}
+TOLD_ON_THE_PAGE = {"NEW_HOST", "NEW_API_PORT", "NEW_HEALTH_PORT", "NEW_ADMIN_PORT"}
 
 
 @pytest.mark.parametrize("name", names())

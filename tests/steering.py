@@ -1,0 +1,22 @@
+"""Steering for tests of the admin listener: nothing may come through to the election or the participant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replica.core.admin import Steering
+
+
+class _Nobody:
+    """An election and a participant that nobody must get to."""
+
+    async def switchover(self, to: str | None = None) -> Any:
+        raise AssertionError("reached")
+
+    async def prune(self, up_to: int | None, keep_s: float) -> Any:
+        raise AssertionError("reached")
+
+
+def steering_of_nobody() -> Steering:
+    """r1 beside r2, paused: a switchover is refused before anything is asked of the election."""
+    return Steering("r1", ["r1", "r2"], _Nobody(), lambda: True, _Nobody())
