@@ -12,20 +12,23 @@ import structlog
 import uvloop
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from tests.bench.conditions import add_conditions
+from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.load import LoadGenerator
+from tests.bench.machines import Each
 from tests.bench.outages import measure_disconnected, measure_fail_over
 from tests.bench.report import Report
 from tests.bench.rival import measure_rival
 from tests.bench.service import measure_service
 from tests.bench.sizes import FULL, QUICK, Sizes
+from tests.bench.sizing import measure_sizing
+from tests.bench.sizing_page import add_target
 from tests.bench.stream import measure_stream
 from tests.bench.switchovers import measure_switchovers
 from tests.bench.throughput import measure_throughput
 
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
-THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER = PARTS = (
+THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER, SIZING = PARTS = (
     "throughput",
     "stream",
     "rival",
@@ -33,6 +36,7 @@ THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER = PARTS 
     "fail-over",
     "disconnected",
     "switchover",
+    "sizing",
 )
 
 
@@ -42,6 +46,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few minutes: short runs, a small log, few kills")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
     parser.add_argument("--records", type=int, help="records in the log before the first kill")
+    add_target(parser)
     parser.add_argument("--json", type=Path, default=JSON, help="where the figures go")
     arguments = parser.parse_args()
     sizes = QUICK if arguments.quick else FULL
@@ -52,13 +57,13 @@ def main() -> int:
         parser.error(f"there is no part {', '.join(parts - set(PARTS))}")
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     report, began_s = Report(), monotonic()
-    uvloop.run(run(parts, sizes, report))
+    uvloop.run(run(parts, sizes, Each(*arguments.sizing_target), report))
     report.add("took_s", round(monotonic() - began_s), "all of it took", f"{monotonic() - began_s:,.0f} s")
     report.write(arguments.json)
     return 0
 
 
-async def run(parts: set[str], sizes: Sizes, report: Report) -> None:
+async def run(parts: set[str], sizes: Sizes, target: Each, report: Report) -> None:
     """The parts that were asked for, each cluster anew."""
     if parts & {THROUGHPUT, STREAM, RIVAL, SERVICE}:
         await measure_speed(parts, sizes, report)
@@ -68,6 +73,8 @@ async def run(parts: set[str], sizes: Sizes, report: Report) -> None:
         await measure_disconnected(FOLDER / DISCONNECTED, sizes, report)
     if SWITCHOVER in parts:
         await measure_switchovers(FOLDER / SWITCHOVER, sizes, report)
+    if SIZING in parts:
+        await measure_sizing(FOLDER / SIZING, target, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report) -> None:
@@ -76,6 +83,7 @@ async def measure_speed(parts: set[str], sizes: Sizes, report: Report) -> None:
     await remove_cluster(folder)
     async with LocalCluster(ClusterSettings(folder=folder, replicas=2)) as cluster:
         await add_conditions(cluster, report)
+        tell_deployment(cluster, report)
         load = LoadGenerator(FOLDER / "bodies", cluster.parties)
         if THROUGHPUT in parts:
             await measure_throughput(cluster, load, sizes, report)

@@ -41,7 +41,7 @@ def add_machine(report: Report, packages: Sequence[str]) -> dict[str, str]:
 
 
 async def add_conditions(cluster: LocalCluster, report: Report) -> None:
-    """Conditions of the runs on this cluster."""
+    """Machine, versions and settings of the runs on this cluster."""
     versions = add_machine(report, PACKAGES)
     postgres = await _postgres_facts(cluster.postgres.dsn())
     servers = {
@@ -57,8 +57,14 @@ async def add_conditions(cluster: LocalCluster, report: Report) -> None:
     report.add("postgres_settings", postgres, "Postgres", durable)
     lanes = checks_together()
     report.add("signatures_in_lanes", lanes, "signatures", "eight at a time" if lanes else "one by one")
-    config = cluster.config
-    report.line("Kafka", "one broker, acks=all; an acknowledged record is in the broker's page cache")
+
+
+def tell_deployment(cluster: LocalCluster, report: Report) -> None:
+    """What the cluster consists of."""
+    config, brokers = cluster.config, len(cluster.kafka.brokers)
+    where = "the broker's page cache" if brokers == 1 else "the page caches of all that are in sync"
+    report.line("Kafka", f"brokers: {brokers}, acks=all; an acknowledged record is in {where}")
+    report.line("Postgres", "with a synchronous standby" if cluster.postgres_standby else "without a standby")
     report.line("replicas", f"{len(config.replicas)}, {config.api_workers} front ends each, {config.core.standby}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,9 @@ INPUTS = 4
 WARM_UP_S = 4.0
 WARM_UP_SUBMISSIONS_PER_S = 30_000  # more than will be needed; what is left over serves the runs
 SURPLUS = 2.0  # bodies beyond what the warm-up's rate would need
+
+
+Counters = Callable[[], Awaitable[Mapping[str, float]]]  # what only ever rises, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +52,36 @@ class LoadGenerator:
         self, endpoint: Endpoint, shape: Shape, runs: int, run_s: float, per_second: float, pause_ms: float = 0.0
     ) -> list[LoadResult]:
         """So many runs, with bodies enough for `per_second` requests. Raises LoadFailed."""
-        bodies = await self._bodies(shape, int(runs * run_s * per_second * SURPLUS) + runs * shape.connections)
+        bodies = await self._enough(shape, runs, run_s, per_second)
+        return await self._runs(endpoint, shape, bodies, runs, run_s, pause_ms)
+
+    async def measure_warm(
+        self, endpoint: Endpoint, shape: Shape, runs: int, run_s: float, counters: Counters
+    ) -> tuple[list[LoadResult], dict[str, float]]:
+        """Warm up, then so many runs, and by how much each counter rose in these alone, per submission.
+
+        Raises LoadFailed.
+        """
+        await self.warm_up(endpoint, shape)
+        bodies = await self._enough(shape, runs, run_s, await self.warm_up(endpoint, shape))
+        before = await counters()
+        results = await self._runs(endpoint, shape, bodies, runs, run_s, 0.0)
+        after = await counters()
+        submissions = sum(result.requests for result in results) * shape.per_body
+        return results, {name: (value - before.get(name, 0.0)) / submissions for name, value in after.items()}
+
+    async def _runs(
+        self, endpoint: Endpoint, shape: Shape, bodies: Bodies, runs: int, run_s: float, pause_ms: float
+    ) -> list[LoadResult]:
         results: list[LoadResult] = []
         for _ in range(runs):
             used = sum(result.bodies_taken for result in results)
             results.append(await self._run(endpoint, shape, bodies, used, run_s, pause_ms))
         bodies.path.unlink()
         return results
+
+    async def _enough(self, shape: Shape, runs: int, run_s: float, per_second: float) -> Bodies:
+        return await self._bodies(shape, int(runs * run_s * per_second * SURPLUS) + runs * shape.connections)
 
     async def _bodies(self, shape: Shape, count: int) -> Bodies:
         path = self._folder / "bodies"

@@ -18,7 +18,7 @@ from tests.bench.filler import fill_log
 from tests.bench.load import INPUTS
 from tests.bench.report import Report, number
 from tests.bench.sizes import Sizes
-from tests.bench.usage import folder_bytes, memory_mib, parts_of
+from tests.bench.usage import memory_mib, parts_of
 from tests.faults.audit import audit
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.scenarios import (
@@ -40,10 +40,10 @@ LOOK_INTERVAL_S = 0.02
 
 
 async def measure_fail_over(folder: Path, sizes: Sizes, report: Report) -> None:
-    """With passives that follow: catching up, sizes, kills, graceful stops, freezes. Raises Violation."""
+    """With passives that follow: catching up, memory, kills, graceful stops, freezes. Raises Violation."""
     report.section(f"Fail-over, {REPLICAS} replicas, passives following, a log of {sizes.log_records:,} records")
     async with _filled_cluster(folder, "following", sizes) as cluster:
-        await _measure_sizes(cluster, report)
+        await _measure_memory(cluster, report)
         await _measure_catching_up(cluster, report)
         await _Run(cluster, report).following(sizes)
 
@@ -185,20 +185,8 @@ async def _let_each_lead(cluster: LocalCluster) -> None:
         await wait_for_return(cluster)
 
 
-async def _measure_sizes(cluster: LocalCluster, report: Report) -> None:
-    """Bytes per record of log, index and database, and the memory of each part; one request of 4 inputs a record."""
-    healths = [health for health in (await cluster.healths()).values() if health is not None]
-    records = max(health.applied_offset for health in healths) + 1
-    (topic_folder,) = (cluster.kafka.folder / "broker-1" / "data").glob(f"{cluster.topic}-0")
-    index_folder = cluster.config.replica_dir(next(iter(cluster.replicas))) / "index"
-    sizes = {
-        "log": folder_bytes(topic_folder) / records,
-        "index of a replica": folder_bytes(index_folder) / records,
-        "database": folder_bytes((cluster.postgres.folder / "data").resolve() / "base") / records,
-    }
-    shown = ", ".join(f"{part} {size:.0f}" for part, size in sizes.items())
-    each = {part: round(size, 1) for part, size in sizes.items()}
-    report.add("bytes_per_record", each, f"bytes per record, {INPUTS} inputs", shown)
+async def _measure_memory(cluster: LocalCluster, report: Report) -> None:
+    """The memory of each part behind a long log."""
     memory = memory_mib(await parts_of(cluster))
     shown = ", ".join(f"{part} {size:.0f}" for part, size in memory.items())
     report.add("memory_mib", memory, "memory, proportional set size", f"{shown} MiB")

@@ -54,20 +54,19 @@ async def _disturbances(cluster: LocalCluster) -> dict[str, int]:
 async def _throughput(
     cluster: LocalCluster, load: LoadGenerator, shape: Shape, name: str, sizes: Sizes, report: Report
 ) -> float:
-    endpoint = cluster.config.endpoint
-    await load.warm_up(endpoint, shape)
-    warm = await load.warm_up(endpoint, shape)
     parts = await parts_of(cluster)
-    before = cpu_s(parts)
-    results = await load.measure(endpoint, shape, sizes.runs, sizes.run_s, warm)
-    after = cpu_s(parts)
+
+    async def counters() -> dict[str, float]:
+        return cpu_s(parts)
+
+    results, used_s = await load.measure_warm(cluster.config.endpoint, shape, sizes.runs, sizes.run_s, counters)
     label = f"{name}, {shape.connections} connections" + (f", {shape.per_body} a batch" if shape.per_body > 1 else "")
     rates = [result.per_second * shape.per_body for result in results]
     middle = report.add_runs(f"{name}_tps_4_inputs", rates, label, SUBMISSIONS_UNIT)
     _add_latency(f"{name}_latency_ms", results, f"{name}, latency of a call", report)
     submissions = sum(result.requests for result in results) * shape.per_body
-    used_s = {part: after[part] - before[part] for part in parts} | {"wrk": sum(result.cpu_s for result in results)}
-    each_us = {part: round(1e6 * part_s / submissions, 1) for part, part_s in used_s.items()}
+    used_s["wrk"] = sum(result.cpu_s for result in results) / submissions
+    each_us = {part: round(1e6 * part_s, 1) for part, part_s in used_s.items()}
     shown = ", ".join(f"{part} {each:.0f}" for part, each in sorted(each_us.items(), key=lambda item: -item[1]))
     report.add(f"{name}_cpu_us_per_submission", each_us, f"{name}, processor time per submission", f"{shown} µs")
     return middle

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from replica.local.cluster import LocalCluster
 from replica.local.process import descendants
 
+SAMPLE_S = 1.0  # a sample walks through page tables, and holds up the processes meanwhile
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 Parts = Mapping[str, list[int]]  # process ids by the name of the part
 
@@ -28,19 +30,46 @@ async def parts_of(cluster: LocalCluster) -> dict[str, list[int]]:
         "Postgres": [cluster.postgres.process.pid],
         "HAProxy": [cluster.haproxy.process.pid],
     }
+    if cluster.postgres_standby is not None:
+        servers["Postgres standby"] = [cluster.postgres_standby.process.pid]
     return parts | {
         name: [child for pid in pids for child in (pid, *descendants(pid))] for name, pids in servers.items()
     }
 
 
 def cpu_s(parts: Parts) -> dict[str, float]:
-    """Processor seconds used so far, by part; those of children that have ended are not in it."""
-    return {name: sum(map(_cpu_s, pids)) for name, pids in parts.items()}
+    """Processor seconds used so far, by part, with those of children that have ended."""
+    return {name: sum(_cpu_s(Path(f"/proc/{pid}/stat"), 4) for pid in pids) for name, pids in parts.items()}
+
+
+def thread_cpu_s(pid: int) -> dict[int, float]:
+    """Processor seconds that each thread of a process has used so far, by its id."""
+    return {int(task.name): _cpu_s(task / "stat", 2) for task in Path(f"/proc/{pid}/task").iterdir()}
 
 
 def memory_mib(parts: Parts) -> dict[str, float]:
     """Resident memory by part; what processes share is split between them (proportional set size)."""
     return {name: round(sum(map(_memory_kib, pids)) / 1_024, 1) for name, pids in parts.items()}
+
+
+@asynccontextmanager
+async def peak_memory_mib(parts: Parts) -> AsyncIterator[dict[str, float]]:
+    """The most resident memory of each part while the context lasts, as far as a look every SAMPLE_S sees it."""
+    peak = memory_mib(parts)
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            for name, now_mib in (await asyncio.to_thread(memory_mib, parts)).items():
+                peak[name] = max(peak[name], now_mib)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield peak
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
 
 
 def folder_bytes(folder: Path) -> int:
@@ -52,10 +81,11 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _cpu_s(pid: int) -> float:
+def _cpu_s(stat: Path, fields: int) -> float:
+    """The first so many of: user, system, and both of the children that were waited for (`man 5 proc`)."""
     with suppress(FileNotFoundError, ProcessLookupError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        found = stat.read_text().rpartition(")")[2].split()[11:]
+        return sum(map(int, found[:fields])) / _TICKS_PER_S
     return 0.0
 
 
