@@ -57,9 +57,11 @@ def main() -> int:
         parser.error(f"there is no part {', '.join(parts - set(PARTS))}")
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     report, began_s = Report(), monotonic()
-    uvloop.run(run(parts, sizes, Each(*arguments.sizing_target), report))
-    report.add("took_s", round(monotonic() - began_s), "all of it took", f"{monotonic() - began_s:,.0f} s")
-    report.write(arguments.json)
+    try:
+        uvloop.run(run(parts, sizes, Each(*arguments.sizing_target), report))
+    finally:  # what was measured before a failure is not lost with it
+        report.add("took_s", round(monotonic() - began_s), "all of it took", f"{monotonic() - began_s:,.0f} s")
+        report.write(arguments.json)
     return 0
 
 
