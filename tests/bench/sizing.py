@@ -20,6 +20,7 @@ import psycopg
 
 from haproxy.runtime import BACKEND
 from replica.local.cluster import DATABASE, ClusterSettings, LocalCluster, remove_cluster
+from replica.local.process import until
 from tests.bench import machines
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.load import BATCH, INPUTS, SINGLE, LoadGenerator, Shape
@@ -32,7 +33,7 @@ from tests.bench.usage import Parts, cpu_s, parts_of, peak_memory_mib, thread_cp
 from tests.faults.audit import wait_until_published
 
 BROKERS = REPLICAS = 3
-METADATA_MAX_S = 10.0
+METADATA_MAX_S = CONNECTIONS_END_MAX_S = 10.0
 ON_MACHINES = {part: role.machines for role in machines.ROLES for part in role.parts}
 ON_ONE_MACHINE = (machines.ACTIVE_CORE, machines.ACTIVE_FRONT_ENDS, machines.LEADING_BROKER)
 TABLES = {machines.COMPLETIONS: "completion", machines.COMMANDS: "command_accepted"}
@@ -114,9 +115,17 @@ async def _processes(cluster: LocalCluster) -> dict[str, list[int]]:
 
 
 async def _network_bytes(cluster: LocalCluster) -> dict[str, float]:
-    """What has gone each way so far. HAProxy counts a connection's bytes when it ends, as wrk's do after each run."""
-    rows = csv.DictReader((await cluster.haproxy.runtime.ask("show stat")).removeprefix("# ").splitlines())
-    (total,) = (row for row in rows if (row["pxname"], row["svname"]) == (BACKEND, "BACKEND"))
+    """What has gone each way so far. HAProxy counts a connection's bytes when it ends: wait for the last of a run's."""
+    total: dict[str, str] = {}
+
+    async def all_ended() -> bool:
+        rows = csv.DictReader((await cluster.haproxy.runtime.ask("show stat")).removeprefix("# ").splitlines())
+        (found,) = (row for row in rows if (row["pxname"], row["svname"]) == (BACKEND, "BACKEND"))
+        total.update(found)
+        return found["scur"] == "0"
+
+    async with asyncio.timeout(CONNECTIONS_END_MAX_S):
+        await until(all_ended)
     (written,) = await _from_database(cluster, "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')")
     return {CLIENTS_IN: float(total["bin"]), CLIENTS_OUT: float(total["bout"]), WAL: written}
 

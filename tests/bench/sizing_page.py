@@ -1,7 +1,7 @@
 """The tables of docs/reference-deployment.md: what was measured, and the machines that a target needs.
 
     python -m tests.bench.sizing_page                                # of build/bench.json, for the usual target
-    python -m tests.bench.sizing_page --sizing-target 8000 20000     # single requests, batched submissions a second
+    python -m tests.bench.sizing_page --sizing-target 8000 12000     # single requests, batched submissions a second
     python -m tests.bench.sizing_page --into docs/reference-deployment.md
 
 The figures of a page can be read back, so that a test derives the machines again.
@@ -93,15 +93,15 @@ def _machines(measured: Measured, needed: Deployment, target: Each) -> Iterable[
     yield from _head("machine", "how many", *heads, "memory", "volume for 10⁹ transactions")
     for machine in needed.machines:
         volume = f"{machine.volume_bytes:,.0f} GB" if machine.volume_bytes else ""
-        memory = f"{machine.memory_mib / 1_024:.1f} GiB"
-        yield _row(machine.role.name, f"{machine.role.machines}", *_both(machine.cores, "{:.1f}"), memory, volume)
+        memory = f"{machine.memory_mib:,.0f} MiB"
+        yield _row(machine.role.name, f"{machine.role.machines}", *_both(machine.cores, "{:.2f}"), memory, volume)
     ends, busy = highest_target(measured), needed.core_thread_busy.times(100)
     yield ""
     yield (
-        f"Processors and memory are {UTILISATION:.0%} busy at that target, {FREE_SHARE:.0%} of a volume stays free, "
-        f"and `api_workers` is {needed.front_ends}. {THREAD.capitalize()} is {busy.single:.0f} % busy with single "
-        f"requests and {busy.batch:.0f} % with batches; it ends at {_count(ends.single)} and {_count(ends.batch)}/s, "
-        "however many processors there are."
+        f"Processors and memory are {100 * UTILISATION:.0f} % busy at that target, "
+        f"{100 * FREE_SHARE:.0f} % of a volume stays free, and `api_workers` is {needed.front_ends}. "
+        f"{THREAD.capitalize()} is {busy.single:.0f} % busy with single requests and {busy.batch:.0f} % with batches; "
+        f"it ends at {_count(ends.single)} and {_count(ends.batch)}/s, however many processors there are."
     )
 
 
