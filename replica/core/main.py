@@ -105,13 +105,20 @@ def run_replica(settings: ReplicaSettings) -> int:
         signer = settings.notary_signer()
         keys = known_keys(settings.notary_keys_file, signer.public_key)
         uvloop.run(_Replica(settings, signer, keys).run())
-    except HaError as error:
-        log.critical("replica_failed", code=error.code, detail=str(error))
-        return exit_code(error)
-    except NotaryError as error:
-        log.critical("replica_failed", code=error.code.name, detail=error.detail, remedy=error.code.remedy)
+    except (HaError, NotaryError) as error:
+        log.critical("replica_failed", **told_of(error))
         return exit_code(error)
     return EXIT_OK
+
+
+def told_of(error: HaError | NotaryError) -> dict[str, str]:
+    """What people are told of a failure: code, detail and remedy; of a transition that failed, those of its cause."""
+    cause = error.__cause__
+    if isinstance(error, TransitionFailed) and isinstance(cause, HaError | NotaryError):
+        return told_of(cause)
+    if isinstance(error, HaError):
+        return {"code": error.code, "detail": str(error), "remedy": error.remedy}
+    return {"code": error.code.name, "detail": error.detail, "remedy": error.code.remedy}
 
 
 def exit_code(error: BaseException) -> int:

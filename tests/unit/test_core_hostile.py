@@ -7,14 +7,22 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from ha.errors import LockLost, ScopeMismatch, TransitionFailed
+from ha.errors import HaError, LockLost, ScopeMismatch, TransitionFailed
 from replica.core import publish
-from replica.core.main import EXIT_CONFIGURATION, EXIT_FAILED, exit_code
+from replica.core.main import EXIT_CONFIGURATION, EXIT_FAILED, exit_code, told_of
 from replica.core.settings import CoreSettings
 from replica.log.librdkafka import TopicMissing
 from replica.log.memory import MemoryLog
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.errors import Code, ConfigError, IndexUnreadable, LogRefused, StoreMismatch
+from replica.notary.errors import (
+    Code,
+    ConfigError,
+    IndexUnreadable,
+    LogRefused,
+    LogTruncated,
+    NotaryError,
+    StoreMismatch,
+)
 from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import TimeWindow
 from tests.simulation.virtual import run_virtually
@@ -155,3 +163,15 @@ def test_a_supervisor_is_told_whether_to_start_again(error: Exception, expected:
     failed = TransitionFailed("activation")
     failed.__cause__ = error
     assert exit_code(failed) == expected
+
+
+@pytest.mark.parametrize("error", [LogTruncated("offset 7"), ScopeMismatch("x"), LockLost("x")], ids=repr)
+def test_a_failed_transition_tells_the_code_of_its_cause(error: HaError | NotaryError) -> None:
+    """Goal: the code leads to the runbook, whoever finds the fault first. Method: bare, and found by an activation."""
+    told = told_of(error)
+    assert told["code"] in {Code.LOG_TRUNCATED.name, ScopeMismatch.code, LockLost.code}
+    assert told["remedy"]
+    failed = TransitionFailed("activation")
+    assert told_of(failed)["code"] == TransitionFailed.code
+    failed.__cause__ = error
+    assert told_of(failed) == told
