@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from replica.local.cluster import DATABASE, OWNER, ClusterSettings, LocalCluster
@@ -32,12 +30,12 @@ async def test_rolling_upgrade(folder: Path) -> None:
     async with staged(ClusterSettings(folder=folder / "upgrade")) as stage:
         cluster = stage.cluster
         prefixes, variables = await on_release(stage, before, folder / "machines")
-        assert (await versions(cluster), await pages(cluster)) == ({version_of(before)}, {False})
+        assert (await versions(cluster), await leases_told(cluster)) == ({version_of(before)}, {False})
         async with under_load(stage, "rolling-upgrade"):
             for wheel in (now, before):
                 await change_all(stage, prefixes, variables | {"WHEEL": str(wheel), "VERSION": version_of(wheel)})
                 assert await versions(cluster) == {version_of(wheel)}
-                assert await pages(cluster) == {wheel is now}
+                assert await leases_told(cluster) == {wheel is now}
     stage.assert_all_played("rolling-upgrade")
 
 
@@ -75,21 +73,9 @@ async def change_all(stage: Stage, prefixes: dict[str, Path], variables: dict[st
     await all_well(stage)
 
 
-async def pages(cluster: LocalCluster) -> set[bool]:
-    """Whether the replicas have a status page: what 0.1.0 has not, whatever version it is called.
-
-    0.1.0 knows no admin listener either: there nothing answers.
-    """
-    async with aiohttp.ClientSession() as session:
-        return {await has_page(session, f"{cluster.config.admin_url(name)}/") for name in cluster.replicas}
-
-
-async def has_page(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url) as answer:
-            return answer.status == HTTPStatus.OK
-    except aiohttp.ClientConnectorError:
-        return False
+async def leases_told(cluster: LocalCluster) -> set[bool]:
+    """Whether the replicas tell what ends a silent lock session: what 0.1.0 does not, whatever version it is called."""
+    return {health is not None and health.lock_lease is not None for health in (await cluster.healths()).values()}
 
 
 async def versions(cluster: LocalCluster) -> set[str]:
