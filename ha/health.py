@@ -89,13 +89,7 @@ class HealthListener:
         if metrics is not None:
             app.router.add_get("/metrics", _metrics(metrics))
         app.on_response_prepare.append(never_cached)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=SHUTDOWN_MAX_S,
-        )
+        self._runner = runner_of(app)
 
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when the port is taken."""
@@ -107,6 +101,17 @@ class HealthListener:
     async def stop(self) -> None:
         """Stop listening and close what is open. May be repeated."""
         await self._runner.cleanup()
+
+
+def runner_of(app: web.Application) -> web.AppRunner:
+    """What serves an app beside the API: without access log or signal handlers, and gone soon when it is stopped."""
+    return web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=KEEPALIVE_S,
+        shutdown_timeout=SHUTDOWN_MAX_S,
+    )
 
 
 def _check(holds: Callable[[], bool], yes: str, no: str) -> Handler:

@@ -24,7 +24,7 @@ from aiohttp import web
 from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
 from ha.errors import HaError
-from ha.health import KEEPALIVE_S, SHUTDOWN_MAX_S, never_cached
+from ha.health import never_cached, runner_of
 from replica.core.settings import LOOPBACK_HOSTS, AdminSettings
 from replica.notary.errors import BadRequest, NotActive, StoreMismatch
 from replica.store.interface import Pruned
@@ -159,13 +159,7 @@ class AdminListener:
         app.router.add_get(STATUS_PATH, self._tell_status)
         app.router.add_routes(page)
         app.on_response_prepare.append(never_cached)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=SHUTDOWN_MAX_S,
-        )
+        self._runner = runner_of(app)
 
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when the port is taken."""
