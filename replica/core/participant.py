@@ -153,6 +153,9 @@ class Participant(Generic[SessionT]):
             await self.reign.open()
         except (LogUnavailable, SignerUnavailable) as error:
             raise ActivationFailed(str(error)) from error
+        except NotaryError as error:  # as if the follower had met it: a damaged index is set aside, say
+            self._break(error)
+            raise
         steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.reign.steps_s.items()}
         log.info("activated", epoch=self.reign.epoch, steps_ms=steps_ms)
 

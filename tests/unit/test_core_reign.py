@@ -12,7 +12,7 @@ from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import change_id
-from replica.notary.errors import Code, NotActive
+from replica.notary.errors import Code, LogTruncated, NotActive
 from replica.notary.formats import Formats
 from replica.notary.receipts import verify_receipt
 from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, decode_record, encode_record
@@ -374,6 +374,9 @@ def test_nothing_is_written_to_a_log_that_lost_what_was_published() -> None:
             await asyncio.sleep(5)
             assert topic.end_offset == end
             assert not again.participant.standing().active
+            assert isinstance(
+                again.participant.broken.exception(), LogTruncated
+            )  # itself: what is done goes by its kind
             with pytest.raises(TransitionFailed, match="LOG_TRUNCATED"):
                 await again.stop()
 
