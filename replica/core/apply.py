@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
@@ -36,9 +37,9 @@ def judge_records(index: Index, position: Position, records: LogRecords) -> tupl
     """
     reading = read_records(position, records)
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-    keys = list({key: None for entry in requests for key in keys_of(entry)})
-    known = dict(zip(keys, index.lookup(keys), strict=True)) if keys else {}
-    of_requests, added = judge(requests, known)
+    keys = [keys_of(entry) for entry in requests]
+    known = index.lookup(list(chain.from_iterable(keys))) if keys else []
+    of_requests, added = judge(requests, keys, known)
     if len(requests) == len(reading.counted):
         return Applied(reading, list(of_requests)), added
     verdicts = iter(of_requests)

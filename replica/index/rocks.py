@@ -46,12 +46,14 @@ MIB = 1 << 20
 _COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
 
 # Measured: docs/decisions/0005.
-WRITE_BUFFER_BYTES = 16 * MIB  # a skip list of random keys gets slower with its size; small ones also flush in no time
-WRITE_BUFFERS_MAX = 4
+WRITE_BUFFER_BYTES = 2 * MIB  # a skip list of random keys gets slower with its size: this one stays in the caches
+WRITE_BUFFERS_TO_FILE = 8  # so many make one file, as each file costs every look-up
+WRITE_BUFFERS_MAX = 32
+FILE_BYTES = WRITE_BUFFERS_TO_FILE * WRITE_BUFFER_BYTES
 MEMTABLE_BLOOM_RATIO = 0.05  # of the write buffer; nearly all look-ups are for keys that are absent
 BLOOM_BITS_PER_KEY = 10
 BLOCK_CACHE_BYTES = 64 * MIB  # serves look-ups that hit, which are resubmissions and double spends
-LEVEL_0_FILES = 8  # compaction starts here; 8 times the write buffer is the size of level 1
+LEVEL_0_FILES = 8  # compaction starts here; so many files are the size of level 1
 LEVEL_0_FILES_SLOW = 32
 LEVEL_0_FILES_STOP = 64
 BACKGROUND_JOBS = 2
@@ -270,13 +272,14 @@ def table_options(*, create: bool = False) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_compression_type(DBCompressionType.none())  # hashes do not compress
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_min_write_buffer_number_to_merge(WRITE_BUFFERS_TO_FILE)
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
     options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES)
     options.set_level_zero_slowdown_writes_trigger(LEVEL_0_FILES_SLOW)
     options.set_level_zero_stop_writes_trigger(LEVEL_0_FILES_STOP)
-    options.set_max_bytes_for_level_base(LEVEL_0_FILES * WRITE_BUFFER_BYTES)
+    options.set_max_bytes_for_level_base(LEVEL_0_FILES * FILE_BYTES)
     options.set_max_background_jobs(BACKGROUND_JOBS)
     options.set_bytes_per_sync(SYNC_BYTES)
     options.set_max_log_file_size(16 * MIB)  # RocksDB's own diary, not the write-ahead log

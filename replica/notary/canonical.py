@@ -99,11 +99,11 @@ def content_digest(request: Request) -> bytes:
 
 def change_id(user_id: str, command_id: str, act_as: tuple[str, ...]) -> bytes:
     """SHA-256 that identifies a command: who, under which id, acting for whom. The submission id is no part of it."""
-    digest = sha256(CHANGE_TAG)
+    parts = [CHANGE_TAG]
     for text in (user_id, command_id, *sorted(act_as)):
         encoded = text.encode()
-        digest.update(_LENGTH.pack(len(encoded)) + encoded)
-    return digest.digest()
+        parts += (_LENGTH.pack(len(encoded)), encoded)
+    return sha256(b"".join(parts)).digest()
 
 
 def _encode_window(window: TimeWindow | None) -> bytes:

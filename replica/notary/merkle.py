@@ -30,16 +30,18 @@ def tree_levels(leaves: Sequence[bytes]) -> list[Sequence[bytes]]:
     return levels
 
 
-def inclusion_path(levels: Sequence[Sequence[bytes]], leaf_index: int) -> list[bytes]:
-    """The sibling hashes from a leaf up to the root, at most one a level."""
-    path: list[bytes] = []
-    index = leaf_index
-    for level in levels[:-1]:
-        sibling = index ^ 1
-        if sibling < len(level):
-            path.append(level[sibling])
-        index >>= 1
-    return path
+def inclusion_paths(levels: Sequence[Sequence[bytes]]) -> list[tuple[bytes, ...]]:
+    """For each leaf the sibling hashes up to the root, at most one a level; a node's are its parent's and one more."""
+    paths: list[tuple[bytes, ...]] = [()]
+    for level in reversed(levels[:-1]):
+        whole = len(level) & ~1
+        below = [
+            path
+            for at in range(0, whole, 2)
+            for path in ((level[at + 1], *paths[at >> 1]), (level[at], *paths[at >> 1]))
+        ]
+        paths = below + paths[whole >> 1 :]  # an odd node at the end has moved up as it is
+    return paths
 
 
 def root_from_path(leaf: bytes, leaf_index: int, tree_size: int, path: Sequence[bytes]) -> bytes | None:

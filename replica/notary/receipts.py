@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from replica.notary.errors import BadRequest
-from replica.notary.merkle import inclusion_path, leaf_hash, root_from_path, tree_levels
+from replica.notary.merkle import inclusion_paths, leaf_hash, root_from_path, tree_levels
 from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES, TX_ID_BYTES
 from replica.notary.signatures import signature_holds
 
@@ -57,8 +57,8 @@ def make_receipts(
     size = len(notarised)
     signature = sign(statement(size, levels[-1][0]))
     return [
-        Receipt(tx_id, digest, at, size, tuple(inclusion_path(levels, at)), notary_key, signature)
-        for at, (tx_id, digest) in enumerate(notarised)
+        Receipt(tx_id, digest, at, size, path, notary_key, signature)
+        for at, ((tx_id, digest), path) in enumerate(zip(notarised, inclusion_paths(levels), strict=True))
     ]
 
 

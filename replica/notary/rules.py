@@ -8,7 +8,7 @@ index gives the old verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -65,37 +65,45 @@ def hash_of_tx_id(tx_id: bytes) -> bytes:
 def keys_of(entry: CountedRequest) -> list[bytes]:
     """The index keys that judging a request needs: its transaction id's, its inputs', its references'."""
     request = entry.request
-    return [TX_KEY + request.tx_id, *[STATE_KEY + ref for ref in (*request.inputs, *request.references)]]
+    states = request.inputs + request.references if request.references else request.inputs
+    return [TX_KEY + request.tx_id, *[STATE_KEY + state for state in states]]
 
 
 def judge(
-    entries: Iterable[CountedRequest], known: Mapping[bytes, bytes | None]
+    entries: Iterable[CountedRequest], keys: Iterable[Sequence[bytes]], known: Sequence[bytes | None]
 ) -> tuple[list[Verdict], dict[bytes, bytes]]:
     """Judge requests in log order against what the index knows of their keys; earlier entries of the batch count.
 
+    `keys` are `keys_of` each entry; `known` has a value or None for each of them, one entry's behind the other's.
     Returns a verdict for each entry, and the index entries to add. `known` may come from a newer index than the
     entries': what was recorded at or behind an entry's own offset does not count for it.
     """
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
-    for entry in entries:
-        keys = keys_of(entry)
-        values = [added.get(key) or known.get(key) for key in keys]
-        recorded = [value and _if_recorded_before(entry.offset, value) for value in values]
+    start = 0
+    for entry, own in zip(entries, keys, strict=True):
+        end = start + len(own)
+        recorded = known[start:end]
+        start = end
+        if any(recorded) or not added.keys().isdisjoint(own):  # seldom
+            recorded = [
+                _if_recorded_before(entry.offset, added.get(key) or value)
+                for key, value in zip(own, recorded, strict=True)
+            ]
         verdict = RULES[entry.rules_version](entry, recorded)
         verdicts.append(verdict)
         if verdict.outcome is Outcome.NOTARISED and verdict.notarised_offset == entry.offset:
             at = entry.offset.to_bytes(8, "big")
-            added[keys[0]] = entry.content_digest + at
+            added[own[0]] = entry.content_digest + at
             consumed = entry.request.tx_id + at
-            for key in keys[1 : 1 + len(entry.request.inputs)]:
+            for key in own[1 : 1 + len(entry.request.inputs)]:
                 added[key] = consumed
     return verdicts, added
 
 
-def _if_recorded_before(offset: int, value: bytes) -> bytes | None:
+def _if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
     """An index value, if it was recorded at a lower offset than the record that is judged."""
-    return value if int.from_bytes(value[_OFFSET_AT:], "big") < offset else None
+    return value if value is not None and int.from_bytes(value[_OFFSET_AT:], "big") < offset else None
 
 
 Recorded = Sequence[bytes | None]

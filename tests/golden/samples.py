@@ -156,7 +156,8 @@ def judged() -> tuple[Reading, list[Verdict], dict[bytes, bytes]]:
     """What today's release makes of the log."""
     reading = read_records(begin("topic"), enumerate(log()))
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-    verdicts, index = judge(requests, dict.fromkeys(key for entry in requests for key in keys_of(entry)))
+    keys = [keys_of(entry) for entry in requests]
+    verdicts, index = judge(requests, keys, [None] * sum(map(len, keys)))
     return reading, verdicts, index
 
 

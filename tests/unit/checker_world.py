@@ -30,8 +30,8 @@ from replica.notary.reading import CountedRequest, CountedSettlement, read_recor
 from replica.notary.receipts import make_receipts, receipt_to_document
 from replica.notary.records import RequestRecord, SettledCommand, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
-from replica.notary.rules import Outcome, Verdict, judge, keys_of
-from tests.unit.notary_logs import LogMaker, request_of, submission_of
+from replica.notary.rules import Outcome, Verdict
+from tests.unit.notary_logs import LogMaker, judge_knowing, request_of, submission_of
 
 NOTARY = SigningKey(b"\x21" * 32)
 NOTARY_KEY = bytes(NOTARY.verify_key)
@@ -113,7 +113,7 @@ class _Notary:
                 for command in entry.record.commands:
                     self._complete(offset, command, "SUBMISSION_NOT_SEQUENCED", None, entry.judged_us, b"")
                 continue
-            verdicts, added = judge([entry], {key: self.index.get(key) for key in keys_of(entry)})
+            verdicts, added = judge_knowing(self.index, [entry])
             self.index |= added
             self.decided[offset] = (entry, verdicts[0])
             self._complete_request(entry, verdicts[0])

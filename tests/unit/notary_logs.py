@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
@@ -127,6 +128,14 @@ class Run:
     position: Position = field(default_factory=lambda: begin(TOPIC))
 
 
+def judge_knowing(
+    index: Mapping[bytes, bytes], requests: Sequence[CountedRequest]
+) -> tuple[list[Verdict], dict[bytes, bytes]]:
+    """`judge` against an index that is a mapping."""
+    keys = [keys_of(entry) for entry in requests]
+    return judge(requests, keys, [index.get(key) for own in keys for key in own])
+
+
 def run_product(log: Log, cuts: list[int] | None = None, known: dict[bytes, bytes] | None = None) -> Run:
     """Read and judge a log with the product's code in batches that end at `cuts`, the position stored in between.
 
@@ -137,7 +146,7 @@ def run_product(log: Log, cuts: list[int] | None = None, known: dict[bytes, byte
         reading = read_records(run.position, batch)
         requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
         index = run.index if known is None else known
-        verdicts, added = judge(requests, {key: index.get(key) for entry in requests for key in keys_of(entry)})
+        verdicts, added = judge_knowing(index, requests)
         run.voids |= {void.offset: void.reason.value for void in reading.voids}
         run.verdicts |= {entry.offset: verdict for entry, verdict in zip(requests, verdicts, strict=True)}
         run.counted |= {entry.offset: entry for entry in reading.counted}

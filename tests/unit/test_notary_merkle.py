@@ -9,7 +9,7 @@ import pytest
 from nacl.signing import SigningKey
 
 from replica.notary.errors import BadRequest
-from replica.notary.merkle import inclusion_path, leaf_hash, root_from_path, tree_levels
+from replica.notary.merkle import inclusion_paths, leaf_hash, root_from_path, tree_levels
 from replica.notary.receipts import (
     Receipt,
     make_receipts,
@@ -51,16 +51,15 @@ def test_each_leaf_of_each_tree_verifies_and_no_change_does(count: int) -> None:
     levels = tree_levels(leaves)
     root = levels[-1][0]
     assert root == _root_by_definition(leaves)
-    for at, leaf in enumerate(leaves):
-        path = inclusion_path(levels, at)
+    for at, (leaf, path) in enumerate(zip(leaves, inclusion_paths(levels), strict=True)):
         assert root_from_path(leaf, at, count, path) == root
         assert root_from_path(sha256(leaf).digest(), at, count, path) != root
         for other in {at ^ 1, at + 1, at - 1, count - 1 - at} - {at}:
             assert root_from_path(leaf, other, count, path) != root
-        assert root_from_path(leaf, at, count, [*path, leaf]) is None
+        assert root_from_path(leaf, at, count, (*path, leaf)) is None
         for cut in range(len(path)):
             assert root_from_path(leaf, at, count, path[:cut] + path[cut + 1 :]) is None
-            flipped = [*path[:cut], sha256(path[cut]).digest(), *path[cut + 1 :]]
+            flipped = (*path[:cut], sha256(path[cut]).digest(), *path[cut + 1 :])
             assert root_from_path(leaf, at, count, flipped) != root
 
 

@@ -16,10 +16,18 @@ from replica.notary.rules import (
     Usage,
     Verdict,
     hash_of_tx_id,
-    judge,
     keys_of,
 )
-from tests.unit.notary_logs import LogMaker, activation, request_of, run_product, state, submission_of, tx
+from tests.unit.notary_logs import (
+    LogMaker,
+    activation,
+    judge_knowing,
+    request_of,
+    run_product,
+    state,
+    submission_of,
+    tx,
+)
 
 
 def _counted(request: Request, offset: int, judged_us: int = 50, digest: bytes = b"d" * 32) -> CountedRequest:
@@ -32,13 +40,13 @@ def _spent(by: int, offset: int) -> bytes:
 
 
 def _judge_one(entry: CountedRequest, known: dict[bytes, bytes]) -> Verdict:
-    return judge([entry], known)[0][0]
+    return judge_knowing(known, [entry])[0][0]
 
 
 def test_a_first_request_is_notarised_at_its_own_offset_and_recorded() -> None:
     """Goal: what the index gets. Method: one request with two inputs and a reference."""
     entry = _counted(request_of(1, (1, 2), (3,)), 7)
-    verdicts, added = judge([entry], {})
+    verdicts, added = judge_knowing({}, [entry])
     assert verdicts == [Verdict(Outcome.NOTARISED, 7)]
     at = (7).to_bytes(8, "big")
     assert added == {
@@ -52,7 +60,7 @@ def test_a_first_request_is_notarised_at_its_own_offset_and_recorded() -> None:
 def test_a_transaction_without_inputs_is_remembered_too() -> None:
     """Goal: reference-only and empty transactions are idempotent. Method: look at the entries and judge again."""
     first, again = _counted(request_of(1), 1), _counted(request_of(1), 9)
-    verdicts, added = judge([first, again], {})
+    verdicts, added = judge_knowing({}, [first, again])
     assert list(added) == [b"t" + tx(1)]
     assert verdicts == [Verdict(Outcome.NOTARISED, 1), Verdict(Outcome.NOTARISED, 1)]
 
@@ -63,7 +71,7 @@ def test_a_retry_succeeds_although_its_window_closed_and_its_reference_was_spent
     first = _counted(request, 1, judged_us=50)
     spender = _counted(request_of(2, (2,)), 2)
     again = _counted(request, 3, judged_us=500)
-    verdicts, _ = judge([first, spender, again], {})
+    verdicts, _ = judge_knowing({}, [first, spender, again])
     assert [v.outcome for v in verdicts] == [Outcome.NOTARISED] * 3
     assert verdicts[2].notarised_offset == 1
 
@@ -72,7 +80,7 @@ def test_an_id_reused_with_other_content_is_refused_before_its_conflict_is_looke
     """Goal: reuse comes before conflict and window. Method: other content whose input is spent, outside its window."""
     first = _counted(request_of(1, (1,)), 1)
     reuse = _counted(request_of(1, (1,), (), TimeWindow(900, None)), 2, digest=b"e" * 32)
-    assert judge([first, reuse], {})[0][1] == Verdict(Outcome.TX_ID_REUSED)
+    assert judge_knowing({}, [first, reuse])[0][1] == Verdict(Outcome.TX_ID_REUSED)
 
 
 def test_a_conflict_comes_before_the_window_and_names_every_state_with_its_use() -> None:
@@ -94,7 +102,7 @@ def test_inputs_of_a_refused_request_stay_unspent() -> None:
         _counted(request_of(2, (1, 2)), 2),
         _counted(request_of(3, (2,)), 3),
     )
-    assert [v.outcome for v in judge([first, refused, next_one], {})[0]] == [
+    assert [v.outcome for v in judge_knowing({}, [first, refused, next_one])[0]] == [
         Outcome.NOTARISED,
         Outcome.CONFLICT,
         Outcome.NOTARISED,
@@ -104,11 +112,13 @@ def test_inputs_of_a_refused_request_stay_unspent() -> None:
 def test_spend_then_reference_conflicts_and_reference_then_spend_does_not() -> None:
     """Goal: references are checked in log order and consume nothing. Method: both orders in one batch."""
     spend, refer = request_of(1, (1,)), request_of(2, (), (1,))
-    assert [v.outcome for v in judge([_counted(spend, 1), _counted(refer, 2)], {})[0]] == [
+    assert [v.outcome for v in judge_knowing({}, [_counted(spend, 1), _counted(refer, 2)])[0]] == [
         Outcome.NOTARISED,
         Outcome.CONFLICT,
     ]
-    assert [v.outcome for v in judge([_counted(refer, 1), _counted(spend, 2)], {})[0]] == [Outcome.NOTARISED] * 2
+    assert [v.outcome for v in judge_knowing({}, [_counted(refer, 1), _counted(spend, 2)])[0]] == [
+        Outcome.NOTARISED
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -135,7 +145,7 @@ def test_a_window_is_half_open(window: TimeWindow, judged_us: int, inside: bool)
 def test_a_refusal_is_not_remembered() -> None:
     """Goal: too early may succeed later. Method: the same request before and inside its window."""
     request = request_of(1, (1,), (), TimeWindow(100, None))
-    verdicts, added = judge([_counted(request, 1, 99), _counted(request, 2, 100)], {})
+    verdicts, added = judge_knowing({}, [_counted(request, 1, 99), _counted(request, 2, 100)])
     assert [v.outcome for v in verdicts] == [Outcome.TIME_WINDOW_CLOSED, Outcome.NOTARISED]
     assert added[b"t" + tx(1)][32:] == (2).to_bytes(8, "big")
 

@@ -14,9 +14,8 @@ from replica.index.rocks import RocksIndex, verify_index
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, LogRefused
 from replica.notary.position import begin
 from replica.notary.reading import CountedRequest, read_records
-from replica.notary.rules import judge, keys_of
 from tests.unit.archive_world import SIGNER, make_archive, some_log, verified
-from tests.unit.notary_logs import TOPIC
+from tests.unit.notary_logs import TOPIC, judge_knowing
 
 VALUES = some_log(35)
 
@@ -31,7 +30,7 @@ def checkpoint_of(folder: Path, values: list[bytes]) -> Path:
     """A checkpoint of the index of a log."""
     reading = read_records(begin(TOPIC), enumerate(values))
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-    _, added = judge(requests, {key: None for entry in requests for key in keys_of(entry)})
+    _, added = judge_knowing({}, requests)
     index = RocksIndex(folder / "live")
     index.write(added, reading.position)
     index.checkpoint(folder / "checkpoint")

@@ -331,6 +331,27 @@ async def test_ledger_offsets_come_from_no_sequence(dsn: str) -> None:
     assert sorted(indexes) == [("command_accepted_pkey",), ("completion_pkey",)]
 
 
+async def test_only_what_a_plan_depends_on_is_analysed(new_store: NewStore, dsn: str) -> None:
+    """Goal: autovacuum sorts no arrays of ids. Method: rows in every table, an analysis, and what it found out."""
+    store = await serving(new_store)
+    await store.admit([command(n) for n in range(20)], 0)
+    await store.publish([completion(command(n), n) for n in range(10)], at(9))
+    async with looking(dsn) as connection:
+        await connection.execute("ANALYZE")
+    found = await rows(
+        dsn,
+        "SELECT tablename, attname FROM pg_stats WHERE tablename IN ('admission', 'completion', 'command_accepted')",
+    )
+    assert set(found) == {
+        ("admission", "number"),
+        ("admission", "ledger_end"),
+        ("command_accepted", "change_id"),
+        ("completion", "ledger_offset"),
+        ("completion", "change_id"),
+        ("completion", "submission_id"),
+    }
+
+
 async def test_status_tells_people_where_things_are(new_store: NewStore, dsn: str) -> None:
     """Goal: one look says who leads and how far. Method: an activation, two commands, one published."""
     store = await serving(new_store)
