@@ -50,7 +50,7 @@ class Admission:
         settings: CoreSettings,
         load: Load,
         estimate: CompletionEstimate,
-        append: Callable[[Waiting], None],
+        append: Callable[[Sequence[Waiting]], None],
         answer_accepted: Callable[[Sequence[tuple[Waiting, int]]], None],
     ) -> None:
         self._store = store
@@ -158,11 +158,12 @@ class Admission:
             await self._publisher.flush()
             again = dict(zip(map(id, in_flight), (found for _, found in await self._ask(in_flight)), strict=True))
             outcomes = [(waiting, again.get(id(waiting), found)) for waiting, found in outcomes]
+        if fresh := [waiting for waiting, found in outcomes if found.outcome is Admitted.FRESH]:
+            self._append(fresh)
         accepted: list[tuple[Waiting, int]] = []
         answers: list[tuple[Waiting, Answer]] = []
         for waiting, found in outcomes:
             if found.outcome is Admitted.FRESH:
-                self._append(waiting)
                 if waiting.terms.asynchronous:
                     answers.append((waiting, Accepted(waiting.command.submission_id, self._wait_s())))
                 continue

@@ -342,21 +342,23 @@ class Reign:
         detail = "it is decided, but the notary's key cannot be used just now"
         return NotNow(Code.OUTCOME_UNKNOWN.name, detail, self._settings.retry_after_s)
 
-    def _append(self, waiting: Waiting) -> None:
-        """Log an admitted submission; it waits by its sequence number, never by its transaction id."""
-        sequence = self._next_sequence()
-        record = RequestRecord(
-            self._writes.records, self.activation_id, sequence, self._clock.wall_us(), waiting.submission
-        )
+    def _append(self, admitted: Sequence[Waiting]) -> None:
+        """Log admitted submissions; each waits by its sequence number, never by its transaction id."""
         if not self._waiting:
             self._busy_since_s = self._clock.boottime_s()
-        self._waiting[sequence] = waiting
+        stamp_us = self._clock.wall_us()
+        values: list[bytes] = []
+        for waiting in admitted:
+            sequence = self._next_sequence()
+            self._waiting[sequence] = waiting
+            record = RequestRecord(self._writes.records, self.activation_id, sequence, stamp_us, waiting.submission)
+            values.append(encode_record(record))
         if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:
             # a stamp from the future would close time windows for everybody, until that future is past
             self._on_lost("the wall clock jumped")
             return
         try:
-            self._require_writer().append(encode_record(record))
+            self._require_writer().append_all(values)
         except LogUnavailable as error:
             # pending in the database and not in the log: only another activation may settle it
             self._on_lost(f"the log took no record: {error.detail}")

@@ -27,6 +27,12 @@ class LogWriter(Protocol):
         Raises InvariantBroken for more than RECORD_MAX_BYTES.
         """
 
+    def append_all(self, values: Sequence[bytes]) -> None:
+        """Like `append` of each, but together: the fewer requests, the less a broker has to do.
+
+        When it raises, some may have been handed over.
+        """
+
     async def close(self) -> None:
         """Purge what was not sent, and close without waiting for the rest. May be repeated."""
 

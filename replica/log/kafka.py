@@ -7,7 +7,7 @@ own; the reader has one thread that waits for records; opening and closing clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
@@ -255,20 +255,35 @@ class KafkaWriter:
 
     def append(self, value: bytes) -> None:
         """Hand a record to librdkafka; see `LogWriter.append`. Raises InvariantBroken past RECORD_MAX_BYTES."""
-        if self._producer is None:
-            raise LogUnavailable("the writer is closed")
-        if len(value) > RECORD_MAX_BYTES:
-            raise InvariantBroken(f"a record of {len(value)} bytes, the limit is {RECORD_MAX_BYTES}")
+        producer = self._open_for([value])
         try:
             try:
-                self._producer.produce(self._topic, value, partition=PARTITION)
+                producer.produce(self._topic, value, partition=PARTITION)
             except BufferError:
-                self._producer.poll(0)  # reports not taken in yet count as queued
-                self._producer.produce(self._topic, value, partition=PARTITION)
+                producer.poll(0)  # reports not taken in yet count as queued
+                producer.produce(self._topic, value, partition=PARTITION)
         except BufferError:
             raise LogUnavailable("the queue of records that no broker has acknowledged is full") from None
         except KafkaException as exception:
             raise LogUnavailable(f"appending: {error_in(exception).str()}") from None
+
+    def append_all(self, values: Sequence[bytes]) -> None:
+        """See `LogWriter.append_all`. One by one, librdkafka sends the first alone, the rest in several requests."""
+        messages = [{"value": value} for value in values]
+        try:
+            self._open_for(values).produce_batch(self._topic, messages, partition=PARTITION)
+        except KafkaException as exception:
+            raise LogUnavailable(f"appending: {error_in(exception).str()}") from None
+        for message in messages:
+            if "_error" in message:  # the queue was full
+                self.append(message["value"])
+
+    def _open_for(self, values: Sequence[bytes]) -> Producer:
+        if self._producer is None:
+            raise LogUnavailable("the writer is closed")
+        if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
+            raise InvariantBroken(f"a record of {longest} bytes, the limit is {RECORD_MAX_BYTES}")
+        return self._producer
 
     async def close(self) -> None:
         """Purge what is queued and in flight, and close, waiting for no broker. May be repeated."""

@@ -7,7 +7,7 @@ A `MemoryTopic` is what is durable; each `MemoryLog` is one replica's access to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from replica.log.interface import LogRecords
@@ -205,6 +205,11 @@ class MemoryWriter:
             self._delivery.send(value, self._topic, self._give_up)
         else:
             self._give_up()
+
+    def append_all(self, values: Sequence[bytes]) -> None:
+        """See `LogWriter.append_all`."""
+        for value in values:
+            self.append(value)
 
     async def close(self) -> None:
         """See `LogWriter.close`."""

@@ -67,11 +67,11 @@ def _fresh(parties: Sequence[Party]) -> Iterator[Submission]:
 
 async def _rate(cluster: LocalCluster, count: int) -> float:
     frames = await asyncio.to_thread(_frames, cluster.parties, count)
-    began_s = perf_counter()
+    meter = _Meter()
     async with asyncio.TaskGroup() as group:
         for number in range(STREAMS):
-            group.create_task(_drive(cluster.config.endpoint, frames[number::STREAMS]))
-    return count / (perf_counter() - began_s)
+            group.create_task(_drive(cluster.config.endpoint, frames[number::STREAMS], meter))
+    return meter.per_second()
 
 
 def _frames(parties: Sequence[Party], count: int) -> list[bytes]:
@@ -79,7 +79,38 @@ def _frames(parties: Sequence[Party], count: int) -> list[bytes]:
     return [encoder.encode(Submissions(list(enumerate(islice(fresh, PER_FRAME))))) for _ in range(count // PER_FRAME)]
 
 
-async def _drive(endpoint: Endpoint, frames: list[bytes]) -> None:
+class _Meter:
+    """Answers a second while every stream is full: from the last one's first answer to the first one's last frame.
+
+    Before and after, the load is not what is to be measured: streams fill, or run dry.
+    """
+
+    def __init__(self) -> None:
+        self._answered = 0
+        self._empty_streams = STREAMS
+        self._began: tuple[float, int] | None = None
+        self._ended: tuple[float, int] | None = None
+
+    def note_answers(self, count: int, *, first: bool) -> None:
+        """So many more answers came, `first`: on a stream that had none."""
+        self._answered += count
+        self._empty_streams -= first
+        if first and not self._empty_streams:
+            self._began = (perf_counter(), self._answered)
+
+    def note_last_frame(self) -> None:
+        """A stream has sent everything."""
+        if self._ended is None:
+            self._ended = (perf_counter(), self._answered)
+
+    def per_second(self) -> float:
+        """The rate. Raises RuntimeError when the streams were never full together."""
+        if self._began is None or self._ended is None or self._ended <= self._began:
+            raise RuntimeError("too few submissions to fill the streams")
+        return (self._ended[1] - self._began[1]) / (self._ended[0] - self._began[0])
+
+
+async def _drive(endpoint: Endpoint, frames: list[bytes], meter: _Meter) -> None:
     """Send all of the frames over one stream and wait for all answers. Raises RuntimeError unless all are successes."""
     url = f"http://{endpoint.host}:{endpoint.port}/v1/submissions/stream"
     room = asyncio.Semaphore(WINDOW // PER_FRAME)
@@ -97,6 +128,7 @@ async def _drive(endpoint: Endpoint, frames: list[bytes]) -> None:
                     raise RuntimeError(f"not notarised: {data!r:.500}")
                 for _ in range((answered + len(batch)) // PER_FRAME - answered // PER_FRAME):
                     room.release()
+                meter.note_answers(len(batch), first=answered == 0)
                 answered += len(batch)
 
         async with asyncio.TaskGroup() as group:
@@ -104,6 +136,7 @@ async def _drive(endpoint: Endpoint, frames: list[bytes]) -> None:
             for frame in frames:
                 await room.acquire()
                 await socket.send_bytes(frame)
+            meter.note_last_frame()
 
 
 async def _measure_client(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:

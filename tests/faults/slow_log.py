@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Sequence
 from unittest.mock import patch
 
 from replica.cli.main import main
@@ -39,6 +40,11 @@ class SlowWriter:
         self._queue.append(value)
         if self._due is None:
             self._go_on()
+
+    def append_all(self, values: Sequence[bytes]) -> None:
+        """See LogWriter."""
+        for value in values:
+            self.append(value)
 
     def _go_on(self) -> None:
         """Hand on what is due, several at a time when the loop is late."""

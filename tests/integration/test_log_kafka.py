@@ -242,8 +242,9 @@ async def test_records_that_nobody_acknowledges_are_counted_and_told(kafka_broke
         async with opened(settings_for(kafka_broker, topic, append_timeout_s=0.5)) as log:
             writer = await log.open_writer()
             with frozen(kafka_broker):
-                for value in numbered(10):
+                for value in numbered(5):
                     writer.append(value)
+                writer.append_all(numbered(5, start=5))
                 await eventually(lambda: _is(writer.failed_count == 10))
     told = [entry for entry in logged if entry["event"] == "log_append_failed"]
     assert sum(entry["count"] for entry in told) == 10
@@ -254,10 +255,11 @@ async def test_the_queue_is_bounded(kafka_broker: KafkaCluster, topic: str) -> N
     """Goal: a log that takes nothing cannot fill the memory. Method: append far past the bound, then while frozen."""
     async with opened(settings_for(kafka_broker, topic, append_queue_max=100)) as log:
         writer, reader = await log.open_writer(), await log.open_reader(0)
-        for start in range(0, 400, 40):  # what was acknowledged makes room
+        for start in range(0, 800, 80):  # what was acknowledged makes room
             for value in numbered(40, start):
                 writer.append(value)
-            await read_all(reader, 40)
+            writer.append_all(numbered(40, start + 40))
+            await read_all(reader, 80)
         with frozen(kafka_broker):
             accepted_count = 0
             with pytest.raises(LogUnavailable, match="full"):
@@ -266,6 +268,8 @@ async def test_the_queue_is_bounded(kafka_broker: KafkaCluster, topic: str) -> N
                     accepted_count += 1
             # A record can be read back before its writer hears of it; such a one still has its place.
             assert 60 <= accepted_count <= 100
+            with pytest.raises(LogUnavailable, match="full"):
+                writer.append_all(numbered(2))
 
 
 async def test_closing_is_prompt_and_purges_while_the_broker_is_frozen(kafka_broker: KafkaCluster, topic: str) -> None:

@@ -167,6 +167,18 @@ class LogContract:
         await ours.close()
         await theirs.close()
 
+    async def test_records_appended_together_keep_their_order(self, topic_under_test: TopicUnderTest) -> None:
+        """Goal: together is as good as one by one. Method: several batches, one of them empty, and single records."""
+        log = topic_under_test.log()
+        writer, reader = await log.open_writer(), await log.open_reader(0)
+        values = numbered(300)
+        for start in range(0, 300, 100):
+            writer.append(values[start])
+            writer.append_all(values[start + 1 : start + 100])
+            writer.append_all([])
+        assert await read_all(reader, 300) == list(enumerate(values))
+        await log.close()
+
     async def test_a_closed_writer_takes_nothing(self, topic_under_test: TopicUnderTest) -> None:
         """Goal: a deposed active cannot append by mistake. Method: append after one and two closes."""
         log = topic_under_test.log()
@@ -178,6 +190,8 @@ class LogContract:
             await writer.close()
             with pytest.raises(LogUnavailable, match="closed"):
                 writer.append(b"too late")
+            with pytest.raises(LogUnavailable, match="closed"):
+                writer.append_all([b"too late"])
         assert await reader.read(1, QUIET_S) == []
         await log.close()
 
@@ -187,6 +201,8 @@ class LogContract:
         writer = await log.open_writer()
         with pytest.raises(InvariantBroken, match=str(RECORD_MAX_BYTES)):
             writer.append(bytes(RECORD_MAX_BYTES + 1))
+        with pytest.raises(InvariantBroken, match=str(RECORD_MAX_BYTES)):
+            writer.append_all([b"short", bytes(RECORD_MAX_BYTES + 1)])
         await log.close()
 
     async def test_closing_a_reader_ends_its_read(self, topic_under_test: TopicUnderTest) -> None:

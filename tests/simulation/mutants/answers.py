@@ -36,9 +36,13 @@ from tests.simulation.mutants.registry import mutant
 def answer_before_read_back(patch: MonkeyPatch) -> None:
     append = Reign._append
 
-    def hasty(self: Reign, waiting: Waiting) -> None:
+    def hasty(self: Reign, admitted: Sequence[Waiting]) -> None:
+        for waiting in admitted:
+            answer(self, waiting)
+
+    def answer(self: Reign, waiting: Waiting) -> None:
         ahead = len(self._waiting)
-        append(self, waiting)
+        append(self, [waiting])
         self._waiting.popitem()
         self.load.leave(1, waiting.states)
         record = RequestRecord(FORMAT, self.activation_id, 0, self._clock.wall_us(), waiting.submission)

@@ -16,8 +16,7 @@ from tests.simulation.mutants.registry import mutant
 @mutant("a submission is logged first, and its command recorded after")
 def command_recorded_after_produce(patch: MonkeyPatch) -> None:
     async def admit(self: Admission, batch: list[Waiting]) -> None:
-        for waiting in batch:
-            self._append(waiting)
+        self._append(batch)
         await self._store.admit([waiting.command for waiting in batch], 0)
 
     patch.setattr(Admission, "_admit", admit)
