@@ -275,7 +275,7 @@ class KafkaWriter:
         except KafkaException as exception:
             raise LogUnavailable(f"appending: {error_in(exception).str()}") from None
         for message in messages:
-            if "_error" in message:  # the queue was full
+            if "_error" in message:  # the queue was full, say
                 self.append(message["value"])
 
     def _open_for(self, values: Sequence[bytes]) -> Producer:

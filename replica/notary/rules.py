@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from replica.notary.errors import InvariantBroken
 from replica.notary.requests import Request
 
 if TYPE_CHECKING:
@@ -70,14 +71,17 @@ def keys_of(entry: CountedRequest) -> list[bytes]:
 
 
 def judge(
-    entries: Iterable[CountedRequest], keys: Iterable[Sequence[bytes]], known: Sequence[bytes | None]
+    entries: Iterable[CountedRequest], keys: Sequence[Sequence[bytes]], known: Sequence[bytes | None]
 ) -> tuple[list[Verdict], dict[bytes, bytes]]:
     """Judge requests in log order against what the index knows of their keys; earlier entries of the batch count.
 
     `keys` are `keys_of` each entry; `known` has a value or None for each of them, one entry's behind the other's.
     Returns a verdict for each entry, and the index entries to add. `known` may come from a newer index than the
     entries': what was recorded at or behind an entry's own offset does not count for it.
+    Raises InvariantBroken when keys and values do not match in number.
     """
+    if (asked := sum(map(len, keys))) != len(known):  # a state that nobody looked up would pass for unspent
+        raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
     start = 0

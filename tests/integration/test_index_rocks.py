@@ -245,6 +245,24 @@ def test_a_missing_log_only_rewinds(folder: Path) -> None:
     assert state_of(folder) == FLUSHED[-1] - 1
 
 
+def test_an_older_log_without_its_end_leaves_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: several logs, as after a crash of the machine, are as safe as one. Method: cut an older one anywhere."""
+    monkeypatch.setattr("replica.index.rocks.WRITE_BUFFER_BYTES", 65_536)
+    index, batch = RocksIndex(tmp_path / "index"), 0
+    while len(list((tmp_path / "index").glob("*.log"))) < 4:
+        index.write(entries_of(batch), at(batch))
+        batch += 1
+    shutil.copytree(tmp_path / "index", tmp_path / "crashed", ignore=shutil.ignore_patterns("LOCK"))
+    index.close()
+    assert state_of(Path(shutil.copytree(tmp_path / "crashed", tmp_path / "whole"))) == batch - 1
+    for older in sorted((tmp_path / "crashed").glob("*.log"))[:3]:
+        size = older.stat().st_size
+        for left in (0, 1, size // 3, size // 2, size - 100, size - 1):
+            cut = Path(shutil.copytree(tmp_path / "crashed", tmp_path / f"{older.stem}-{left}"))
+            os.truncate(cut / older.name, left)
+            assert state_of(cut) in (None, *range(-1, batch - 1))
+
+
 def test_files_beside_the_data_may_be_lost(folder: Path) -> None:
     """Goal: nothing but data matters. Method: delete options, identity, diary and the wrapper's file."""
     for pattern in ("OPTIONS-*", "IDENTITY", "LOG*", "rocksdict-config.json"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from replica.notary.errors import InvariantBroken
 from replica.notary.reading import CountedRequest
 from replica.notary.records import RequestRecord
 from replica.notary.requests import Request, TimeWindow
@@ -16,6 +17,7 @@ from replica.notary.rules import (
     Usage,
     Verdict,
     hash_of_tx_id,
+    judge,
     keys_of,
 )
 from tests.unit.notary_logs import (
@@ -55,6 +57,14 @@ def test_a_first_request_is_notarised_at_its_own_offset_and_recorded() -> None:
         b"t" + tx(1): b"d" * 32 + at,
     }
     assert set(keys_of(entry)) == {b"t" + tx(1), b"s" + state(1), b"s" + state(2), b"s" + state(3)}
+
+
+@pytest.mark.parametrize("told", [0, 2, 4])
+def test_an_index_that_tells_of_too_few_or_too_many_keys_is_not_believed(told: int) -> None:
+    """Goal: nothing passes for unspent that was not looked up. Method: three keys, and another number of values."""
+    entry = _counted(request_of(1, (1, 2)), 7)
+    with pytest.raises(InvariantBroken, match="asked for were 3"):
+        judge([entry], [keys_of(entry)], [None] * told)
 
 
 def test_a_transaction_without_inputs_is_remembered_too() -> None:
