@@ -94,7 +94,7 @@ async def test_a_switchover_under_load_reaches_its_target_and_no_client_sees_an_
 
 async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster: LocalCluster) -> None:
     """Goal: an unfit target costs a moment, not the service. Method: one that gives every activation up at once."""
-    active, (target, _) = await settled(cluster)
+    active, (target, other) = await settled(cluster)
     unfit = {"NOTARY_ELECTION__ACTIVATION_MAX_S": "0.001", "NOTARY_ELECTION__TICK_S": "0.002"}
     await restarted(cluster, target, unfit)
     await settled(cluster)
@@ -105,10 +105,13 @@ async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster:
             assert isinstance(answer, Notarised)
         code, _, told = handing_over.result()
     assert code == 1
-    assert told.startswith("undone: ")
-    assert told.endswith(f"{active.name} is active again\n")
     (newest,) = (await document(cluster, "history", "-n", "1"))["epochs"]
-    assert (newest["replica"], newest["why"]) == (active.name, "")
+    assert newest["why"] == ""
+    if newest["replica"] == active.name:
+        assert told.startswith("undone: ")
+        assert told.endswith(f"{active.name} is active again\n")
+    else:  # seldom: the third replica asks for the lock in the same moment, and is as good
+        assert (newest["replica"], told) == (other.name, f"{other.name} took over instead of {target.name}\n")
     await restarted(cluster, target, {})
 
 
