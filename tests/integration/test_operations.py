@@ -98,6 +98,7 @@ async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster:
     unfit = {"NOTARY_ELECTION__ACTIVATION_MAX_S": "0.001", "NOTARY_ELECTION__TICK_S": "0.002"}
     await restarted(cluster, target, unfit)
     await settled(cluster)
+    await other.stop()  # or it may be the one that takes the lock when the target lets go: as good, but not undone
     async with NotaryClient(cluster.endpoint) as client:
         handing_over = asyncio.create_task(notary(cluster, "switchover", "--to", target.name))
         while not handing_over.done():
@@ -105,13 +106,11 @@ async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster:
             assert isinstance(answer, Notarised)
         code, _, told = handing_over.result()
     assert code == 1
+    assert told.startswith("undone: ")
+    assert told.endswith(f"{active.name} is active again\n")
     (newest,) = (await document(cluster, "history", "-n", "1"))["epochs"]
-    assert newest["why"] == ""
-    if newest["replica"] == active.name:
-        assert told.startswith("undone: ")
-        assert told.endswith(f"{active.name} is active again\n")
-    else:  # seldom: the third replica asks for the lock in the same moment, and is as good
-        assert (newest["replica"], told) == (other.name, f"{other.name} took over instead of {target.name}\n")
+    assert (newest["replica"], newest["why"]) == (active.name, "")
+    other.start()
     await restarted(cluster, target, {})
 
 
