@@ -199,6 +199,7 @@ def _granted(state: Passive, granted: LockGranted, now_s: float, settings: Elect
         confirm_at_s=granted.asked_at_s + settings.heartbeat_s,
         undoing=state.handing_over,
         offer=offer,
+        interrupted_at_s=state.interrupted_at_s,
     )
 
 
@@ -244,9 +245,11 @@ def _leading(state: Activating | Active, event: Event, now_s: float, settings: E
         case ReleaseNoted():  # of an earlier reign than ours
             return state, []
         case LockLost(_, reason):
-            return _step_down(state, now_s, settings, reason, _after_loss(state), release=False)
+            return _step_down(state, now_s, settings, reason, _after_loss(state, now_s, settings), release=False)
         case Activated() if isinstance(state, Activating):
-            active = Active(state.session, state.answered_at_s, state.confirm_at_s, state.confirming)
+            active = Active(
+                state.session, state.answered_at_s, state.confirm_at_s, state.confirming, state.interrupted_at_s
+            )
             return active, [ReportHandover(Handover.UNDONE)] if state.undoing else []
         case ActivationFailed(_, reason) if isinstance(state, Activating):
             return _step_down(state, now_s, settings, f"activation failed: {reason}", After.HOLD_DOWN, release=True)
@@ -269,7 +272,7 @@ def _leading_tick(state: Activating | Active, tick: Tick, now_s: float, settings
     state = replace(state, answered_at_s=answered_at_s)
     if now_s - answered_at_s >= settings.confirmed_age_max_s:
         reason = f"no answer on the lock session for {now_s - answered_at_s:.3f} s"
-        return _step_down(state, now_s, settings, reason, _after_loss(state), release=False)
+        return _step_down(state, now_s, settings, reason, _after_loss(state, now_s, settings), release=False)
     if abs(tick.clock_skew_s) > settings.clock_skew_max_s:
         reason = f"the clock differs from the database's by {tick.clock_skew_s:+.3f} s"
         return _step_down(state, now_s, settings, reason, After.HOLD_DOWN, release=True)
@@ -282,9 +285,14 @@ def _leading_tick(state: Activating | Active, tick: Tick, now_s: float, settings
     return asking, [ConfirmLock(state.session)]
 
 
-def _after_loss(state: Activating | Active) -> After:
-    """An active whose session was interrupted may take the lock again; an activation that lost it has failed."""
-    return After.RACE if isinstance(state, Active) else After.HOLD_DOWN
+def _after_loss(state: Activating | Active, now_s: float, settings: ElectionSettings) -> After:
+    """An active whose session was interrupted may take the lock again; an activation that lost it has failed.
+
+    So has an active that loses it again soon: its way to the database may carry questions and no load, and then a peer
+    may do better.
+    """
+    again = now_s - state.interrupted_at_s < settings.hold_down_s
+    return After.RACE if isinstance(state, Active) and not again else After.HOLD_DOWN
 
 
 def _undoing(state: Activating | Active) -> bool:
@@ -337,7 +345,7 @@ def _stepped_down(state: SteppingDown, now_s: float, settings: ElectionSettings)
     passive = Passive(session=state.session, link=Link.DOWN, next_at_s=now_s, hold_until_s=now_s)
     match state.after:
         case After.RACE:
-            return replace(passive, skip_grace=True), []
+            return replace(passive, skip_grace=True, interrupted_at_s=now_s), []
         case After.HOLD_DOWN:
             return replace(passive, hold_until_s=now_s + settings.hold_down_s), []
         case After.HAND_OVER:

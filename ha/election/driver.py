@@ -319,7 +319,7 @@ class Election(Generic[SessionT]):
             return
         self._post(SessionOpened(number))
         hearing = self._spawn(self._hear(number, session))
-        why = await session.wait_closed()
+        why = await session.wait_closed()  # whoever closed it, or met its end: this is the only word of it
         hearing.cancel()
         self._post(LockLost(number, why))
 
@@ -331,11 +331,13 @@ class Election(Generic[SessionT]):
             self._next_tick_s = self._clock.boottime_s()
 
     async def _ask(self, number: int, session: SessionT, question: Callable[[int, SessionT], Awaitable[Event]]) -> None:
+        """A session whose question failed is worth nothing more. It reports its own end, see `_open`."""
         try:
             event = await question(number, session)
         except HaError as error:
-            event = LockLost(number, str(error))
-        self._post(event)
+            await session.close(str(error))
+        else:
+            self._post(event)
 
     async def _try_lock(self, number: int, session: SessionT) -> Event:
         answer = await session.try_lock()

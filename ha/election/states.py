@@ -61,6 +61,7 @@ class Passive:
     skip_grace: bool = False  # the lock was released on purpose, or was ours until it was interrupted
     handing_over: bool = False  # gave the lock up for a switchover, and nobody was seen taking it yet
     takes_back_until_s: float = NEVER_S  # gave it up for a switchover: should it come back, that is the undoing
+    interrupted_at_s: float = NEVER_S  # when its session ended last while it led
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Activating:
     confirming: bool = False
     undoing: bool = False  # takes back a switchover that nobody accepted
     offer: Offer | None = None
+    interrupted_at_s: float = NEVER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Active:
     answered_at_s: float
     confirm_at_s: float
     confirming: bool = False
+    interrupted_at_s: float = NEVER_S
 
 
 class After(Enum):

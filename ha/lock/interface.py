@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+CLOSED = "the lock session was closed"  # by its own replica, which knows why
 NEVER_S = float("-inf")  # boot time of what has not happened
 RELEASE_LEAD_S = 0.01  # a lock that is released for one replica is announced to the others so much earlier
 
@@ -145,14 +146,17 @@ class LockSession(Protocol):
     async def wait_release(self) -> ReleaseNote:
         """The next note that another holder gave the lock up, as it comes in. A lost note only costs the next poll."""
 
-    async def close(self) -> None:
+    async def close(self, why: str = CLOSED) -> None:
         """End the session, and with it the lock. Prompt, may be repeated, never cancels a statement.
 
-        Whoever waits for an answer on this session gets LockLost.
+        Whoever waits for an answer on this session gets LockLost. `why`: for `wait_closed`.
         """
 
     async def wait_closed(self) -> str:
-        """Return as soon as the session is closed, by whomever: why, in words."""
+        """Return as soon as the session is closed, by whomever: why, in words; the first reason counts.
+
+        The only word of a session's end that the election acts on: statements that fail with it are not another.
+        """
 
 
 ConnectionT_co = TypeVar("ConnectionT_co", covariant=True)

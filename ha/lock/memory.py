@@ -25,6 +25,7 @@ from ha.errors import (
     UnsafeCommitMode,
 )
 from ha.lock.interface import (
+    CLOSED,
     NEVER_S,
     RELEASE_LEAD_S,
     DatabaseIdentity,
@@ -202,7 +203,7 @@ class MemoryLockSession:
         self._connection: MemoryConnection | None = None
         self._turn = asyncio.Lock()
         self._closed = asyncio.Event()
-        self._why = "the lock session was closed"
+        self._why = CLOSED
         self._deadline: asyncio.Timeout | None = None
         self._answered_at_s = NEVER_S
         self._skew_s = 0.0
@@ -310,8 +311,8 @@ class MemoryLockSession:
             self._notes.get_nowait()
         self._notes.put_nowait(note)
 
-    async def close(self) -> None:
-        self._shut()
+    async def close(self, why: str = CLOSED) -> None:
+        self._lose(why)
 
     async def wait_closed(self) -> str:
         await self._closed.wait()
@@ -338,8 +339,8 @@ class MemoryLockSession:
                         self._deadline = None
             except (ConnectionGone, TimeoutError) as error:
                 raise self._lose(f"{name}: {str(error) or type(error).__name__}") from error
-            except (asyncio.CancelledError, GeneratorExit):
-                self._shut()
+            except (asyncio.CancelledError, GeneratorExit) as error:
+                self._lose(f"{name}: {type(error).__name__}")
                 raise
             if connection.answers > answers_before:
                 self._answered_at_s = max(self._answered_at_s, sent_at_s)
@@ -349,18 +350,19 @@ class MemoryLockSession:
         before_us = self._clock.wall_us()
         try:
             answer, wall_us = await connection.run(lambda: (question(), self._server.wall_us()))
-        except HaError:
-            self._shut()
+        except HaError as error:
+            self._lose(str(error))
             raise
         after_us = self._clock.wall_us()
         self._skew_s = clock_skew_s(before_us, wall_us, after_us)
         if self._server.read_only:
-            self._shut()
+            self._lose("the session is read-only")
             raise ReadOnlyServer("the session is read-only")
         return answer
 
     def _lose(self, reason: str) -> LockLost:
-        self._why = reason
+        if not self.closed:
+            self._why = reason
         self._shut()
         return LockLost(reason)
 

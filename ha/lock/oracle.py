@@ -289,7 +289,7 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
                 return await ask(connection)
         except oracledb.Error as error:
             if _code(error) in _NOT_PREPARED:
-                self._shut()
+                self._lose(f"{name}: {_first_line(error)}")
                 raise DatabaseNotPrepared(f"{name}: {_first_line(error)}") from error
             raise self._lose(f"{name}: {_first_line(error)}") from error
 

@@ -16,7 +16,7 @@ from ha.clock import Clock
 from ha.election.settings import ElectionSettings
 from ha.errors import HaError, InvariantBroken, LockLost, LockUnavailable, ReadOnlyServer
 from ha.lock.deadline import answered_within
-from ha.lock.interface import NEVER_S, ReleaseNote
+from ha.lock.interface import CLOSED, NEVER_S, ReleaseNote
 
 OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
 
@@ -50,7 +50,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         self._connection: ConnectionT | None = None
         self._turn = asyncio.Lock()  # asyncio's is first come, first served
         self._closed = asyncio.Event()
-        self._why = "the lock session was closed"
+        self._why = CLOSED
         self._notes: asyncio.Queue[ReleaseNote] = asyncio.Queue(maxsize=1)
         self._answered_at_s = NEVER_S
         self._skew_s = 0.0
@@ -110,9 +110,9 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
                 raise LockUnavailable(f"no session was opened: {error}") from error
             raise
 
-    async def close(self) -> None:
+    async def close(self, why: str = CLOSED) -> None:
         """See LockSession."""
-        self._shut()
+        self._lose(why)
 
     async def wait_closed(self) -> str:
         """See LockSession."""
@@ -155,8 +155,8 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         if not broken:
             return
         if isinstance(error, HaError) or not isinstance(error, Exception):
-            self._shut()  # our own verdict, or a cancelled task: its exception stays what it is
-            return
+            self._lose(f"{name}: {str(error) or type(error).__name__}")  # our own verdict, or a cancelled task:
+            return  # its exception stays what it is
         raise self._lose(f"{name}: {str(error).strip() or type(error).__name__}") from error
 
     def _note_clock(self, before_us: int, database_us: int, after_us: int) -> None:
@@ -165,7 +165,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
 
     def _refuse_read_only(self, read_only: bool) -> None:
         if read_only:
-            self._shut()
+            self._lose("the session is read-only")
             raise ReadOnlyServer("the session is read-only")
 
     def _tell_release(self, note: ReleaseNote) -> None:
@@ -175,7 +175,9 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         self._notes.put_nowait(note)
 
     def _lose(self, reason: str) -> LockLost:
-        self._why = reason
+        """Close for that reason, the first one counts; returns the error to raise."""
+        if not self.closed:
+            self._why = reason
         self._shut()
         return LockLost(reason)
 

@@ -15,7 +15,7 @@ from functools import partial
 import structlog
 
 from ha.clock import Clock
-from ha.errors import ActivationFailed, HaError
+from ha.errors import ActivationFailed, HaError, LockLost
 from replica.core.admission import Admission, Waiting, send
 from replica.core.apply import Applied
 from replica.core.estimate import CompletionEstimate
@@ -448,7 +448,9 @@ class Reign:
     async def _run(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except (HaError, StoreUnavailable) as error:  # the session is over or the server takes no writes any more
+        except LockLost:  # the session reports its own end to the election; a second messenger would contradict it
+            self._session_over = True
+        except (HaError, StoreUnavailable) as error:  # the session lives, and the server takes no writes any more
             self._session_over = True
             self._on_lost(str(error))
         except Exception as error:  # a bug or bad data: the process must end, and is told so

@@ -7,7 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
+from ha.election.settings import ElectionSettings
 from ha.errors import TransitionFailed
+from ha.lock.memory import Network
 from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
@@ -461,3 +463,47 @@ def test_pruning_moves_the_bound_and_front_ends_hear_of_it() -> None:
             assert successor.link.standing.pruned_to == 2
 
     run_virtually(scenario())
+
+
+@pytest.mark.parametrize("cut", range(12))
+def test_an_interrupted_active_takes_its_lock_again_although_statements_were_in_flight(cut: int) -> None:
+    """Goal: grace works under load: the session alone reports its end, once, so its holder races and does not hold
+    down. Method: end the session at a dozen moments of a stream of submissions; a warm peer waits for the grace."""
+    settings = ElectionSettings(grace_s=2.0, hold_down_s=30.0)
+
+    async def story() -> None:
+        async with World(election=settings, core=CoreSettings(publish_linger_s=0.0)) as world:
+            world.shared.lock_server.network = SlowNetwork()
+            first = await world.replica(1)
+            await first.until_active()
+            second = await world.replica(2)
+            await asyncio.sleep(1.0)
+            asking = [asyncio.create_task(first.submit(submission(tx, [state(tx)]))) for tx in range(1, 40)]
+            asking += [asyncio.create_task(submit_later(first, tx)) for tx in range(40, 80)]
+            await asyncio.sleep(0.003 * cut)
+            world.shared.lock_server.end_all()
+            ended_s = world.shared.clock.boottime_s()
+            while first.participant.standing().active:
+                await asyncio.sleep(0.001)
+            await first.until_active()
+            assert world.shared.clock.boottime_s() - ended_s < settings.grace_s
+            assert not second.participant.standing().active
+            assert second.participant.tally.activations == 0
+            await asyncio.gather(*asking)
+
+    run_virtually(story())
+
+
+async def submit_later(replica: Replica, tx: int) -> None:
+    await asyncio.sleep(0.001 * (tx - 40))
+    await replica.submit(submission(tx, [state(tx)]))
+
+
+class SlowNetwork(Network):
+    """A few milliseconds each way, so that there are statements in flight."""
+
+    async def request(self, session: str, statement: str) -> None:
+        await asyncio.sleep(0.002)
+
+    async def answer(self, session: str, statement: str) -> None:
+        await asyncio.sleep(0.002)

@@ -390,7 +390,7 @@ def test_an_interrupted_active_may_ask_at_once_although_others_wait() -> None:
     """Goal: what grace is for. Method: step down after a lost session, and see the first question."""
     settings = ElectionSettings(grace_s=2.0)
     passive, _ = decide(SteppingDown(3, 102.0, After.RACE), SteppedDown(3), 101.0, settings)
-    assert passive == Passive(3, Link.DOWN, next_at_s=101.0, hold_until_s=101.0, skip_grace=True)
+    assert passive == Passive(3, Link.DOWN, 101.0, hold_until_s=101.0, skip_grace=True, interrupted_at_s=101.0)
     assert isinstance(passive, Passive)
     idle = replace(passive, session=4, link=Link.IDLE)
     assert decide(idle, tick(), 101.0, settings)[1] == [TryLock(4)]
@@ -401,6 +401,23 @@ def test_an_interrupted_active_may_ask_at_once_although_others_wait() -> None:
     seen, _ = decide(replace(idle, link=Link.ASKING), LockSeen(4, PEER, refused=True), 101.0, settings)
     assert isinstance(seen, Passive)
     assert not seen.skip_grace
+
+
+def test_an_active_that_is_interrupted_again_soon_lets_others_first() -> None:
+    """Goal: a way to the database that carries heartbeats and no load does not keep leadership for ever. Method: the
+    moment of the first interruption goes with the replica through its next reign; a second loss before and after
+    `hold_down_s`."""
+    passive, _ = decide(SteppingDown(3, 102.0, After.RACE), SteppedDown(3), 101.0)
+    assert isinstance(passive, Passive)
+    activating, _ = decide(replace(passive, session=4, link=Link.ASKING), LockGranted(4, 101.5), 101.5)
+    active, _ = decide(activating, Activated(4), 102.0)
+    for now_s, after in (
+        (101.0 + SETTINGS.hold_down_s - 0.1, After.HOLD_DOWN),
+        (101.0 + SETTINGS.hold_down_s, After.RACE),
+    ):
+        stepping, _ = decide(active, LockLost(4, "x"), now_s)
+        assert isinstance(stepping, SteppingDown)
+        assert stepping.after is after
 
 
 def test_stop_wins_over_whatever_the_step_down_was_for() -> None:
