@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tests.model.protocol import State, successors
 from tests.model.reading import Design, Scenario
 
 STATES_MAX = 500_000
+_State = TypeVar("_State", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +30,37 @@ class Found:
 
 
 def explore(design: Design, scenario: Scenario, looks_for: Callable[[State], str | None]) -> Found:
-    """Breadth first from the empty system, until `looks_for` names a state or all states were seen.
+    """`search` in the model of the protocol, from the empty system."""
+    return search(State(), lambda state: successors(state, design, scenario), looks_for)
 
-    Raises RuntimeError when there are more than STATES_MAX.
+
+def search(
+    start: _State,
+    following: Callable[[_State], Iterable[tuple[str, _State]]],
+    looks_for: Callable[[_State], str | None],
+) -> Found:
+    """Breadth first from `start`, until `looks_for` names a state or all states were seen.
+
+    `following` gives each state that can come next, with the name of the step. Raises RuntimeError when there are more
+    than STATES_MAX states.
     """
-    start = State()
-    came_from: dict[State, tuple[State, str] | None] = {start: None}
+    came_from: dict[_State, tuple[_State, str] | None] = {start: None}
     queue = deque([start])
     while queue:
         state = queue.popleft()
         what = looks_for(state)
         if what is not None:
             return Found(len(came_from), what, _schedule(state, came_from))
-        for step, following in successors(state, design, scenario):
-            if following not in came_from:
-                came_from[following] = (state, step)
-                queue.append(following)
+        for step, after in following(state):
+            if after not in came_from:
+                came_from[after] = (state, step)
+                queue.append(after)
         if len(came_from) > STATES_MAX:
             raise RuntimeError(f"more than {STATES_MAX} states")
     return Found(len(came_from))
 
 
-def _schedule(state: State, came_from: dict[State, tuple[State, str] | None]) -> tuple[str, ...]:
+def _schedule(state: _State, came_from: dict[_State, tuple[_State, str] | None]) -> tuple[str, ...]:
     steps = []
     while (step := came_from[state]) is not None:
         state, name = step

@@ -1,0 +1,474 @@
+"""Commands decided in the log (rules 2), in miniature: acceptances, periods, indexes that lag or lead, the raise.
+
+Fencing is not modelled again: protocol.py shows that a record counts only with the activation in force. Here a
+fail-over simply drops what was in flight. What is looked at is everything that rules 2 add:
+
+- a record is judged by the newest acceptance of its command *below its own offset*, by the log's time, within the
+  period that it asks for; a notarised verdict adds an acceptance, a deduplicated one adds none;
+- the active answers from its own index what was accepted before, without logging it;
+- until the raise, the database remembers commands, as pending and as accepted; every acceptance is indexed already;
+- an older release reads the log without indexing acceptances: an index is *complete* only up to an offset of its own.
+
+`Rules` has one switch per rule; its defaults are ours. `violations` compares with a specification written apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+REPLICAS = ("A", "B")
+
+
+class Verdict(StrEnum):
+    ACCEPTED = "accepted"
+    DEDUPLICATED = "deduplicated"
+    REUSED = "the command belongs to another transaction"
+    SETTLED = "settled: not logged"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules a design keeps. The defaults are ours."""
+
+    indexes_acceptances: bool = True
+    by_log_time: bool = True  # else a period is judged by the reader's clock
+    filters_first: bool = True  # else the newest acceptance is taken, and dropped when it is not below the record
+    expires: bool = True  # else an acceptance older than the period counts as well
+    deduplicated_adds_none: bool = True
+    repeats_add_one: bool = True  # a transaction that another command had notarised is accepted for this one as well
+    waits_for_complete: bool = True  # rules 2 are neither written nor applied with an index that is not complete
+    settles_always: bool = True  # else only the activation that raises the rules settles what rules 1 left pending
+    looks_up_by_log_time: bool = True  # the active judges what it finds by the later of its clock and the log's time
+    first_offset: bool = True  # a deduplicated success names where the transaction was first notarised
+    older_release_lags: bool = True  # else an older release carries the mark of completeness along with its position
+
+
+OURS = Rules()
+
+
+class Submission(NamedTuple):
+    """What a client sends. `period`: for how long before it an acceptance of the same command counts."""
+
+    name: str
+    command: str
+    tx: str
+    period: int
+
+
+class Record(NamedTuple):
+    """In the log: a request with its stamp; a barrier that names its rules; or a settlement of what was pending."""
+
+    rules: int
+    submission: Submission | None = None
+    stamp: int = 0
+    settles: frozenset[Submission] = frozenset()
+
+
+class Acceptance(NamedTuple):
+    """What the index keeps of one: the key is the command with the offset."""
+
+    command: str
+    tx: str
+    judged: int
+    offset: int
+
+
+class Completion(NamedTuple):
+    """The word on a submission, by the record at `offset`; `first`: where its transaction was first notarised."""
+
+    submission: Submission
+    verdict: Verdict
+    first: int | None = None
+
+
+class Index(NamedTuple):
+    """What a replica made of the log. `complete`: how far `acceptances` are known to be all."""
+
+    position: int = 0
+    rules: int = 1
+    highest: int = 0
+    notarised: frozenset[tuple[str, int]] = frozenset()
+    acceptances: frozenset[Acceptance] = frozenset()
+    complete: int = 0
+
+
+class Replica(NamedTuple):
+    index: Index = Index()
+    is_new: bool = True  # of the release that knows rules 2
+
+
+class Database(NamedTuple):
+    raised: int = 1
+    pending: frozenset[Submission] = frozenset()
+    accepted: frozenset[tuple[str, str, int]] = frozenset()  # command, transaction, time it was judged at
+    published: int = 0
+    completions: tuple[Completion, ...] = ()
+
+
+class State(NamedTuple):
+    replicas: tuple[Replica, Replica] = (Replica(), Replica())
+    active: str | None = None
+    serving: bool = False
+    clock: int = 0
+    log: tuple[Record, ...] = ()
+    flight: frozenset[Record] = frozenset()
+    database: Database = Database()
+    sent: int = 0  # submissions of the scenario that clients have sent
+    wrong: str | None = None  # an answer that was given without the log, and that the log does not bear out
+    failovers: int = 0
+    swaps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What clients do, and how often each misfortune may strike."""
+
+    submissions: tuple[Submission, ...]
+    raises: bool = False  # an operator may raise the rules, else they are 2 from the start
+    failovers: int = 1
+    swaps: int = 0  # of a replica's release, there or back
+    clock_max: int = 2
+    lag: int = 0  # how far the clock of B lags
+    many_writers: bool = False  # a retry may be logged while the first one is on its way, as nobody knows all of them
+
+
+Step = tuple[str, State]
+
+
+def start(scenario: Scenario) -> State:
+    """Nothing has happened; where nobody raises, the rules are 2 already."""
+    return State(database=Database(raised=1 if scenario.raises else 2))
+
+
+# ------------------------------------------------------------------------------------------------ how a log is read
+
+
+def judge(index: Index, record: Record, offset: int, judged: int, clock: int, rules: Rules) -> Completion:
+    """The verdict on the request at `offset`, by an index that may have read further than that."""
+    submission = record.submission
+    assert submission is not None
+    firsts = [at for tx, at in index.notarised if tx == submission.tx and at < offset]
+    first = min(firsts, default=None)
+    if record.rules >= 2:
+        found = _newest(index, submission.command, offset, rules)
+        now = judged if rules.by_log_time else clock
+        if found is not None and (not rules.expires or now - found.judged <= submission.period):
+            if found.tx != submission.tx:
+                return Completion(submission, Verdict.REUSED)
+            return Completion(submission, Verdict.DEDUPLICATED, first if rules.first_offset else found.offset)
+    return Completion(submission, Verdict.ACCEPTED, offset if first is None else first)
+
+
+def _newest(index: Index, command: str, offset: int, rules: Rules) -> Acceptance | None:
+    """The newest acceptance of a command below `offset`."""
+    known = [one for one in index.acceptances if one.command == command]
+    if rules.filters_first:
+        return max((one for one in known if one.offset < offset), key=lambda one: one.offset, default=None)
+    newest = max(known, key=lambda one: one.offset, default=None)
+    return newest if newest is not None and newest.offset < offset else None
+
+
+def apply(
+    index: Index, record: Record, clock: int, rules: Rules, is_new: bool = True
+) -> tuple[Index, list[Completion]]:
+    """Read the record at the index's position."""
+    offset = index.position
+    keeps_up = index.complete == offset and (is_new or not rules.older_release_lags)
+    index = index._replace(position=offset + 1, complete=offset + 1 if keeps_up else index.complete)
+    if record.submission is None:
+        settled = [Completion(one, Verdict.SETTLED) for one in sorted(record.settles)]
+        return index._replace(rules=max(index.rules, record.rules)), settled
+    judged = max(index.highest, record.stamp)
+    completion = judge(index, record, offset, judged, clock, rules)
+    index = index._replace(highest=judged)
+    accepted = completion.verdict is Verdict.ACCEPTED
+    is_first = accepted and completion.first == offset
+    if is_first:
+        index = index._replace(notarised=index.notarised | {(record.submission.tx, offset)})
+    adds = is_first or (accepted and rules.repeats_add_one)
+    adds = adds or (completion.verdict is Verdict.DEDUPLICATED and not rules.deduplicated_adds_none)
+    if adds and is_new and rules.indexes_acceptances:
+        acceptance = Acceptance(record.submission.command, record.submission.tx, judged, offset)
+        index = index._replace(acceptances=index.acceptances | {acceptance})
+    return index, [completion]
+
+
+def read_all(log: tuple[Record, ...], rules: Rules = OURS, clock: int = 0) -> tuple[Index, list[Completion]]:
+    """What a reader makes of the whole log from its start."""
+    index, completions = Index(), list[Completion]()
+    for record in log:
+        index, new = apply(index, record, clock, rules)
+        completions += new
+    return index, completions
+
+
+# ------------------------------------------------------------------------------------------------ what can happen
+
+
+def successors(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]:
+    """Everything that can happen next, each with a name for the story."""
+    if state.clock < scenario.clock_max:
+        yield "time passes", state._replace(clock=state.clock + 1)
+    yield from _operators(state, rules, scenario)
+    for record in sorted(state.flight, key=lambda record: record.submission or ()):
+        landed = state._replace(log=(*state.log, record), flight=state.flight - {record})
+        assert record.submission is not None
+        yield f"{record.submission.name} lands", landed
+    for name in REPLICAS:
+        yield from _reading(state, name, rules)
+        if state.active is None and _may_activate(state, name, rules):
+            yield f"{name} activates", _activate(state, name)
+        if state.active == name:
+            yield from _publishing(state, name, rules)
+            yield from _serving(state, name, rules, scenario)
+    if state.active is not None and state.failovers < scenario.failovers:
+        lost = state._replace(active=None, serving=False, flight=frozenset(), failovers=state.failovers + 1)
+        yield f"{state.active} dies", lost
+
+
+def _operators(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]:
+    database = state.database
+    if scenario.raises and database.raised == 1 and all(replica.is_new for replica in state.replicas):
+        yield "an operator raises the rules", state._replace(database=database._replace(raised=2))
+    in_force = max((record.rules for record in state.log), default=1)
+    if state.swaps >= scenario.swaps or in_force >= 2 or database.raised >= 2:
+        return
+    for name in REPLICAS:
+        if name == state.active:
+            continue
+        replica = _replica(state, name)
+        title = f"{name} goes {'back to the older' if replica.is_new else 'to the newer'} release"
+        swapped = _with(state, name, replica._replace(is_new=not replica.is_new))
+        yield title, swapped._replace(swaps=state.swaps + 1)
+
+
+def _replica(state: State, name: str) -> Replica:
+    return state.replicas[REPLICAS.index(name)]
+
+
+def _with(state: State, name: str, replica: Replica) -> State:
+    first, second = state.replicas
+    return state._replace(replicas=(replica, second) if name == "A" else (first, replica))
+
+
+def _reading(state: State, name: str, rules: Rules) -> Iterator[Step]:
+    """Read on by one record; or read the whole log again in the background, to complete what is indexed of commands."""
+    replica = _replica(state, name)
+    index = replica.index
+    if replica.is_new and index.complete < index.position:
+        whole = read_all(state.log[: index.position])[0]
+        filled = index._replace(acceptances=whole.acceptances, complete=index.position)
+        yield f"{name} completes its commands", _with(state, name, replica._replace(index=filled))
+    if index.position == len(state.log):
+        return
+    record = state.log[index.position]
+    if record.rules >= 2 and (not replica.is_new or (rules.waits_for_complete and index.complete < index.position)):
+        return
+    index, _ = apply(index, record, state.clock, rules, replica.is_new)
+    yield f"{name} reads on", _with(state, name, replica._replace(index=index))
+
+
+def _may_activate(state: State, name: str, rules: Rules) -> bool:
+    """It has read to the end, and writes what was raised only with a complete index of commands."""
+    replica = _replica(state, name)
+    index = replica.index
+    if index.position < len(state.log):
+        return False
+    writes = max(state.database.raised, index.rules)
+    return writes == 1 or (replica.is_new and (not rules.waits_for_complete or index.complete == index.position))
+
+
+def _activate(state: State, name: str) -> State:
+    """The barrier is in the log, read and in force: one step, as protocol.py has looked at what may go wrong there."""
+    replica = _replica(state, name)
+    writes = max(state.database.raised, replica.index.rules)
+    return state._replace(log=(*state.log, Record(writes)), active=name)
+
+
+def _publishing(state: State, name: str, rules: Rules) -> Iterator[Step]:
+    """Publish what the log says up to the index, judged again on the index as it is now; settle; then serve."""
+    replica, database = _replica(state, name), state.database
+    index = replica.index
+    if database.published < index.position:
+        yield f"{name} publishes", state._replace(database=_published(state, index, rules))
+        return
+    if state.serving or index.position < len(state.log):
+        return
+    raises = index.rules >= 2 and all(record.rules == 1 for record in state.log[: index.position - 1])
+    if database.pending and (rules.settles_always or index.rules == 1 or raises):
+        record = Record(index.rules, settles=database.pending)
+        if state.log[-1] != record:
+            yield f"{name} settles", state._replace(log=(*state.log, record))
+        return
+    yield f"{name} serves", state._replace(serving=True)
+
+
+def _published(state: State, newer: Index, rules: Rules) -> Database:
+    database = state.database
+    before = read_all(state.log[: database.published], rules, state.clock)[0]
+    completions = list[Completion]()
+    accepted = set(database.accepted)
+    for offset in range(database.published, newer.position):
+        record = state.log[offset]
+        before, settled = apply(before, record, state.clock, rules)
+        if record.submission is None:
+            completions += settled
+            continue
+        again = judge(newer, record, offset, before.highest, state.clock, rules)
+        completions.append(again)
+        if again.verdict is Verdict.ACCEPTED:
+            accepted = {one for one in accepted if one[0] != record.submission.command}
+            accepted.add((record.submission.command, record.submission.tx, before.highest))
+    done = {completion.submission for completion in completions}
+    return database._replace(
+        pending=database.pending - done,
+        accepted=frozenset(accepted),
+        published=newer.position,
+        completions=(*database.completions, *completions),
+    )
+
+
+def _serving(state: State, name: str, rules: Rules, scenario: Scenario) -> Iterator[Step]:
+    """Take the next submission: answer it from what is known, or log it."""
+    if not state.serving or state.sent == len(scenario.submissions):
+        return
+    submission = scenario.submissions[state.sent]
+    taken = state._replace(sent=state.sent + 1)
+    index = _replica(state, name).index
+    if index.rules == 1:
+        yield f"{name} takes {submission.name}", _admit_by_database(taken, submission, _clock(state, name, scenario))
+        return
+    on_its_way = any(record.submission.command == submission.command for record in _unread(state, index))
+    clock = _clock(state, name, scenario)
+    now = max(clock, index.highest) if rules.looks_up_by_log_time else clock
+    found = _newest(index, submission.command, len(state.log), rules)
+    if found is not None and now - found.judged <= submission.period:
+        yield f"{name} answers {submission.name} from its index", _answered(taken, submission, found, clock)
+    elif on_its_way and not scenario.many_writers:
+        yield f"{name} finds {submission.name} in flight", taken
+    else:
+        sent = taken._replace(flight=taken.flight | {Record(2, submission, clock)})
+        yield f"{name} sends {submission.name}", sent
+
+
+class _Request(NamedTuple):
+    submission: Submission
+
+
+def _unread(state: State, index: Index) -> list[_Request]:
+    records = (*state.flight, *state.log[index.position :])
+    return [_Request(record.submission) for record in records if record.submission is not None]
+
+
+def _clock(state: State, name: str, scenario: Scenario) -> int:
+    return max(0, state.clock - scenario.lag) if name == "B" else state.clock
+
+
+def _admit_by_database(state: State, submission: Submission, clock: int) -> State:
+    """As rules 1 have it: pending before it is logged; what is pending or accepted within the period is not logged."""
+    database = state.database
+    if any(one.command == submission.command for one in database.pending):
+        return state
+    for command, tx, judged in database.accepted:
+        if command == submission.command and clock - judged <= submission.period:
+            return _answered(state, submission, Acceptance(command, tx, judged, -1), clock)
+    return state._replace(
+        database=database._replace(pending=database.pending | {submission}),
+        flight=state.flight | {Record(1, submission, clock)},
+    )
+
+
+def _answered(state: State, submission: Submission, found: Acceptance, clock: int) -> State:
+    """An answer without the log: note what is wrong with it, by the log's own acceptances."""
+    accepting = [one for one in _accepting(state.log) if one.command == submission.command]
+    by_log = max(accepting, key=lambda one: one.offset, default=None)
+    now = clock if found.offset < 0 else max(clock, max((one.stamp for one in state.log), default=0))
+    if by_log is None or by_log.tx != found.tx:
+        return state._replace(wrong=f"{submission.name} was answered by an acceptance that is not in the log")
+    if now - by_log.judged > submission.period and found.tx != submission.tx:
+        return state._replace(wrong=f"{submission.name} was refused although the period is over")
+    return state
+
+
+# --------------------------------------------------------------------------------------------- what must not happen
+
+
+class Violation(StrEnum):
+    ACCEPTED_TWICE = "a command has two accepting completions within the period of the second"
+    REFUSED_FREE = "a command was refused or deduplicated, and no acceptance lies within its period"
+    OTHER_COMPLETION = "the completions are not those of the log"
+    INDEX_DIVERGED = "an index is not what the log makes of it"
+    WRONG_ANSWER = "an answer that was not logged is not borne out by the log"
+    LEFT_PENDING = "the active serves while a command of rules 1 has no completion and cannot get one"
+    OTHER_OFFSET = "a deduplicated success names another place than the first success"
+
+
+def violations(state: State, rules: Rules) -> Iterator[Violation]:
+    """What is wrong with a state; nothing, one hopes."""
+    if state.wrong is not None:
+        yield Violation.WRONG_ANSWER
+    _, truth = read_all(state.log, rules, state.clock)
+    if state.database.completions != tuple(truth[: len(state.database.completions)]):
+        yield Violation.OTHER_COMPLETION
+    yield from _accepted_within(state.log, rules, state.clock)
+    yield from _against_the_specification(state.log, rules, state.clock)
+    for replica in state.replicas:
+        seen = replica.index
+        whole = read_all(state.log[: seen.position], rules, state.clock)[0]
+        if seen.notarised != whole.notarised or (
+            seen.complete == seen.position and seen.acceptances != whole.acceptances
+        ):
+            yield Violation.INDEX_DIVERGED
+    in_flight = {record.submission for record in (*state.flight, *state.log) if record.submission is not None}
+    if state.serving and any(one not in in_flight for one in state.database.pending):
+        yield Violation.LEFT_PENDING
+
+
+def _accepting(log: tuple[Record, ...]) -> list[Acceptance]:
+    """The specification: which records accept a command, from scratch, with no index and no offsets to filter by."""
+    accepting, highest = list[Acceptance](), 0
+    for offset, record in enumerate(log):
+        if record.submission is None:
+            continue
+        highest = max(highest, record.stamp)
+        command, tx, period = record.submission[1:]
+        before = next((one for one in reversed(accepting) if one.command == command), None)
+        counts = record.rules >= 2 and before is not None and highest - before.judged <= period
+        if not counts:
+            accepting.append(Acceptance(command, tx, highest, offset))
+    return accepting
+
+
+def _accepted_within(log: tuple[Record, ...], rules: Rules, clock: int) -> Iterator[Violation]:
+    """Whatever judged it: two accepting completions of a command, and the second one's period reaches the first."""
+    accepted, highest = dict[str, int](), 0
+    completions = iter([one for one in read_all(log, rules, clock)[1] if one.verdict is not Verdict.SETTLED])
+    for record in log:
+        if record.submission is None:
+            continue
+        highest = max(highest, record.stamp)
+        if next(completions).verdict is Verdict.ACCEPTED:
+            before = accepted.get(record.submission.command)
+            if before is not None and highest - before <= record.submission.period:
+                yield Violation.ACCEPTED_TWICE
+            accepted[record.submission.command] = highest
+
+
+def _against_the_specification(log: tuple[Record, ...], rules: Rules, clock: int) -> Iterator[Violation]:
+    requests = [(offset, record) for offset, record in enumerate(log) if record.submission is not None]
+    verdicts = [one for one in read_all(log, rules, clock)[1] if one.verdict is not Verdict.SETTLED]
+    expected = {one.offset for one in _accepting(log)}
+    firsts = dict[str, int]()
+    for (offset, _), completion in zip(requests, verdicts, strict=True):
+        accepted = completion.verdict is Verdict.ACCEPTED
+        if accepted:
+            firsts.setdefault(completion.submission.tx, offset)
+        if accepted and offset not in expected:
+            yield Violation.ACCEPTED_TWICE
+        if not accepted and offset in expected:
+            yield Violation.REFUSED_FREE
+        if completion.verdict is Verdict.DEDUPLICATED and completion.first != firsts.get(completion.submission.tx):
+            yield Violation.OTHER_OFFSET
