@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from haproxy.render import Endpoint
 from ledger_api.client.signing import Party
 from tests.bench.workload import Bodies, write_bodies
-from tests.bench.wrk import LoadResult, run_wrk
+from tests.bench.wrk import LoadResult, OutOfBodies, run_wrk
 
 INPUTS = 4
 WARM_UP_S = 4.0
-WARM_UP_SUBMISSIONS_PER_S = 30_000  # more than will be needed; what is left over serves the runs
+WARM_UP_SUBMISSIONS_PER_S = 30_000  # a faster endpoint is loaded again, with more
 SURPLUS = 2.0  # bodies beyond what the warm-up's rate would need
+DOUBLINGS_MAX = 5  # of the bodies made, for an endpoint that took all of them too early
+
+_T = TypeVar("_T")
 
 
 Counters = Callable[[], Awaitable[Mapping[str, float]]]  # what only ever rises, by name
@@ -45,15 +49,21 @@ class LoadGenerator:
 
     async def warm_up(self, endpoint: Endpoint, shape: Shape, duration_s: float = WARM_UP_S) -> float:
         """Load for a while; returns requests a second."""
-        bodies = await self._bodies(shape, int(WARM_UP_SUBMISSIONS_PER_S * duration_s / shape.per_body))
-        return (await self._run(endpoint, shape, bodies, 0, duration_s, 0.0)).per_second
+
+        async def run(bodies: Bodies) -> float:
+            return (await self._run(endpoint, shape, bodies, 0, duration_s, 0.0)).per_second
+
+        return await self._with_enough(shape, int(WARM_UP_SUBMISSIONS_PER_S * duration_s / shape.per_body), run)
 
     async def measure(
         self, endpoint: Endpoint, shape: Shape, runs: int, run_s: float, per_second: float, pause_ms: float = 0.0
     ) -> list[LoadResult]:
         """So many runs, with bodies enough for `per_second` requests. Raises LoadFailed."""
-        bodies = await self._enough(shape, runs, run_s, per_second)
-        return await self._runs(endpoint, shape, bodies, runs, run_s, pause_ms)
+
+        async def run(bodies: Bodies) -> list[LoadResult]:
+            return await self._runs(endpoint, shape, bodies, runs, run_s, pause_ms)
+
+        return await self._with_enough(shape, _count(shape, runs, run_s, per_second), run)
 
     async def measure_warm(
         self, endpoint: Endpoint, shape: Shape, runs: int, run_s: float, counters: Counters
@@ -62,13 +72,26 @@ class LoadGenerator:
 
         Raises LoadFailed.
         """
+
+        async def run(bodies: Bodies) -> tuple[list[LoadResult], dict[str, float]]:
+            before = await counters()
+            results = await self._runs(endpoint, shape, bodies, runs, run_s, 0.0)
+            after = await counters()
+            submissions = sum(result.requests for result in results) * shape.per_body
+            return results, {name: (value - before.get(name, 0.0)) / submissions for name, value in after.items()}
+
         await self.warm_up(endpoint, shape)
-        bodies = await self._enough(shape, runs, run_s, await self.warm_up(endpoint, shape))
-        before = await counters()
-        results = await self._runs(endpoint, shape, bodies, runs, run_s, 0.0)
-        after = await counters()
-        submissions = sum(result.requests for result in results) * shape.per_body
-        return results, {name: (value - before.get(name, 0.0)) / submissions for name, value in after.items()}
+        per_second = await self.warm_up(endpoint, shape)
+        return await self._with_enough(shape, _count(shape, runs, run_s, per_second), run)
+
+    async def _with_enough(self, shape: Shape, count: int, run: Callable[[Bodies], Awaitable[_T]]) -> _T:
+        """What `run` makes of `count` bodies, or of twice as many, and so on, when it runs out. Raises OutOfBodies."""
+        for _ in range(DOUBLINGS_MAX):
+            try:
+                return await run(await self._bodies(shape, count))
+            except OutOfBodies:
+                count *= 2
+        return await run(await self._bodies(shape, count))
 
     async def _runs(
         self, endpoint: Endpoint, shape: Shape, bodies: Bodies, runs: int, run_s: float, pause_ms: float
@@ -79,9 +102,6 @@ class LoadGenerator:
             results.append(await self._run(endpoint, shape, bodies, used, run_s, pause_ms))
         bodies.path.unlink()
         return results
-
-    async def _enough(self, shape: Shape, runs: int, run_s: float, per_second: float) -> Bodies:
-        return await self._bodies(shape, int(runs * run_s * per_second * SURPLUS) + runs * shape.connections)
 
     async def _bodies(self, shape: Shape, count: int) -> Bodies:
         path = self._folder / "bodies"
@@ -95,3 +115,8 @@ class LoadGenerator:
         return await asyncio.to_thread(
             run_wrk, endpoint, shape.path, bodies.path, at, shape.connections, run_s, pause_ms
         )
+
+
+def _count(shape: Shape, runs: int, run_s: float, per_second: float) -> int:
+    """Bodies for so many runs at twice the rate that was seen, and for what every connection has begun to send."""
+    return int(runs * run_s * per_second * SURPLUS) + runs * shape.connections

@@ -19,6 +19,10 @@ class LoadFailed(RuntimeError):
     """wrk did not run, ran out of bodies, or some request was not answered with success."""
 
 
+class OutOfBodies(LoadFailed):
+    """The endpoint was faster than the bodies that were made for it: make more, and measure again."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     """What one run saw. Latencies in milliseconds by quantile: p50, p90, p99, p99.9, max."""
@@ -47,8 +51,8 @@ def run_wrk(
 ) -> LoadResult:
     """Load the endpoint for `duration_s` (whole seconds) from closed-loop connections, each body sent once.
 
-    A pause makes each connection wait that long on average before its next request. Raises LoadFailed unless every
-    answer had a status below 400 and no connection failed. Blocks.
+    A pause makes each connection wait that long on average before its next request. Raises OutOfBodies when
+    they are too few, and LoadFailed unless every answer had a status below 400 and no connection failed. Blocks.
     """
     argv = ["wrk", f"-t{threads}", f"-c{connections}", f"-d{max(1, round(duration_s))}s", "--timeout", "20s"]
     argv += ["-s", str(_SCRIPT), f"http://{endpoint.host}:{endpoint.port}", "--"]
@@ -61,7 +65,7 @@ def run_wrk(
         raise LoadFailed(f"wrk ended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     result = json.loads(found[0].removeprefix(_MARK))
     if result["ran_out"]:
-        raise LoadFailed(f"wrk ran out of bodies after {result['taken']}")
+        raise OutOfBodies(f"wrk ran out of bodies after {result['taken']}")
     errors = {name: count for name, count in result.items() if name.startswith("errors_") and count}
     if errors:
         raise LoadFailed(f"wrk counted {errors} of {result['requests']} requests")
