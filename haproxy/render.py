@@ -37,7 +37,7 @@ ConfigPath = Annotated[str, AfterValidator(_plain_path)]
 class Endpoint(BaseModel):
     """An address that HAProxy listens on."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     host: Host = Field("127.0.0.1", description="Address to listen on; '*' for every address.")
     port: Port = Field(description="TCP port to listen on.")
@@ -46,7 +46,7 @@ class Endpoint(BaseModel):
 class ReplicaAddress(BaseModel):
     """Where HAProxy finds one replica."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Name = Field(description="Name of the replica: its lock session, its folder and its logs carry it.")
     host: Host = Field(description="Address that the replica listens on, as HAProxy reaches it.")
@@ -74,7 +74,7 @@ class KeepalivedSettings(BaseModel):
     `check_interval_s` when only its HAProxy does. Established connections are lost with the node: clients reconnect.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     virtual_address: Annotated[str, AfterValidator(_network_address)] = Field(
         description="The address that applications are given, with its prefix: 10.0.0.10/24."
@@ -108,7 +108,7 @@ class HaproxySettings(BaseModel):
     HAProxy brings availability, never safety: a replica that it wrongly believes active refuses by itself.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     bind: Endpoint = Field(description="The endpoint that applications are given.")
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="The replicas behind the endpoint.")
@@ -143,7 +143,9 @@ class HaproxySettings(BaseModel):
     idle_timeout_s: Seconds = Field(
         300.0, description="A connection silent for so long is closed; above any long poll."
     )
-    connections_max: int = Field(4_000, ge=1, description="Client connections at a time; further ones wait.")
+    connections_max: int = Field(
+        4_000, ge=1, le=1_000_000, description="Client connections at a time; further ones wait."
+    )
     old_worker_max_s: Seconds = Field(
         5.0,
         description="After a reload the old worker keeps its connections, at most for so long: it checks no health any "

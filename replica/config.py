@@ -37,7 +37,7 @@ Part = TypeVar("Part", bound=BaseModel | None)
 class DatabaseSettings(BaseModel):
     """The participant's shared database."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     conninfo: str = Field(
         description="libpq connection string without a password, several hosts may be named; or"
@@ -66,7 +66,7 @@ class DatabaseSettings(BaseModel):
 class ArchiveSettings(BaseModel):
     """The archive of the request log, which the pipeline writes; replicas do not use it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     folder: Path = Field(
         Path("archive"), description="Folder of the archive; on another disk than the brokers', shared by all workers."
@@ -88,6 +88,7 @@ class Config(BaseSettings):
     model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
+        allow_inf_nan=False,
         env_prefix=ENVIRONMENT_PREFIX,
         env_nested_delimiter="__",
         nested_model_default_partial_update=True,

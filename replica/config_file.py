@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from ha.election.settings import safety_argument
@@ -48,6 +50,7 @@ class Setting:
     path: tuple[str, ...]
     description: str
     default: object
+    range: str = ""  # of a number, in words
 
     @property
     def unit(self) -> str | None:
@@ -105,20 +108,21 @@ def render_reference() -> str:
             f"## {shown}",
             table.description,
             "",
-            "| setting | unit | default | what it is for |",
-            "|---|---|---|---|",
+            "| setting | unit | default | range | what it is for |",
+            "|---|---|---|---|---|",
         ]
         for setting in table.settings:
             default = "" if setting.default is REQUIRED else f"`{_toml(setting.default) or 'none'}`"
             text = setting.description.replace("|", "\\|")
-            lines.append(f"| `{setting.path[-1]}` | {setting.unit or ''} | {default or 'required'} | {text} |")
+            facts = (f"`{setting.path[-1]}`", setting.unit or "", default or "required", setting.range, text)
+            lines.append(f"| {' | '.join(facts)} |")
     return "\n".join(lines) + "\n"
 
 
 def _tables(model: Any, path: tuple[str, ...], description: str) -> Iterator[Table]:
     settings: list[Setting] = []
     inner: list[Table] = []
-    for name, kind, text, default in _fields(model):
+    for name, kind, text, default, span in _fields(model):
         where = (*path, name)
         if where in _TOLD_ELSEWHERE:
             continue
@@ -130,20 +134,37 @@ def _tables(model: Any, path: tuple[str, ...], description: str) -> Iterator[Tab
             found = _tables(table_kind, where, text or _summary(table_kind))
             inner += [dataclasses.replace(table, optional=table.optional or default is None) for table in found]
         else:
-            settings.append(Setting(where, text, default))
+            settings.append(Setting(where, text, default, span))
     yield Table(path, description, tuple(settings))
     yield from inner
 
 
-def _fields(model: Any) -> Iterator[tuple[str, Any, str, object]]:
-    """Name, type, description and default of each field of a pydantic model or of a dataclass."""
+def _fields(model: Any) -> Iterator[tuple[str, Any, str, object, str]]:
+    """Name, type, description, default and range of each field of a pydantic model or of a dataclass."""
     if dataclasses.is_dataclass(model):
         for entry in dataclasses.fields(model):
-            yield entry.name, entry.type, entry.metadata["description"], entry.default
+            facts = entry.metadata
+            span = f"from {facts['low']:g} to {facts['high']:.0f}"
+            yield entry.name, entry.type, facts["description"], entry.default, span
         return
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        yield name, field.annotation, field.description or "", REQUIRED if default is PydanticUndefined else default
+        given = REQUIRED if default is PydanticUndefined else default
+        yield name, field.annotation, field.description or "", given, _range(field)
+
+
+def _range(field: FieldInfo) -> str:
+    """The range of a number in words, from its type."""
+    inner = (entry for kind in get_args(field.annotation) for entry in getattr(kind, "__metadata__", ()))
+    bounds = [bound for entry in (*field.metadata, *inner) for bound in getattr(entry, "metadata", (entry,))]
+    lows: list[Any] = [bound.ge for bound in bounds if isinstance(bound, Ge)]
+    above: list[Any] = [bound.gt for bound in bounds if isinstance(bound, Gt)]
+    highs: list[Any] = [bound.le for bound in bounds if isinstance(bound, Le)]
+    if not highs:
+        return ""
+    high = min(highs)
+    told = f"{high:g}" if high < 1 else f"{high:.0f}"  # never in powers of ten
+    return f"from {max(lows)} to {told}" if lows else f"above {max(above)}, up to {told}"
 
 
 def _table_in(kind: Any) -> Any:

@@ -36,9 +36,13 @@ HEARTBEATS_PER_LEASE_MIN = 5
 CLIENT_CHECK_S = 1.0  # how often a busy server looks whether its client is still there
 
 
-def _setting(default: float, description: str) -> float:
-    """A field that knows its description, which commented configuration files are written from."""
-    return field(default=default, metadata={"description": description})
+SETTING_MIN_S = 0.001  # servers count milliseconds, and take 0 for no limit at all
+SETTING_MAX_S = 86_400.0  # nothing here is meant to last a day; infinity and NaN are refused with what is longer
+
+
+def _setting(default: float, description: str, *, low: float = SETTING_MIN_S, high: float = SETTING_MAX_S) -> float:
+    """A field that knows its description, which commented configuration files are written from, and its range."""
+    return field(default=default, metadata={"description": description, "low": low, "high": high})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +62,19 @@ class ElectionSettings:
     tick_s: float = _setting(0.05, "Between two looks of the election at its clock.")
     retry_s: float = _setting(0.1, "Between a passive's polls of the lock.")
     retry_jitter: float = _setting(
-        0.5, "Each poll is later by up to this share, so that passives do not march in step."
+        0.5, "Each poll is later by up to this share, so that passives do not march in step.", low=0.0, high=1.0
     )
-    grace_s: float = _setting(0.0, "Passives leave a lock that was not released on purpose alone for so long.")
+    grace_s: float = _setting(0.0, "Passives leave a lock that was not released on purpose alone for so long.", low=0.0)
     hold_down_s: float = _setting(
-        5.0, "A replica that failed, or failed to activate, does not ask for the lock before, if anybody else takes it."
+        5.0,
+        "A replica that failed, or failed to activate, does not ask for the lock before, if anybody else takes it.",
+        low=0.0,
     )
     lag_wait_max_s: float = _setting(
-        1.0, "Longest wait of a passive whose index is behind, so that a warmer one goes first."
+        1.0, "Longest wait of a passive whose index is behind, so that a warmer one goes first.", low=0.0
     )
     catch_up_records_per_s: float = _setting(
-        50_000.0, "Turns the records that a passive is behind into seconds that it waits."
+        50_000.0, "Turns the records that a passive is behind into seconds that it waits.", low=1.0, high=1e9
     )
     clock_skew_max_s: float = _setting(1.0, "A replica further from the database's clock neither asks nor leads.")
     drain_max_s: float = _setting(2.0, "Longest step-down; then the process ends.")
@@ -94,11 +100,10 @@ class ElectionSettings:
         return self.grace_s + self.lag_wait_max_s + 2 * self.poll_max_s
 
     def __post_init__(self) -> None:
-        may_be_zero = {"grace_s", "hold_down_s", "retry_jitter", "lag_wait_max_s"}
         for setting in fields(self):
-            value = getattr(self, setting.name)
-            if value < 0 or (value == 0 and setting.name not in may_be_zero):
-                raise SettingsError(f"{setting.name} is {value}")
+            value, low, high = getattr(self, setting.name), setting.metadata["low"], setting.metadata["high"]
+            if not low <= value <= high:  # NaN is in no range
+                raise SettingsError(f"{setting.name} is {value}; its range is {low:g} to {high:g}")
         for rule in self.rules():
             if not rule.holds:
                 raise SettingsError(f"{rule.name} is {rule.value:g}, more than {rule.limit_name} = {rule.limit:g}")

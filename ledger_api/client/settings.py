@@ -12,7 +12,7 @@ from ledger_api.client.access import Access
 class ClientSettings(BaseModel):
     """Commands that use the ledger API (`notary submit`, `completions`, `import`); replicas do not need it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     token_file: Path | None = Field(
         None, description="File with the token that they show, mode 0600; read again when it changes."

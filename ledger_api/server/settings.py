@@ -9,13 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from replica.link.settings import LinkSettings, TracingSettings
 
+RATE_MIN_PER_S = 0.001
 _ALGORITHM = "([RPE]S(256|384|512)|EdDSA|Ed25519)"  # all asymmetric
 
 
 class TlsSettings(BaseModel):
     """TLS of the API. Without, it speaks plain HTTP, and only on a loopback address."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     certificate_file: Path = Field(description="PEM of the server's certificate, intermediate ones behind it.")
     key_file: Path = Field(description="PEM of its private key, mode 0600. Files are read again on SIGHUP.")
@@ -29,7 +30,7 @@ class TlsSettings(BaseModel):
 class TokenSettings(BaseModel):
     """Whose tokens (JSON Web Tokens) count. Without, nobody is asked for one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     keys_file: Path | None = Field(
         None, description="JWKS, or a public key or certificate in PEM. Read again on SIGHUP."
@@ -61,25 +62,32 @@ class TokenSettings(BaseModel):
 class ApiSettings(BaseModel):
     """What a front end takes, and how long it waits. Every bound holds for each front-end process by itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(8080, ge=0, le=65_535, description="Port that the API listens on; all front ends share it.")
     registry_path: Path = Field(description="File that maps each party to its public keys.")
     body_max_bytes: int = Field(8 * 2**20, ge=2**20, le=2**28, description="Largest body of one call.")
-    bodies_max_bytes: int = Field(256 * 2**20, ge=2**20, description="Bodies under way together.")
+    bodies_max_bytes: int = Field(256 * 2**20, ge=2**20, le=2**40, description="Bodies under way together.")
     batch_max: int = Field(1_000, ge=1, le=10_000, description="Submissions in one call.")
     in_flight_max: int = Field(8_192, ge=1, le=1_000_000, description="Submissions and look-ups under way.")
     connections_max: int = Field(4_096, ge=1, le=1_000_000, description="Client connections; further ones are closed.")
     header_max_bytes: int = Field(8_192, ge=1_024, le=65_536, description="Largest request line, and header field.")
     rate_per_s: float = Field(
-        0.0, ge=0, description="Submissions and reads a second of one user, or of one connection without; 0: any."
+        0.0,
+        ge=0,
+        le=1e9,
+        description="Submissions and reads a second of one user, or of one connection without; 0: any.",
     )
-    rate_burst: int = Field(2_000, ge=1, description="So many at once.")
+    rate_burst: int = Field(2_000, ge=1, le=1_000_000_000, description="So many at once.")
     headers_max: int = Field(64, ge=16, le=1_024, description="Header fields of one request.")
-    idle_max_s: float = Field(75.0, gt=0, description="A connection without a whole request head is closed then.")
-    body_read_max_s: float = Field(10.0, gt=0, description="Longest wait for a request's body.")
-    drain_max_s: float = Field(2.0, gt=0, description="Longest wait for answers under way when a front end stops.")
+    idle_max_s: float = Field(
+        75.0, gt=0, le=86_400, description="A connection without a whole request head is closed then."
+    )
+    body_read_max_s: float = Field(10.0, gt=0, le=3_600, description="Longest wait for a request's body.")
+    drain_max_s: float = Field(
+        2.0, gt=0, le=3_600, description="Longest wait for answers under way when a front end stops."
+    )
     streams_max: int = Field(256, ge=1, le=100_000, description="Streams of any kind that are open.")
     stream_window: int = Field(
         4_000, ge=1, le=100_000, description="Submissions of one stream without an answer; more end it."
@@ -106,17 +114,19 @@ class ApiSettings(BaseModel):
             raise ValueError("in_flight_max is at least batch_max: a larger batch could never be taken")
         if self.rate_burst < self.batch_max:
             raise ValueError("rate_burst is at least batch_max: a larger batch could never be taken")
+        if 0 < self.rate_per_s < RATE_MIN_PER_S:
+            raise ValueError(f"rate_per_s is 0, or at least {RATE_MIN_PER_S}: nobody waits longer for his share")
         return self
 
 
 class FrontEndDocument(BaseModel):
     """What the core writes to a front end's standard input: the token must not show in arguments or environment."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(min_length=1, description="Name of this front end in logs and metrics.")
     replica: str = Field(min_length=1, description="Name of the replica.")
-    core_pid: int = Field(gt=0, description="Process id of the core.")
+    core_pid: int = Field(gt=0, le=2**31 - 1, description="Process id of the core.")
     link_path: Path = Field(description="Unix socket of the core.")
     generation: str = Field(min_length=16, description="Random token of this core's life.")
     link: LinkSettings = Field(description="The link's settings, the core's own.")

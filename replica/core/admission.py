@@ -14,6 +14,7 @@ import msgspec
 
 from ha.clock import Clock
 from replica.core.estimate import CompletionEstimate
+from replica.core.failures import SubmissionFailures
 from replica.core.fair import FairQueue
 from replica.core.load import Load, weight_of
 from replica.core.publish import Publisher
@@ -21,7 +22,7 @@ from replica.core.settings import CoreSettings
 from replica.link.interface import Replies, Terms
 from replica.notary.answers import Accepted, Answer, NotNow, Refused
 from replica.notary.canonical import change_id, summarise
-from replica.notary.errors import Code
+from replica.notary.errors import Code, ValuesRefused
 from replica.notary.requests import Submission
 from replica.store.interface import Admission as Deduplication
 from replica.store.interface import Admitted, Command, ParticipantStore
@@ -38,6 +39,10 @@ class Waiting(msgspec.Struct):
     terms: Terms
 
 
+Found = Deduplication | Answer
+"""What is known of a submission that is to be admitted; or its answer, if it cannot be."""
+
+
 class Admission:
     """The queue of one activation between front ends and log."""
 
@@ -50,7 +55,8 @@ class Admission:
         settings: CoreSettings,
         load: Load,
         estimate: CompletionEstimate,
-        append: Callable[[Sequence[Waiting]], None],
+        failures: SubmissionFailures,
+        append: Callable[[Sequence[Waiting]], dict[int, NotNow]],
         answer_accepted: Callable[[Sequence[tuple[Waiting, int]]], None],
     ) -> None:
         self._store = store
@@ -59,6 +65,7 @@ class Admission:
         self._settings = settings
         self._load = load
         self._estimate = estimate
+        self._failures = failures
         self._append = append
         self._answer_accepted = answer_accepted
         self._queue: FairQueue[Waiting] = FairQueue(settings.user_queue_max, settings.user_states_max)
@@ -73,25 +80,19 @@ class Admission:
         now_us = self._clock.wall_us()
         wait_s = self._estimate.wait_s(self._load.states)
         for ticket, submission in batch:
-            tx_id, digest, states_count = summarise(submission.request)
-            user, states = submission.user_id, weight_of(submission, states_count)
+            try:
+                waiting = _waiting(replies, ticket, submission, terms, now_us)
+            except Exception as error:  # what the front end let through is its sender's affair alone
+                refused.append((ticket, self._failures.answer(submission.submission_id, error)))
+                continue
+            user, states = submission.user_id, waiting.states
             if not self._queue.has_room(user, states):
                 refused.append((ticket, self._not_now(Code.USER_OVERLOADED, f"{user!r} has as much queued as one may")))
                 continue
             if not self._load.enter(states):
                 refused.append((ticket, self._overloaded()))
                 continue
-            command = Command(
-                change_id(user, submission.command_id, submission.act_as),
-                user,
-                submission.command_id,
-                submission.act_as,
-                submission.submission_id,
-                tx_id,
-                digest,
-                now_us,
-            )
-            self._queue.push(user, Waiting(replies, ticket, submission, command, states, terms), states)
+            self._queue.push(user, waiting, states)
             queued.append(ticket)
         if refused:
             replies.send(refused)
@@ -152,23 +153,25 @@ class Admission:
 
     async def _admit(self, batch: list[Waiting]) -> None:
         outcomes = await self._ask(batch)
-        in_flight = [waiting for waiting, found in outcomes if found.outcome is Admitted.IN_FLIGHT]
+        in_flight = [waiting for waiting, found in outcomes if _is(found, Admitted.IN_FLIGHT)]
         if in_flight and not self._publisher.decided_changes().isdisjoint(w.command.change_id for w in in_flight):
             # decided by the log already, only not published: publish, then the database knows the answer
             await self._publisher.flush()
             again = dict(zip(map(id, in_flight), (found for _, found in await self._ask(in_flight)), strict=True))
             outcomes = [(waiting, again.get(id(waiting), found)) for waiting, found in outcomes]
-        if fresh := [waiting for waiting, found in outcomes if found.outcome is Admitted.FRESH]:
-            self._append(fresh)
+        failed = self._append([waiting for waiting, found in outcomes if _is(found, Admitted.FRESH)])
         accepted: list[tuple[Waiting, int]] = []
         answers: list[tuple[Waiting, Answer]] = []
-        for waiting, found in outcomes:
-            if found.outcome is Admitted.FRESH:
+        for waiting, outcome in outcomes:
+            found = failed.get(id(waiting), outcome)
+            if _is(found, Admitted.FRESH):
                 if waiting.terms.asynchronous:
                     answers.append((waiting, Accepted(waiting.command.submission_id, self._wait_s())))
                 continue
             self._load.leave(1, waiting.states)
-            if found.outcome is Admitted.ACCEPTED and found.notarised_offset is not None:
+            if not isinstance(found, Deduplication):
+                answers.append((waiting, found))
+            elif found.outcome is Admitted.ACCEPTED and found.notarised_offset is not None:
                 accepted.append((waiting, found.notarised_offset))
             elif found.outcome is Admitted.REUSED:
                 answers.append((waiting, Refused(Code.COMMAND_ID_REUSED.name, waiting.command.tx_id)))
@@ -178,21 +181,43 @@ class Admission:
         if accepted:
             self._answer_accepted(accepted)
 
-    async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Deduplication]]:
+    async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Found]]:
         """What the database says of each: one statement for all that have the usual deduplication period."""
         now_us = self._clock.wall_us()
-        by_period: dict[tuple[float, int], list[Waiting]] = {}
+        by_period: dict[tuple[int, int], list[Waiting]] = {}
+        outcomes: list[tuple[Waiting, Found]] = []
         for waiting in batch:
-            terms = waiting.terms
-            since_s = terms.deduplication_s
-            period = (self._settings.deduplication_max_s if since_s is None else since_s, terms.deduplication_after)
-            by_period.setdefault(period, []).append(waiting)
-        outcomes: list[tuple[Waiting, Deduplication]] = []
-        for (period_s, after), part in by_period.items():
-            commands = [waiting.command for waiting in part]
-            found = await self._store.admit(commands, now_us - int(period_s * 1e6), after)
-            outcomes += zip(part, found, strict=True)
+            try:
+                period = self._period(waiting.terms, now_us)
+            except Exception as error:  # arithmetic on one caller's figures
+                outcomes.append((waiting, self._failed(waiting, error)))
+            else:
+                by_period.setdefault(period, []).append(waiting)
+        for (since_us, after), part in by_period.items():
+            outcomes += await self._ask_together(part, since_us, after)
         return outcomes
+
+    async def _ask_together(self, part: list[Waiting], since_us: int, after: int) -> list[tuple[Waiting, Found]]:
+        """One statement; by halves, if the database refuses a value of somebody's, until that one stands alone."""
+        try:
+            found = await self._store.admit([waiting.command for waiting in part], since_us, after)
+        except ValuesRefused as error:
+            if len(part) == 1:
+                return [(part[0], self._failed(part[0], error))]
+            middle = len(part) // 2
+            first = await self._ask_together(part[:middle], since_us, after)
+            return first + await self._ask_together(part[middle:], since_us, after)
+        return list(zip(part, found, strict=True))
+
+    def _period(self, terms: Terms, now_us: int) -> tuple[int, int]:
+        """From which moment on, microseconds UTC, and above which ledger offset an acceptance counts."""
+        period_s = terms.deduplication_s
+        if period_s is None:
+            period_s = self._settings.deduplication_max_s
+        return now_us - int(period_s * 1e6), terms.deduplication_after
+
+    def _failed(self, waiting: Waiting, error: Exception) -> NotNow:
+        return self._failures.answer(waiting.command.submission_id, error)
 
     def _overloaded(self) -> NotNow:
         detail = f"{self._load.submissions} submissions with {self._load.states} states are in flight"
@@ -206,6 +231,27 @@ class Admission:
 
     def _wait_s(self) -> float:
         return self._estimate.wait_s(self._load.states)
+
+
+def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms, now_us: int) -> Waiting:
+    """The submission with what the core needs to know of it. Raises all sorts if the front end let nonsense through."""
+    tx_id, digest, states_count = summarise(submission.request)
+    user, command_id, act_as = submission.user_id, submission.command_id, submission.act_as
+    command = Command(
+        change_id(user, command_id, act_as),
+        user,
+        command_id,
+        act_as,
+        submission.submission_id,
+        tx_id,
+        digest,
+        now_us,
+    )
+    return Waiting(replies, ticket, submission, command, weight_of(submission, states_count), terms)
+
+
+def _is(found: Found, outcome: Admitted) -> bool:
+    return isinstance(found, Deduplication) and found.outcome is outcome
 
 
 def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from statistics import median
 
 SAMPLES_MAX = 100
+WAIT_MAX_S = 86_400.0  # nobody is told to wait longer
 FACTOR = 2  # makes the estimate a likely upper bound
 
 
@@ -42,4 +43,4 @@ class CompletionEstimate:
             return self._default_s
         if self._throughput is None:
             self._throughput = median(self._samples)
-        return FACTOR * queued_states / self._throughput
+        return min(FACTOR * queued_states / self._throughput, WAIT_MAX_S)

@@ -63,6 +63,9 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         settled = CounterMetricFamily("notary_settled_commands", "Commands that a settlement rejected")
         settled.add_metric([], tally.settled_commands)
         yield settled
+        failed = CounterMetricFamily("notary_failed_submissions", "Submissions that the core failed on, each alone")
+        failed.add_metric([], participant.failures.count)
+        yield failed
         yield _counter("notary_step_downs", "Ends of this replica's reigns, by cause", "cause", tally.step_downs)
         failovers = CounterMetricFamily("notary_failovers", "Activations of any replica, read in the log")
         failovers.add_metric([], tally.barriers)

@@ -17,6 +17,7 @@ from ha.errors import ActivationFailed, HaError
 from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.core.apply import Applied
 from replica.core.estimate import CompletionEstimate
+from replica.core.failures import SubmissionFailures
 from replica.core.follow import Follower
 from replica.core.receipt_desk import ReceiptDesk
 from replica.core.reign import Reign
@@ -75,6 +76,7 @@ class Participant(Generic[SessionT]):
         self._trace = trace
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.tally = Tally()
+        self.failures = SubmissionFailures(clock, settings.retry_after_s)
         self.follower = Follower(request_log, index, clock, settings, self._on_applied, trace=trace)
         self.reign: Reign | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,6 +145,7 @@ class Participant(Generic[SessionT]):
             random_bytes=self._random_bytes,
             settings=self._settings,
             estimate=self._estimate,
+            failures=self.failures,
             announce=self.announce,
             on_lost=self.give_up,
             on_broken=self._break,

@@ -19,6 +19,7 @@ from ha.errors import ActivationFailed, HaError, LockLost
 from replica.core.admission import Admission, Waiting, send
 from replica.core.apply import Applied
 from replica.core.estimate import CompletionEstimate
+from replica.core.failures import SubmissionFailures
 from replica.core.follow import Follower
 from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
@@ -74,6 +75,7 @@ class Reign:
         random_bytes: Callable[[int], bytes],
         settings: CoreSettings,
         estimate: CompletionEstimate,
+        failures: SubmissionFailures,
         announce: Callable[[], None],
         on_lost: Callable[[str], None],
         on_broken: Callable[[Exception], None],
@@ -91,6 +93,7 @@ class Reign:
         self._random_bytes = random_bytes
         self._settings = settings
         self._estimate = estimate
+        self._failures = failures
         self._announce = announce
         self._on_lost = on_lost
         self._on_broken = on_broken
@@ -115,6 +118,7 @@ class Reign:
             settings=settings,
             load=self.load,
             estimate=estimate,
+            failures=failures,
             append=self._append,
             answer_accepted=self._answer_accepted,
         )
@@ -342,17 +346,32 @@ class Reign:
         detail = "it is decided, but the notary's key cannot be used just now"
         return NotNow(Code.OUTCOME_UNKNOWN.name, detail, self._settings.retry_after_s)
 
-    def _append(self, admitted: Sequence[Waiting]) -> None:
-        """Log admitted submissions; each waits by its sequence number, never by its transaction id."""
+    def _append(self, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+        """Log admitted submissions; each waits by its sequence number, never by its transaction id.
+
+        Returns the answers, by `id` of who waits, to those that no record can be made of: they stay pending, and the
+        next activation settles them.
+        """
+        if not admitted:
+            return {}
         if not self._waiting:
             self._busy_since_s = self._clock.boottime_s()
         stamp_us = self._clock.wall_us()
         values: list[bytes] = []
+        failed: dict[int, NotNow] = {}
         for waiting in admitted:
-            sequence = self._next_sequence()
-            self._waiting[sequence] = waiting
-            record = RequestRecord(self._writes.records, self.activation_id, sequence, stamp_us, waiting.submission)
-            values.append(encode_record(record))
+            sequence, submission = self._sequence, waiting.submission
+            record = RequestRecord(self._writes.records, self.activation_id, sequence, stamp_us, submission)
+            try:
+                values.append(encode_record(record))
+            except Exception as error:  # one caller's values
+                failed[id(waiting)] = self._failures.answer(submission.submission_id, error)
+                continue
+            self._waiting[self._next_sequence()] = waiting
+        self._log_records(values)
+        return failed
+
+    def _log_records(self, values: Sequence[bytes]) -> None:
         if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:
             # a stamp from the future would close time windows for everybody, until that future is past
             self._on_lost("the wall clock jumped")

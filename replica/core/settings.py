@@ -7,13 +7,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from replica.notary.requests import DEDUPLICATION_LIMIT_S
+
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class AdminSettings(BaseModel):
     """Where operators watch and steer a replica. Its port is the replica's `admin_port`; without one there is none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     host: str = Field(
         "127.0.0.1",
@@ -31,7 +33,7 @@ class AdminSettings(BaseModel):
 class Pkcs11Settings(BaseModel):
     """The notary's signing key on a PKCS#11 token, such as a hardware security module, instead of in a file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     module: Path = Field(description="The vendor's PKCS#11 library, a .so file.")
     token_label: str = Field(min_length=1, max_length=32, description="Label of the token.")
@@ -42,30 +44,44 @@ class Pkcs11Settings(BaseModel):
 class CoreSettings(BaseModel):
     """How one replica's core works. No setting changes a verdict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     standby: Literal["following", "disconnected"] = Field(
         "following",
         description="What a passive does: keep its own index warm from the log, or stay away from the log altogether.",
     )
     in_flight_max: int = Field(
-        20_000, ge=1, description="Submissions between admission and published completion; past it, 503 OVERLOADED."
+        20_000,
+        ge=1,
+        le=1_000_000,
+        description="Submissions between admission and published completion; past it, 503 OVERLOADED.",
     )
     states_in_flight_max: int = Field(
         400_000,
         ge=10_000,
+        le=100_000_000,
         description="States of those submissions together: inputs and references, or 36 bytes of a record each.",
     )
     pipeline_max: int = Field(
-        5_000, ge=1, description="Of those, submissions between the fair queue and their published completion."
+        5_000,
+        ge=1,
+        le=1_000_000,
+        description="Of those, submissions between the fair queue and their published completion.",
     )
-    pipeline_states_max: int = Field(200_000, ge=10_000, description="States of those submissions together.")
+    pipeline_states_max: int = Field(
+        200_000, ge=10_000, le=100_000_000, description="States of those submissions together."
+    )
     user_queue_max: int = Field(
-        10_000, ge=1, description="Submissions that one user has in the fair queue; past it, 429 USER_OVERLOADED."
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Submissions that one user has in the fair queue; past it, 429 USER_OVERLOADED.",
     )
-    user_states_max: int = Field(200_000, ge=10_000, description="States that one user has in the fair queue.")
+    user_states_max: int = Field(
+        200_000, ge=10_000, le=100_000_000, description="States that one user has in the fair queue."
+    )
     interim_from_s: float = Field(
-        5.0, gt=0, description="Who waits for an answer is told the estimate when it is longer than this."
+        5.0, gt=0, le=3_600, description="Who waits for an answer is told the estimate when it is longer than this."
     )
     admit_batch_max: int = Field(
         1_000,
@@ -82,13 +98,14 @@ class CoreSettings(BaseModel):
     admit_linger_from: int = Field(
         64,
         ge=1,
+        le=1_000_000,
         description="Submissions in flight from which larger batches are worth waiting for. Below it nothing waits.",
     )
     read_batch_max: int = Field(
         1_000, ge=1, le=5_000, description="Records judged and applied at a time; keeps the heartbeat from waiting."
     )
     read_batch_states_max: int = Field(
-        20_000, ge=10_000, description="States judged at a time: records above it go into the next batch."
+        20_000, ge=10_000, le=1_000_000, description="States judged at a time: records above it go into the next batch."
     )
     publish_batch_max: int = Field(2_000, ge=1, le=5_000, description="Completions published in one transaction.")
     publish_linger_s: float = Field(
@@ -103,20 +120,26 @@ class CoreSettings(BaseModel):
     )
     read_wait_s: float = Field(0.5, gt=0, le=5, description="Longest wait for the next record before looking around.")
     log_stall_max_s: float = Field(
-        2.0, gt=0, description="An active that cannot read its own record back for this long steps down."
+        2.0, gt=0, le=3_600, description="An active that cannot read its own record back for this long steps down."
     )
-    log_retry_s: float = Field(0.25, gt=0, description="Pause before the log is tried again after it failed.")
+    log_retry_s: float = Field(0.25, gt=0, le=60, description="Pause before the log is tried again after it failed.")
     sign_max_s: float = Field(
         1.0, gt=0, le=30, description="Longest wait for a signature of a PKCS#11 token; past it the replica steps down."
     )
     drain_answers_s: float = Field(
         0.2,
         ge=0,
+        le=60,
         description="How long a step-down waits for records on their way, before it purges and answers unknown.",
     )
-    retry_after_s: float = Field(0.1, gt=0, description="What clients are told to wait while no replica is active.")
+    retry_after_s: float = Field(
+        0.1, gt=0, le=60, description="What clients are told to wait while no replica is active."
+    )
     deduplication_max_s: float = Field(
-        7 * 86_400.0, gt=0, description="How long an accepted command blocks another run of the same command id."
+        7 * 86_400.0,
+        gt=0,
+        le=DEDUPLICATION_LIMIT_S,
+        description="How long an accepted command blocks another run of the same command id.",
     )
     scrub_records_per_s: float = Field(
         100.0,
@@ -126,6 +149,9 @@ class CoreSettings(BaseModel):
         "100 a second take about a hundredth of a processor, and an active at work stands back. 0: not at all.",
     )
     scrub_every_s: float = Field(
-        86_400.0, gt=0, description="How often it begins at the log's start again, if it has come to the end."
+        86_400.0,
+        gt=0,
+        le=366 * 86_400,
+        description="How often it begins at the log's start again, if it has come to the end.",
     )
     settlement_batch_max: int = Field(1_000, ge=1, le=1_000, description="Commands named in one settlement record.")

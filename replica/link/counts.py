@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -12,11 +13,16 @@ LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _BUCKETS = len(LATENCY_BOUNDS_S) + 1  # the last one has no upper bound
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class Latency(msgspec.Struct):
     """A histogram of seconds: one count a bucket, not cumulative, and the sum."""
 
-    buckets: list[int] = msgspec.field(default_factory=lambda: [0] * _BUCKETS)
-    sum_s: float = 0.0
+    buckets: Annotated[list[Count], msgspec.Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = msgspec.field(
+        default_factory=lambda: [0] * _BUCKETS
+    )
+    sum_s: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0
 
     def observe(self, duration_s: float) -> None:
         """Count one duration."""
@@ -36,14 +42,14 @@ class ApiCounts(msgspec.Struct):
     `requests` counts by "route status", `answers` counts submissions and look-ups by code, `latency` is by route.
     """
 
-    requests: dict[str, int] = msgspec.field(default_factory=dict)
-    answers: dict[str, int] = msgspec.field(default_factory=dict)
+    requests: dict[str, Count] = msgspec.field(default_factory=dict)
+    answers: dict[str, Count] = msgspec.field(default_factory=dict)
     latency: dict[str, Latency] = msgspec.field(default_factory=dict)
-    signatures_good: int = 0
-    signatures_bad: int = 0
-    connections: int = 0
-    in_flight: int = 0
-    streams: int = 0
+    signatures_good: Count = 0
+    signatures_bad: Count = 0
+    connections: Count = 0
+    in_flight: Count = 0
+    streams: Count = 0
 
     def add(self, other: ApiCounts) -> None:
         """Count what the other has counted."""

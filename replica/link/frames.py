@@ -14,6 +14,7 @@ import msgspec
 
 from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
+from replica.notary.requests import Offset
 
 PROTOCOL = 1
 _SIZE_BYTES = 4
@@ -22,7 +23,7 @@ _SIZE_BYTES = 4
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """Who speaks, and in which core generation: a front end and a core of different generations part at once."""
 
-    protocol: int
+    protocol: Offset
     generation: str
     name: str
 

@@ -7,19 +7,20 @@ one process (`replica.link.memory`); a replica has the Unix-socket form between 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from replica.link.bell import Bell
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.errors import Code
-from replica.notary.requests import Submission
+from replica.notary.requests import STATE_REF_BYTES, TX_ID_BYTES, DeduplicationS, Offset, Submission
 
 Told = Answer | StateStatus
-TicketedAnswer = tuple[int, Told]
-TicketedSubmission = tuple[int, Submission]
-TicketedLookUp = tuple[int, bytes]
+Ticket = Offset
+TicketedAnswer = tuple[Ticket, Told]
+TicketedSubmission = tuple[Ticket, Submission]
+TicketedLookUp = tuple[Ticket, Annotated[bytes, msgspec.Meta(min_length=TX_ID_BYTES, max_length=STATE_REF_BYTES)]]
 """What travels with its ticket, a number that the front end chose; a look-up names a transaction id or a state."""
 
 
@@ -63,8 +64,8 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     """
 
     asynchronous: bool = False
-    deduplication_s: float | None = None
-    deduplication_after: int = 0
+    deduplication_s: DeduplicationS | None = None
+    deduplication_after: Offset = 0
 
 
 PLAIN = Terms()

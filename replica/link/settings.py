@@ -13,7 +13,7 @@ _WORDS_MISSED_MAX = 3  # a single late keep-alive must not turn requests away
 class TracingSettings(BaseModel):
     """Traces of a sample of the requests, for a collector of OpenTelemetry; needs the extra `tracing`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     endpoint: AnyHttpUrl | None = Field(
         None, description="The collector's URL for OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; else none."
@@ -27,7 +27,7 @@ class TracingSettings(BaseModel):
 class LinkSettings(BaseModel):
     """Bounds and times of the link between front ends and core."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     frame_max_bytes: int = Field(16 * 2**20, ge=4 * 2**20, le=2**30, description="Largest frame.")
     tickets_max: int = Field(
@@ -35,7 +35,7 @@ class LinkSettings(BaseModel):
     )
     front_ends_max: int = Field(64, ge=1, le=1_024, description="Front ends connected at a time.")
     buffer_max_bytes: int = Field(
-        64 * 2**20, ge=2**20, description="Sent by one front end and not yet taken by the core."
+        64 * 2**20, ge=2**20, le=2**40, description="Sent by one front end and not yet taken by the core."
     )
     keep_alive_s: float = Field(0.2, gt=0, le=10, description="The core repeats its word at least this often.")
     standing_max_age_s: float = Field(1.0, gt=0, le=60, description="A core not heard for so long counts as passive.")

@@ -16,17 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from replica.local.process import ServerFailed
 
 FILE_NAME = "run.json"
-Pid = Annotated[int, Field(ge=1)]
+Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class ProcessIdentity(BaseModel):
     """A process, told apart from a later one with the same id by its start time."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     pid: Pid
-    started_ticks: int = Field(ge=0, description="Clock ticks from the machine's start to the process's.")
+    started_ticks: int = Field(ge=0, le=2**63 - 1, description="Clock ticks from the machine's start to the process's.")
 
     @classmethod
     def of(cls, pid: int) -> Self:
@@ -44,7 +44,7 @@ class ProcessIdentity(BaseModel):
 class ReplicaRun(BaseModel):
     """Where one replica of the cluster is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str
     pid: Pid
@@ -55,7 +55,7 @@ class ReplicaRun(BaseModel):
 class RunFile(BaseModel):
     """A running cluster. Holds no secret: those stay in the configuration's own files."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     supervisor: ProcessIdentity
     endpoint: str = Field(description="What applications are given: the URL of HAProxy's port.")

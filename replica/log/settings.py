@@ -17,7 +17,7 @@ Seconds = Annotated[float, Field(gt=0, le=60)]
 class KafkaSecurity(BaseModel):
     """How the connection to the brokers is protected. Secrets stay in their files and are never part of a setting."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Encryption, and log-in by password, of the connections to the brokers."
@@ -71,7 +71,7 @@ class KafkaSecurity(BaseModel):
 class KafkaSettings(BaseModel):
     """Where the request log is, and how long its client waits. No setting changes a verdict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     bootstrap_servers: str = Field(
         pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$", description="Brokers to ask first, `host:port`, comma-separated."
@@ -97,7 +97,9 @@ class KafkaSettings(BaseModel):
         le=0.1,
         description="How long the client waits for more records before it sends. Costs latency; saves broker time.",
     )
-    append_queue_max: int = Field(50_000, ge=1, description="Records not yet acknowledged; past it, appends fail.")
+    append_queue_max: int = Field(
+        50_000, ge=1, le=10_000_000, description="Records not yet acknowledged; past it, appends fail."
+    )
     append_queue_max_mib: int = Field(64, ge=1, le=2_048, description="The same, in MiB.")
     compression: Literal["none", "lz4", "zstd"] = Field("none", description="Of record batches, by the client.")
     read_ahead_mib: int = Field(16, ge=2, le=1_024, description="Records fetched ahead of the reader.")

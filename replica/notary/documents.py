@@ -20,6 +20,8 @@ from replica.notary.requests import (
     PUBLIC_KEY_BYTES,
     SIGNATURE_BYTES,
     STATES_LIMIT,
+    DeduplicationS,
+    Offset,
     Submission,
     TimeWindow,
     check_command,
@@ -82,8 +84,8 @@ class DeduplicationDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     Either within `duration_s` of now, or at ledger offsets above `after_offset`.
     """
 
-    duration_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    after_offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    duration_s: DeduplicationS | None = None
+    after_offset: Offset = 0
 
 
 class SubmissionDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

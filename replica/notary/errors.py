@@ -388,6 +388,10 @@ class StoreUnavailable(NotaryError):
     default_code = Code.STORE_UNAVAILABLE
 
 
+class ValuesRefused(NotaryError):
+    """The database takes one of these values in no case: nothing was written, and its session goes on."""
+
+
 class StoreMismatch(NotaryError):
     """The database is not this notary's, or not of this release: do not serve, a person must look."""
 

@@ -24,8 +24,12 @@ PARTY_MAX_BYTES = 512  # the party and each of act_as, in UTF-8
 ID_MAX_BYTES = 255  # user_id, command_id and submission_id, in UTF-8
 ACT_AS_MAX = 16
 TIME_MAX_US = 2**63 - 1
+DEDUPLICATION_LIMIT_S = 100 * 366 * 86_400.0  # no period is longer, whatever the configuration: sums stay 64-bit
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi overrides
 
+DeduplicationS = Annotated[float, msgspec.Meta(ge=0, le=DEDUPLICATION_LIMIT_S)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What databases call a bigint: of a ledger, or any other number that others choose."""
 PublicKey = Annotated[bytes, msgspec.Meta(min_length=PUBLIC_KEY_BYTES, max_length=PUBLIC_KEY_BYTES)]
 Signature = Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 

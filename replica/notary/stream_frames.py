@@ -6,16 +6,14 @@ Further elements may follow in later releases, and are skipped by whoever does n
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
-from replica.notary.requests import Submission
+from replica.notary.requests import DeduplicationS, Offset, Submission
 
 PROTOCOL = "notary.v1"  # the WebSocket subprotocol
 VERSION = 1
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Number = Offset
 """What a client calls one of its submissions; the answer comes back with it."""
 
 
@@ -44,8 +42,8 @@ class Submissions(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
     batch: list[tuple[Number, Submission]]
     asynchronous: bool = False
-    deduplication_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    deduplication_after: Number = 0
+    deduplication_s: DeduplicationS | None = None
+    deduplication_after: Offset = 0
 
 
 class Answers(msgspec.Struct, frozen=True, array_like=True, tag=2):

@@ -123,6 +123,7 @@ class ParticipantStore(Protocol):
         `accepted_after`, count as unknown. Of two commands with one
         change id in the same call, the second is in flight (or REUSED, if it is another transaction). Raises
         InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled first.
+        Raises ValuesRefused when a command has a value that the database does not take: none of them was recorded.
         """
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import oracledb
 
-from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
+from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable, ValuesRefused
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
@@ -38,6 +38,13 @@ _TAKES_NO_WRITES = {
     16000,  # database open for read-only access
     30006,  # resource busy, wait timeout
 }  # fmt: skip
+
+_TAKES_NO_SUCH_VALUE = {
+    1426,  # numeric overflow
+    1438,  # larger than the column's precision
+    1461,  # a LONG value for another column: a text that is too long
+    12899,  # too large for the column
+}
 
 
 class Connection(Protocol):
@@ -323,4 +330,6 @@ def translate(name: str, error: oracledb.Error) -> NotaryError:
         return StoreMismatch(f"{detail}; run `notary store migrate`, and give the rights of sql/oracle/roles.sql")
     if number in _TAKES_NO_WRITES or isinstance(error, oracledb.OperationalError) or error.args[0].isrecoverable:
         return StoreUnavailable(detail)
+    if name == "admit" and number in _TAKES_NO_SUCH_VALUE:
+        return ValuesRefused(detail)
     return InvariantBroken(detail)

@@ -5,6 +5,7 @@ docs/decisions/0003 says why the tables are as they are, with measurements.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import psycopg
 from psycopg import errors
 
-from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
+from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable, ValuesRefused
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
@@ -153,7 +154,7 @@ class PostgresStore:
         """
         accepted: dict[bytes, Known] = {}
         while fresh:
-            values = _columns_of_commands(fresh.values()) | {
+            values = _columns_to_admit(fresh.values()) | {
                 "number": self._admission + 1,
                 "accepted_since_us": accepted_since_us,
                 "accepted_after": accepted_after,
@@ -196,6 +197,14 @@ async def _rows(
     return await cursor.fetchall()
 
 
+def _columns_to_admit(commands: Iterable[Command]) -> dict[str, object]:
+    """Raises ValuesRefused: a column cannot be put together, before anything was sent."""
+    try:
+        return _columns_of_commands(commands)
+    except (ValueError, struct.error) as error:
+        raise ValuesRefused(f"admit: {error}") from error
+
+
 def _columns_of_commands(given: Iterable[Command]) -> dict[str, object]:
     commands = list(given)
     return {
@@ -236,4 +245,6 @@ def _translate(name: str, error: psycopg.Error) -> NotaryError:
         return StoreMismatch(f"{detail}; run `notary store migrate`, and grant the rights of sql/postgres/roles.sql")
     if isinstance(error, psycopg.OperationalError | errors.ReadOnlySqlTransaction):
         return StoreUnavailable(detail)
+    if name == "admit" and isinstance(error, psycopg.DataError):
+        return ValuesRefused(detail)
     return InvariantBroken(detail)

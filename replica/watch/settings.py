@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class WatchSettings(BaseModel):
     """How `notary watch` looks after the replicas of its machine. It never decides who leads: the election does."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     check_interval_s: float = Field(1.0, gt=0, le=60, description="Between two checks of a replica's /health/live.")
     check_timeout_s: float = Field(0.5, gt=0, le=10, description="A check without an answer by then has failed.")
@@ -18,16 +18,21 @@ class WatchSettings(BaseModel):
         5, ge=1, le=1_000, description="Failed checks in a row after which a replica that was live is restarted."
     )
     start_max_s: float = Field(
-        60.0, gt=0, description="A replica that is not live by then, after its start, is stopped."
+        60.0, gt=0, le=86_400, description="A replica that is not live by then, after its start, is stopped."
     )
     stop_max_s: float = Field(
-        15.0, gt=0, description="A replica that has not ended by then, after its stop, is killed."
+        15.0, gt=0, le=86_400, description="A replica that has not ended by then, after its stop, is killed."
     )
     restart_pause_s: float = Field(
-        2.0, gt=0, description="Before a replica that ended is started again; doubles with each failure in a row."
+        2.0,
+        gt=0,
+        le=86_400,
+        description="Before a replica that ended is started again; doubles with each failure in a row.",
     )
-    restart_pause_max_s: float = Field(60.0, gt=0, description="Longest such pause.")
-    steady_after_s: float = Field(60.0, gt=0, description="A replica live for so long has no failures behind it.")
+    restart_pause_max_s: float = Field(60.0, gt=0, le=86_400, description="Longest such pause.")
+    steady_after_s: float = Field(
+        60.0, gt=0, le=86_400, description="A replica live for so long has no failures behind it."
+    )
     start_command: str | None = Field(
         None,
         description="Starts a replica, instead of running it as a child, and ends; `{name}` is its name. For example "
@@ -37,7 +42,9 @@ class WatchSettings(BaseModel):
     restart_command: str | None = Field(
         None, description="Restarts it when it fails its checks; without one it is stopped and started."
     )
-    command_max_s: float = Field(30.0, gt=0, description="Longest run of one of these commands; then it is killed.")
+    command_max_s: float = Field(
+        30.0, gt=0, le=86_400, description="Longest run of one of these commands; then it is killed."
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

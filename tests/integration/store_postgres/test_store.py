@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from ha.errors import LockLost
 from replica.local.postgres import PostgresServer
-from replica.notary.errors import InvariantBroken, StoreUnavailable
+from replica.notary.errors import InvariantBroken, StoreUnavailable, ValuesRefused
 from replica.notary.position import encode_position
 from replica.store import migrate as migrations
 from replica.store.export import published_state
@@ -129,6 +129,18 @@ async def test_every_field_is_stored_as_it_was(new_store: NewStore, dsn: str) ->
     assert ledger_offset == 1
     fields[4] = tuple(fields[4])  # type: ignore[arg-type]
     assert Completion(*fields) == done  # type: ignore[arg-type]
+
+
+async def test_a_value_that_the_database_does_not_take_costs_nobody_else_anything(new_store: NewStore) -> None:
+    """Goal: a refused value is no broken store. Method: texts and times that it has no form for."""
+    store = await serving(new_store)
+    for odd in ({"user_id": "a\0b"}, {"submission_id": "\ud800"}, {"submitted_us": 2**63}):
+        with pytest.raises(ValuesRefused):
+            await store.admit([command(1), msgspec.structs.replace(command(2), **odd)], 0)
+    with pytest.raises(ValuesRefused):
+        await store.admit([command(1)], -(10**25))
+    assert await store.admit([command(1), command(2)], -(2**63)) == [FRESH] * 2
+    assert await (await activated(new_store)).pending(10) == in_order([command(1), command(2)])
 
 
 async def test_what_is_below_the_bound_is_deleted_and_nothing_else(

@@ -1,0 +1,40 @@
+"""Submissions that the core fails on by themselves: a value that nobody thought of is its sender's affair alone.
+
+Such a failure must not reach the task that admits everybody's submissions, because that would end the replica, and the
+next one in turn, for as long as somebody sends it again.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from ha.clock import Clock
+from replica.notary.answers import NotNow
+from replica.notary.errors import Code
+
+log = structlog.get_logger()
+
+_TOLD_EVERY_S = 1.0
+
+
+class SubmissionFailures:
+    """Answers each failed submission, counts it, and logs at most one a second with its traceback."""
+
+    def __init__(self, clock: Clock, retry_after_s: float) -> None:
+        self._clock = clock
+        self._retry_after_s = retry_after_s
+        self._told_at_s = float("-inf")
+        self._untold = 0
+        self.count = 0
+
+    def answer(self, submission_id: str, error: Exception) -> NotNow:
+        """What the sender of the one submission is told; the others' go on."""
+        self.count += 1
+        now_s = self._clock.boottime_s()
+        if now_s - self._told_at_s < _TOLD_EVERY_S:
+            self._untold += 1
+        else:
+            log.error("submission_failed", submission_id=repr(submission_id), untold=self._untold, exc_info=error)
+            self._told_at_s, self._untold = now_s, 0
+        detail = "the replica failed on this submission alone; it was not logged"
+        return NotNow(Code.INTERNAL.name, detail, self._retry_after_s)
