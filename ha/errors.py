@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ha.ending import Cause, Ending
+
 
 class HaError(Exception):
     """Base of all that this room raises on purpose. `retry` False: do not start; a person must change something."""
@@ -12,8 +14,13 @@ class HaError(Exception):
     remedy: ClassVar[str] = "See the message."
     retry: ClassVar[bool] = False
 
+    @property
+    def detail(self) -> str:
+        """The message alone."""
+        return super().__str__()
+
     def __str__(self) -> str:
-        return f"{self.code}: {super().__str__()}. {self.remedy}"
+        return f"{self.code}: {self.detail}. {self.remedy}"
 
 
 class SettingsError(HaError):
@@ -94,6 +101,11 @@ class ActivationFailed(HaError):
     code = "HA_ACTIVATION_FAILED"
     remedy = "See the reason; another replica takes over, and this one tries again after hold_down_s"
     retry = True
+
+    def __init__(self, detail: str, cause: Cause = Cause.ACTIVATION_FAILED, code: str = "") -> None:
+        """`cause` and `code`: where something else is to be told than that an activation failed."""
+        super().__init__(detail)
+        self.ending = Ending(cause, detail, code or self.code)
 
 
 class TransitionFailed(HaError):

@@ -56,6 +56,7 @@ from ha.election.states import (
     Tick,
     TryLock,
 )
+from ha.ending import Cause, Ending
 from ha.errors import InvariantBroken
 from ha.lock.interface import NEVER_S
 
@@ -245,23 +246,24 @@ def _leading(state: Activating | Active, event: Event, now_s: float, settings: E
         case ReleaseNoted():  # of an earlier reign than ours
             return state, []
         case LockLost(_, reason):
-            return _step_down(state, now_s, settings, reason, _after_loss(state, now_s, settings), release=False)
+            after = _after_loss(state, now_s, settings)
+            return _step_down(state, now_s, settings, Ending(Cause.LOCK_LOST, reason), after, release=False)
         case Activated() if isinstance(state, Activating):
             active = Active(
                 state.session, state.answered_at_s, state.confirm_at_s, state.confirming, state.interrupted_at_s
             )
             return active, [ReportHandover(Handover.UNDONE)] if state.undoing else []
-        case ActivationFailed(_, reason) if isinstance(state, Activating):
-            return _step_down(state, now_s, settings, f"activation failed: {reason}", After.HOLD_DOWN, release=True)
-        case StepDownWanted(reason):
-            return _step_down(state, now_s, settings, reason, After.HOLD_DOWN, release=True)
+        case ActivationFailed(_, ending) if isinstance(state, Activating):
+            return _step_down(state, now_s, settings, ending, After.HOLD_DOWN, release=True)
+        case StepDownWanted(ending):
+            return _step_down(state, now_s, settings, ending, After.HOLD_DOWN, release=True)
         case SwitchoverWanted(to) if isinstance(state, Active):
-            reason = "switchover" if to is None else f"switchover to {to}"
-            return _step_down(state, now_s, settings, reason, After.HAND_OVER, release=True, to=to)
+            ending = Ending(Cause.SWITCHOVER, "" if to is None else f"switchover to {to}")
+            return _step_down(state, now_s, settings, ending, After.HAND_OVER, release=True, to=to)
         case SwitchoverWanted():  # one that is being undone will report; otherwise there is nothing to hand over yet
             return state, [] if _undoing(state) else [ReportHandover(Handover.NOT_ACTIVE)]
-        case StopWanted():
-            return _step_down(state, now_s, settings, "stop", After.STOP, release=True)
+        case StopWanted(ending):
+            return _step_down(state, now_s, settings, ending, After.STOP, release=True)
         case _:
             raise InvariantBroken(f"{event} while {state}")
 
@@ -271,14 +273,14 @@ def _leading_tick(state: Activating | Active, tick: Tick, now_s: float, settings
     answered_at_s = max(state.answered_at_s, tick.answered_at_s)
     state = replace(state, answered_at_s=answered_at_s)
     if now_s - answered_at_s >= settings.confirmed_age_max_s:
-        reason = f"no answer on the lock session for {now_s - answered_at_s:.3f} s"
-        return _step_down(state, now_s, settings, reason, _after_loss(state, now_s, settings), release=False)
+        ending = Ending(Cause.NO_ANSWER, f"no answer on the lock session for {now_s - answered_at_s:.3f} s")
+        return _step_down(state, now_s, settings, ending, _after_loss(state, now_s, settings), release=False)
     if abs(tick.clock_skew_s) > settings.clock_skew_max_s:
-        reason = f"the clock differs from the database's by {tick.clock_skew_s:+.3f} s"
-        return _step_down(state, now_s, settings, reason, After.HOLD_DOWN, release=True)
+        ending = Ending(Cause.CLOCK, f"the clock differs from the database's by {tick.clock_skew_s:+.3f} s")
+        return _step_down(state, now_s, settings, ending, After.HOLD_DOWN, release=True)
     if isinstance(state, Activating) and now_s - state.since_s >= settings.activation_max_s:
-        reason = f"the activation took more than {settings.activation_max_s} s"
-        return _step_down(state, now_s, settings, reason, After.HOLD_DOWN, release=True)
+        ending = Ending(Cause.ACTIVATION_FAILED, f"it took more than {settings.activation_max_s} s")
+        return _step_down(state, now_s, settings, ending, After.HOLD_DOWN, release=True)
     if state.confirming or now_s < state.confirm_at_s:
         return state, []
     asking = replace(state, confirming=True, confirm_at_s=now_s + settings.heartbeat_s)
@@ -303,7 +305,7 @@ def _step_down(
     state: Activating | Active,
     now_s: float,
     settings: ElectionSettings,
-    reason: str,
+    ending: Ending,
     after: After,
     *,
     release: bool,
@@ -313,7 +315,7 @@ def _step_down(
         to = state.offer.by
     failed: list[Action] = [ReportHandover(Handover.FAILED)] if _undoing(state) else []
     stepping = SteppingDown(state.session, now_s + settings.drain_max_s, after)
-    return stepping, [StepDown(state.session, reason, release, to), *failed]
+    return stepping, [StepDown(state.session, ending, release, to), *failed]
 
 
 def _stepping_down(state: SteppingDown, event: Event, now_s: float, settings: ElectionSettings) -> Decision:

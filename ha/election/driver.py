@@ -54,6 +54,8 @@ from ha.election.states import (
     Tick,
     TryLock,
 )
+from ha.ending import STOPPED, Cause, Ending
+from ha.errors import ActivationFailed as ActivationError
 from ha.errors import HaError, InvariantBroken, TransitionFailed
 from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote, ServerLease
 
@@ -85,7 +87,7 @@ class Service(Protocol[SessionT_contra]):
         May be cancelled at any await; `step_down` follows then, as it does after a failure.
         """
 
-    async def step_down(self, reason: str) -> None:
+    async def step_down(self, ending: Ending) -> None:
         """Refuse, purge, answer who waits, close the log; from whatever point an activation has reached.
 
         `is_leading` is false before it is called, and the lock is let go after it returns. An exception, or more than
@@ -204,13 +206,16 @@ class Election(Generic[SessionT]):
             "hold_down_s": round(max(0.0, hold_s), 3),
         }
 
-    def stop(self) -> None:
-        """Step down in order, release the lock on purpose and end; `run` returns then. May be repeated."""
-        self._wish(StopWanted())
+    def stop(self, ending: Ending = STOPPED) -> None:
+        """Step down in order, release the lock on purpose and end; `run` returns then. May be repeated.
 
-    def step_down(self, reason: str) -> None:
-        """The service cannot go on leading (log stalled, higher barrier read, index failed). Nothing while passive."""
-        self._wish(StepDownWanted(reason))
+        `ending`: what the reign is told, when a failure elsewhere is what stops the replica.
+        """
+        self._wish(StopWanted(ending))
+
+    def step_down(self, ending: Ending) -> None:
+        """The service cannot go on leading (log stalled, higher barrier read). Nothing while passive."""
+        self._wish(StepDownWanted(ending))
 
     async def switchover(self, to: str | None = None) -> SwitchoverReport:
         """Hand over, and say who took the lock; undone when nobody does. Bounded by the settings.
@@ -270,8 +275,7 @@ class Election(Generic[SessionT]):
         if isinstance(event, LockSeen):
             self._owner = event.owner
         if _role(before) is not self.role:
-            reasons = [action.reason for action in actions if isinstance(action, StepDown | EndProcess)]
-            self._service.role_changed(self.role, reasons[0] if reasons else type(event).__name__)
+            self._service.role_changed(self.role, _why(event, actions))
         if isinstance(before, Passive) and before.link is not Link.DOWN:
             self._tell_of_session(event)
         for action in actions:
@@ -361,7 +365,7 @@ class Election(Generic[SessionT]):
         try:
             await self._service.activate(session)
         except HaError as error:
-            self._post(ActivationFailed(number, str(error)))
+            self._post(ActivationFailed(number, _ending_of(error)))
         else:
             self._post(Activated(number))
 
@@ -371,7 +375,7 @@ class Election(Generic[SessionT]):
             self._activation.cancel()
             await asyncio.wait({self._activation})
             self._activation = None
-        await self._service.step_down(action.reason)
+        await self._service.step_down(action.ending)
         if action.release:
             with suppress(HaError, TimeoutError):  # the session is lost or hangs, and closing it frees the lock too
                 async with asyncio.timeout(RELEASE_MAX_S):
@@ -431,6 +435,24 @@ class Election(Generic[SessionT]):
 
 def _for_another(note: ReleaseNote | None, session: LockSession) -> bool:
     return note is not None and note.to not in (None, session.name)
+
+
+def _ending_of(error: HaError) -> Ending:
+    """Of an activation that failed; whoever raised it may know better than that."""
+    if isinstance(error, ActivationError):
+        return error.ending
+    return Ending(Cause.ACTIVATION_FAILED, error.detail, error.code)
+
+
+def _why(event: Event, actions: list[Action]) -> str:
+    """Why the role changed, in words."""
+    for action in actions:
+        match action:
+            case StepDown(_, ending):
+                return str(ending)
+            case EndProcess(reason):
+                return reason
+    return type(event).__name__
 
 
 def _role(state: State) -> Role:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from ha.ending import STOPPED, Ending
 from ha.lock.interface import NEVER_S, LockOwner
 
 
@@ -209,7 +210,7 @@ class ActivationFailed:
     """The service could not become active."""
 
     session: int
-    reason: str
+    ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +229,9 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class StepDownWanted:
-    """The service asks to be relieved: its log stalled, it read a higher barrier, its index failed."""
+    """The service asks to be relieved: its log stalled, it read a higher barrier, its key cannot be used."""
 
-    reason: str
+    ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,9 @@ class SwitchoverWanted:
 
 @dataclass(frozen=True, slots=True)
 class StopWanted:
-    """The process is asked to end in order."""
+    """The process is asked to end in order, or ends because something in it failed."""
+
+    ending: Ending = STOPPED
 
 
 SessionEvent: TypeAlias = (
@@ -312,7 +315,7 @@ class StepDown:
     """
 
     session: int
-    reason: str
+    ending: Ending
     release: bool
     to: str | None = None
 

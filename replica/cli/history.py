@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ha.ending import Cause, Ending, read_ending
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 
 if TYPE_CHECKING:
     from replica.config import Config
     from replica.store.bulletin import PastReign, Pause
 
+RUNBOOK_OF = {  # what to read after an end that nobody wished for; the alerts name the same pages
+    Cause.ACTIVATION_FAILED: "runbooks/failover.md",
+    Cause.NO_ANSWER: "runbooks/database-failover.md",
+    Cause.LOCK_LOST: "runbooks/database-failover.md",
+    Cause.STORE_REFUSED: "runbooks/database-failover.md",
+    Cause.CLOCK: "runbooks/failover.md",
+    Cause.SUPERSEDED: "runbooks/failover.md",
+    Cause.LOG_STALLED: "runbooks/broker-loss.md",
+    Cause.SIGNER: "runbooks/key-rotation.md",
+    Cause.FAILED: "runbooks/replica-replacement.md",
+}
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many epochs, from the newest.")]
 
 
@@ -23,7 +35,7 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
     settings = load(find_config(config))
     reigns, pause = run(_read(settings, limit))
     if as_json:
-        documents = [msgspec.to_builtins(reign) | {"why": why_it_ended(reign)} for reign in reigns]
+        documents = [msgspec.to_builtins(reign) | {"why": why_it_ended(reign)} | _told(reign) for reign in reigns]
         print_json({"epochs": documents, "pause": msgspec.to_builtins(pause)})
         return
     table = make_table(">epoch", "replica", "from", "until", ">for", "why it ended")
@@ -33,6 +45,9 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
         told = "" if until is None else _moment(until) if reign.ended_at else f"{_moment(until)} at the latest"
         table.add_row(str(reign.epoch), reign.replica, _moment(reign.granted_at), told, lasted, why_it_ended(reign))
     out.print(table)
+    for cause in dict.fromkeys(ending.cause for reign in reigns if (ending := _ending(reign)) is not None):
+        if cause in RUNBOOK_OF:
+            out.print(f"{cause}: {RUNBOOK_OF[cause]}")
     if pause is not None:
         out.print(f"\n[yellow]fail-over is paused since {_moment(pause.paused_at)}[/]: {pause.reason}")
 
@@ -40,6 +55,18 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
 async def _read(config: Config, limit: int) -> tuple[list[PastReign], Pause | None]:
     async with config.shared_database().board("notary-history") as board:
         return await board.history(limit), await board.paused()
+
+
+def _ending(reign: PastReign) -> Ending | None:
+    return None if reign.end_reason is None else read_ending(reign.end_reason)
+
+
+def _told(reign: PastReign) -> dict[str, str | None]:
+    """The cause as a value, the code of the error behind it, and what to read; None where nothing is known."""
+    ending = _ending(reign)
+    if ending is None:
+        return {"cause": None, "code": None, "runbook": None}
+    return {"cause": ending.cause.value, "code": ending.code or None, "runbook": RUNBOOK_OF.get(ending.cause)}
 
 
 def why_it_ended(reign: PastReign) -> str:

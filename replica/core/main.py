@@ -30,6 +30,7 @@ from replica.core.logs import set_up_logging
 from replica.core.metrics import make_metrics
 from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
+from replica.core.running import run_to_the_end
 from replica.core.scrub import BOOKMARK, Scrubber
 from replica.core.settings import AdminSettings, CoreSettings
 from replica.core.signer import Signer
@@ -259,7 +260,7 @@ class _Replica:
             )
             stack.callback(manager.stop)
             log.info("replica_started", version=settings.version, epoch=participant.epoch, hold_down=after_failure)
-            await self._until_stopped(participant, election, front_ends)
+            await self._until_stopped(participant, election, front_ends, bulletin)
         mark.unlink(missing_ok=True)
         log.info("replica_stopped")
 
@@ -268,25 +269,19 @@ class _Replica:
         participant: Participant[Session],
         election: Election[Session],
         front_ends: FrontEnds,
+        bulletin: Bulletin,
     ) -> None:
         """Wait until the election ends, by a signal or by failing, or something else fails."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, election.stop)
         loop.add_signal_handler(signal.SIGHUP, front_ends.reload)
-        leading = asyncio.create_task(election.run(), name="election")
-        serving = asyncio.create_task(front_ends.run(), name="front_ends")
-        await asyncio.wait({leading, serving, participant.broken}, return_when=asyncio.FIRST_COMPLETED)
-        if not leading.done():
-            election.stop()
-            await asyncio.wait({leading}, timeout=2 * self._settings.election.drain_max_s)
-        serving.cancel()
-        results = await asyncio.gather(leading, serving, return_exceptions=True)
-        if participant.broken.done():
-            participant.broken.result()
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        try:
+            await run_to_the_end(
+                participant, election, front_ends.run(), stop_max_s=2 * self._settings.election.drain_max_s
+            )
+        finally:
+            await bulletin.flush()
 
     def _start_scrub(
         self,

@@ -13,6 +13,7 @@ import structlog
 from ha.clock import Clock
 from ha.election.driver import Role
 from ha.election.states import Readiness
+from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed, HaError
 from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.core.apply import Applied
@@ -86,7 +87,7 @@ class Participant(Generic[SessionT]):
         self._looking_up: asyncio.Task[None] | None = None
         # wired by the composition root, because election and link are built around this object
         self.is_leading: Callable[[], bool] = lambda: False
-        self.give_up: Callable[[str], None] = lambda reason: None
+        self.give_up: Callable[[Ending], None] = lambda ending: None
         self.announce: Callable[[], None] = lambda: None
         self.tell_later: Callable[[int, str], None] = lambda epoch, reason: None
         self.is_barred: Callable[[], bool] = lambda: False
@@ -155,27 +156,32 @@ class Participant(Generic[SessionT]):
             await self._desk.check()
             await self.reign.open()
         except (LogUnavailable, SignerUnavailable) as error:
-            raise ActivationFailed(str(error)) from error
+            cause = Cause.SIGNER if isinstance(error, SignerUnavailable) else Cause.ACTIVATION_FAILED
+            raise ActivationFailed(error.detail, cause, error.code.name) from error
         except NotaryError as error:  # as if the follower had met it: a damaged index is set aside, say
             self._break(error)
             raise
         steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.reign.steps_s.items()}
         log.info("activated", epoch=self.reign.epoch, steps_ms=steps_ms)
 
-    async def step_down(self, reason: str) -> None:
+    async def step_down(self, ending: Ending) -> None:
         """Close the reign: refuse, drain, purge, answer unknown, close the log's writer."""
-        self.tally.note_step_down(reason)
+        self.tally.note_step_down(ending.cause)
         self.announce()
         if self.reign is not None:
-            await self.reign.close(reason)
-            if self.reign.epoch and not self.reign.end_told:
-                self.tell_later(self.reign.epoch, reason)
+            await self.reign.close(str(ending))
+            self.leave_word(ending)
             self.tally.note_reign_ended(self.reign)
             self.reign = None
         self.follower.hurry(False)
         if self._settings.standby == "disconnected":
             await self.stop()
-        log.info("stepped_down", reason=reason)
+        log.info("stepped_down", cause=ending.cause.value, code=ending.code or None, reason=str(ending))
+
+    def leave_word(self, ending: Ending) -> None:
+        """Leave word on the end of a reign that could not be told on the lock session."""
+        if self.reign is not None and self.reign.epoch and not self.reign.end_told:
+            self.tell_later(self.reign.epoch, str(ending))
 
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far behind the index is."""
@@ -298,7 +304,7 @@ class Participant(Generic[SessionT]):
         return answers
 
     def _on_unsigned(self, reason: str) -> None:
-        self.give_up(reason)  # another replica's token may be well
+        self.give_up(Ending(Cause.SIGNER, reason, Code.SIGNER_UNAVAILABLE.name))  # another's token may be well
 
     def _serves(self) -> bool:
         return self.reign is not None and self.reign.serving and self.is_leading()

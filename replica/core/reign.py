@@ -15,9 +15,11 @@ from functools import partial
 import structlog
 
 from ha.clock import Clock
+from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed, HaError, LockLost
 from replica.core.admission import Admission, Waiting, send
 from replica.core.apply import Applied
+from replica.core.endings import ending_of
 from replica.core.estimate import CompletionEstimate
 from replica.core.failures import SubmissionFailures
 from replica.core.follow import Follower
@@ -77,7 +79,7 @@ class Reign:
         estimate: CompletionEstimate,
         failures: SubmissionFailures,
         announce: Callable[[], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[Ending], None],
         on_broken: Callable[[Exception], None],
         trace: Trace = UNTRACED,
     ) -> None:
@@ -267,7 +269,7 @@ class Reign:
         if answered:
             self._answer_decided(answered)
         if barrier is None or barrier.activation_id != self.activation_id:
-            self._on_lost("a higher barrier is in force")
+            self._on_lost(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
 
     def _match(self, applied: Applied) -> list[tuple[Waiting, CountedRequest, Verdict]]:
         answered = []
@@ -374,13 +376,13 @@ class Reign:
     def _log_records(self, values: Sequence[bytes]) -> None:
         if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:
             # a stamp from the future would close time windows for everybody, until that future is past
-            self._on_lost("the wall clock jumped")
+            self._on_lost(Ending(Cause.CLOCK, "the wall clock jumped"))
             return
         try:
             self._require_writer().append_all(values)
         except LogUnavailable as error:
             # pending in the database and not in the log: only another activation may settle it
-            self._on_lost(f"the log took no record: {error.detail}")
+            self._on_lost(ending_of(error, Cause.LOG_STALLED))
 
     async def _watch_for_stall(self) -> None:
         """Step down when our oldest record does not read back, or the log says nothing at all, for too long.
@@ -394,10 +396,11 @@ class Reign:
             oldest = first
             silent_ticks = 0 if self._follower.reaches_log() else silent_ticks + 1
             if ticks * _STALL_TICK_S >= self._settings.log_stall_max_s:
-                self._on_lost(f"record {oldest} did not read back for {self._settings.log_stall_max_s} s")
+                stalled_s = self._settings.log_stall_max_s
+                self._on_lost(Ending(Cause.LOG_STALLED, f"record {oldest} did not read back for {stalled_s} s"))
                 return
             if silent_ticks >= _SILENT_TICKS_MAX:
-                self._on_lost("the log does not answer")
+                self._on_lost(Ending(Cause.LOG_STALLED, "the log does not answer"))
                 return
 
     # ---- the end ----
@@ -471,7 +474,7 @@ class Reign:
             self._session_over = True
         except (HaError, StoreUnavailable) as error:  # the session lives, and the server takes no writes any more
             self._session_over = True
-            self._on_lost(str(error))
+            self._on_lost(ending_of(error, Cause.STORE_REFUSED))
         except Exception as error:  # a bug or bad data: the process must end, and is told so
             self._on_broken(error)
 

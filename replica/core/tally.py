@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from replica.core import causes
+from ha.ending import Cause
 from replica.core.apply import Applied
 from replica.core.publish import CODE_OF
 from replica.notary.reading import CountedSettlement
@@ -23,7 +23,7 @@ class Tally:
         self.barriers = 0
         self.settled_commands = 0
         self.activations = 0
-        self.step_downs: Counter[str] = Counter(dict.fromkeys(causes.ALL, 0))  # by cause
+        self.step_downs: Counter[str] = Counter({cause.value: 0 for cause in Cause})
         self.last_activation_steps_s: dict[str, float] = {}
 
     def note_applied(self, applied: Applied) -> None:
@@ -36,9 +36,9 @@ class Tally:
         self.voids.update(void.reason.value for void in applied.reading.voids)
         self.barriers += len(applied.reading.barriers)
 
-    def note_step_down(self, reason: str) -> None:
+    def note_step_down(self, cause: Cause) -> None:
         """Count why this replica stopped leading, or failed to begin."""
-        self.step_downs[causes.cause_of(reason)] += 1
+        self.step_downs[cause.value] += 1
 
     def note_reign_ended(self, reign: Reign) -> None:
         """Keep what the last activation took."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from typing import Protocol
 
@@ -24,6 +24,7 @@ log = structlog.get_logger()
 
 POLL_S = 1.0  # how soon a replica follows a pause or its end
 ROUND_MAX_S = 3.0
+FLUSH_MAX_S = 2.0  # how long a process that ends waits for its last words to be taken
 UNTOLD_MAX = 20  # reigns whose end waits to be told; the oldest is dropped
 
 
@@ -84,6 +85,8 @@ class Bulletin:
         self._asked = False
         self._reached = True
         self._untold: deque[tuple[int, str, float]] = deque(maxlen=UNTOLD_MAX)
+        self._left = asyncio.Event()  # something was left to be told since the last look
+        self._all_told = asyncio.Event()
 
     def is_barred(self) -> bool:
         """Whether this replica must leave the lock alone; also until the database was asked once, answer or not."""
@@ -92,6 +95,14 @@ class Bulletin:
     def tell(self, epoch: int, reason: str) -> None:
         """Leave word on why this replica's reign of that epoch ended just now."""
         self._untold.append((epoch, reason, asyncio.get_running_loop().time()))
+        self._all_told.clear()
+        self._left.set()
+
+    async def flush(self) -> None:
+        """Before the process ends: wait for what is left to be told, `FLUSH_MAX_S` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_MAX_S if self._untold else 0.0):
+                await self._all_told.wait()
 
     async def run(self) -> None:
         """Look and tell once a second. Keeps what was last seen while the database does not answer."""
@@ -103,7 +114,7 @@ class Bulletin:
                 if self._reached:
                     log.warning("bulletin_unreachable", detail=str(error) or f"no answer within {ROUND_MAX_S:g} s")
                 self._asked, self._reached = True, False
-            await asyncio.sleep(POLL_S)
+            await self._pause()
 
     async def _attend(self, board: Board) -> None:
         while True:
@@ -115,7 +126,15 @@ class Bulletin:
                     age_s = asyncio.get_running_loop().time() - ended_at_s
                     await board.end_epoch(epoch, self._replica, reason, age_s)
                     self._untold.popleft()
-            await asyncio.sleep(POLL_S)
+                self._all_told.set()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next look, which something to tell brings forward."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._left.wait()
+        self._left.clear()
 
     def _note_pause(self, pause: Pause | None) -> None:
         if pause is None and self.pause is not None:

@@ -14,6 +14,7 @@ from ha.clock import SystemClock
 from ha.election.driver import Election, Role
 from ha.election.settings import ElectionSettings
 from ha.election.states import Handover, Readiness
+from ha.ending import Ending
 from ha.lock.postgres import PostgresLockSession
 from replica.local.postgres import PostgresServer
 
@@ -34,8 +35,8 @@ class Service:
             await connection.execute("insert into epochs default values")
         self.session = session
 
-    async def step_down(self, reason: str) -> None:
-        self.reasons.append(reason)
+    async def step_down(self, ending: Ending) -> None:
+        self.reasons.append(str(ending))
 
     def readiness(self) -> Readiness:
         return Readiness(True, 0)

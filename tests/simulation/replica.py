@@ -10,8 +10,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from ha.election.driver import Election, Role
+from ha.ending import Cause, Ending
 from ledger_api.server.feed import Feed
 from replica.core.participant import Participant
+from replica.core.running import run_to_the_end
 from replica.core.settings import CoreSettings
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
 from replica.link.interface import Told as AnyAnswer
@@ -152,16 +154,15 @@ class Replica:
     async def _run(self, process: Process, after_failure: bool) -> None:
         """What replica.core.main does, without sockets and signals."""
         core = self._build(process, after_failure)
-        leading = asyncio.create_task(core.election.run(), name="election")
         core.participant.start()
-        broken = core.participant.broken
-        await asyncio.wait({leading, broken}, return_when=asyncio.FIRST_COMPLETED)
-        if not leading.done():
-            core.election.stop()
-            await asyncio.wait({leading}, timeout=2 * self._world.election.drain_max_s)
-        error = broken.exception() if broken.done() else None
-        if error is None:
-            error = leading.exception() if leading.done() else TimeoutError("the election did not end")
+        error: Exception | None = None
+        try:
+            await run_to_the_end(
+                core.participant, core.election, asyncio.Event().wait(), stop_max_s=2 * self._world.election.drain_max_s
+            )
+        except Exception as failure:
+            error = failure
+        self._world.reign_told(core.participant, error)
         await core.participant.stop()
         self._world.loop.call_soon(self.ended, process, error, context=self._world.context.copy())
 
@@ -189,7 +190,16 @@ class Replica:
             after_failure=after_failure,
         )
         door = Door(process, participant, self.told)
-        participant.is_leading, participant.give_up = election.is_leading, election.step_down
+        participant.is_leading = election.is_leading
+
+        def give_up(ending: Ending) -> None:
+            if ending.cause in _OF_THE_SESSION:
+                world.blame(
+                    f"{self.name}: the end of its lock session is reported by another than the session: {ending}"
+                )
+            election.step_down(ending)
+
+        participant.give_up = give_up
         participant.announce = lambda: self._announced(door)
         link = MemoryLink(door, world.link_answer_max_s)
         self.core = Core(process, participant, election, door, link, make_feed(link, self.name, world))
@@ -256,6 +266,7 @@ class Replica:
         return self.core is not None and self.core.claims_to_lead
 
 
+_OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # what only the election says
 _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog", "settle")
 
 

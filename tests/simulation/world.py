@@ -9,11 +9,14 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Any
 
 from ha.election.driver import Role
 from ha.election.settings import ElectionSettings
+from ha.ending import Cause
 from ha.errors import LockLost, TransitionFailed
 from replica.checker.history import Event
+from replica.core.participant import Participant
 from replica.notary.answers import Answer
 from replica.notary.errors import IndexUnreadable
 from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content
@@ -258,8 +261,14 @@ class World:
             return
         late = isinstance(error, TransitionFailed) and "took more than" in str(error)
         disk = isinstance(error, IndexUnreadable) or isinstance(error and error.__cause__, IndexUnreadable)
-        if not late and not disk and not (asked and isinstance(error, TimeoutError)):
+        if not late and not disk and not (asked and "did not end within" in str(error)):
             self.blame(f"{replica.name} ended: {error!r}")
+
+    def reign_told(self, participant: Participant[Any], error: BaseException | None) -> None:
+        """A process ends by itself: if it failed, its last epoch must not have been told that it was stopped."""
+        asked = participant.name in self._terminated
+        if error is not None and not asked and participant.tally.step_downs[Cause.STOP]:
+            self.blame(f"{participant.name} ended by {error!r}, and told its epoch that it was stopped")
 
     def blame(self, violation: str) -> None:
         """Note a broken promise."""

@@ -12,6 +12,7 @@ from random import Random
 from ha.election.driver import Election, Role, SwitchoverReport
 from ha.election.settings import ElectionSettings
 from ha.election.states import Event, Readiness
+from ha.ending import Ending
 from ha.errors import ActivationFailed, HaError, TransitionFailed
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession, Network
 
@@ -120,7 +121,7 @@ class WritingService:
         finally:
             self._busy = False
 
-    async def step_down(self, reason: str) -> None:
+    async def step_down(self, ending: Ending) -> None:
         assert not self._busy, "two transitions at a time"
         self._serving = False
         if self._writer is not None:  # to cancel it inside a statement would close the session before its release

@@ -9,7 +9,7 @@ import pytest
 
 from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
-from replica.cli.history import why_it_ended
+from replica.cli.history import _told, why_it_ended
 from replica.cli.steer import judge, why_not
 from replica.core.admin import PruneCall, Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
 from replica.core.settings import AdminSettings
@@ -103,6 +103,13 @@ def reign(**changes: Any) -> PastReign:
 def test_the_holders_own_word_goes_before_what_others_saw(facts: dict[str, Any], says: str) -> None:
     """Goal: the best account there is. Method: none, its own, the successor's, both."""
     assert why_it_ended(reign(**facts)) == says
+
+
+def test_the_history_gives_the_cause_as_a_value() -> None:
+    """Goal: programs need no sentence, and people know what to read. Method: an exception's end; an older release's."""
+    told = _told(reign(end_reason="failed INDEX_UNREADABLE: block 7"))
+    assert told == {"cause": "failed", "code": "INDEX_UNREADABLE", "runbook": "runbooks/replica-replacement.md"}
+    assert set(_told(reign(end_reason="the server ended the session")).values()) == {None}
 
 
 class Elector:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from ha.ending import Cause, Ending
 from replica.core.settings import CoreSettings
 from replica.link.interface import Terms
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
@@ -64,7 +65,7 @@ def test_what_was_accepted_completes_also_when_the_active_ends() -> None:
                 if isinstance(answer, Accepted):
                     accepted.append(one.command_id)
                 if len(accepted) in (5, 11):
-                    first.participant.give_up("a test")
+                    first.participant.give_up(Ending(Cause.LOG_STALLED, "a test"))
             await second.until_active() if not first.participant.standing().active else None
             done = Counter(command for command, _ in await outcomes(first))
             assert set(accepted) <= set(done)

@@ -10,11 +10,12 @@ import pytest
 from ha.election.settings import ElectionSettings
 from ha.errors import TransitionFailed
 from ha.lock.memory import Network
+from replica.core.running import run_to_the_end
 from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import change_id
-from replica.notary.errors import Code, LogTruncated, NotActive
+from replica.notary.errors import Code, IndexUnreadable, LogTruncated, NotActive
 from replica.notary.formats import Formats
 from replica.notary.receipts import verify_receipt
 from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, decode_record, encode_record
@@ -507,3 +508,64 @@ class SlowNetwork(Network):
 
     async def answer(self, session: str, statement: str) -> None:
         await asyncio.sleep(0.002)
+
+
+class DeadToken:
+    """A hardware security module that stopped answering once the replica led."""
+
+    public_key = SIGNER.public_key
+    blocks = True
+    dead = False
+
+    def sign(self, message: bytes) -> bytes:
+        if self.dead:
+            raise RuntimeError("CKR_DEVICE_REMOVED")
+        return SIGNER.sign(message)
+
+
+def test_a_dead_signing_token_is_not_the_database_s_fault() -> None:
+    """Goal: causes are values: a dead token counts as that, in metric and history. Method: take the token away."""
+
+    async def story() -> None:
+        async with World() as world:
+            token = DeadToken()
+            replica = await world.replica()
+            replica.participant._desk._signer = token  # type: ignore[assignment]
+            await replica.until_active()
+            token.dead = True
+            (answer,) = await replica.submit(submission(1, [state(9)]))
+            assert isinstance(answer, NotNow)
+            await asyncio.sleep(1.0)
+            assert replica.participant.tally.step_downs["signer"] >= 1
+            assert replica.participant.tally.step_downs["lock_lost"] == 0
+            told = world.shared.database.ended[1]
+            assert told.startswith("signer SIGNER_UNAVAILABLE: ")
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("session_lives", [True, False])
+def test_a_reign_that_dies_of_an_exception_says_so(session_lives: bool) -> None:
+    """Goal: the history does not say "stop" of a replica that broke. Method: break the index of an active, with and
+    without a lock session to tell it on."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = Replica(world.shared, "R1")
+            told: list[tuple[int, str]] = []
+            replica.participant.tell_later = lambda epoch, reason: told.append((epoch, reason))
+            running = asyncio.create_task(
+                run_to_the_end(replica.participant, replica.election, asyncio.Event().wait(), stop_max_s=5.0)  # type: ignore[arg-type]
+            )
+            replica.participant.start()
+            await replica.until_active()
+            if not session_lives:
+                world.shared.lock_server.end_all()
+            replica.participant._break(IndexUnreadable("block 7 has a wrong checksum"))
+            with pytest.raises(IndexUnreadable):
+                await running
+            text = "failed INDEX_UNREADABLE: block 7 has a wrong checksum"
+            assert (world.shared.database.ended, told) == (({1: text}, []) if session_lives else ({}, [(1, text)]))
+            await replica.participant.stop()
+
+    run_virtually(story())

@@ -49,10 +49,13 @@ from ha.election.states import (
     Tick,
     TryLock,
 )
+from ha.ending import Cause, Ending
 from ha.errors import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner
 
 SETTINGS = ElectionSettings(retry_s=0.2)
+STALLED = Ending(Cause.LOG_STALLED, "record 7 did not read back")
+FAILED = Ending(Cause.ACTIVATION_FAILED, "x")
 FIT = Readiness(reaches_log=True, lag_records=0)
 PEER = LockOwner(7, "R2")
 IDLE = Passive(session=3, link=Link.IDLE, next_at_s=0.0, hold_until_s=0.0)
@@ -217,7 +220,12 @@ def test_a_grant_out_of_turn_is_let_go_at_once() -> None:
     assert decide(state, tick(), 100.0 + 2 * SETTINGS.switchover_wait_s)[1] == [TryLock(4)]
 
 
-FAILS = (ActivationFailed(3, "x"), StepDownWanted("x"), StopWanted(), tick(clock_skew_s=9.0, answered_at_s=100.0))
+FAILS = (
+    ActivationFailed(3, FAILED),
+    StepDownWanted(STALLED),
+    StopWanted(),
+    tick(clock_skew_s=9.0, answered_at_s=100.0),
+)
 
 
 @pytest.mark.parametrize("failure", FAILS, ids=lambda event: type(event).__name__)
@@ -236,10 +244,10 @@ def test_a_lock_that_came_back_is_not_sent_to_and_fro() -> None:
     """Goal: two replicas that cannot activate do not keep a third from it. Method: the old active fails as well."""
     state = replace(handing_over(), link=Link.ASKING)
     back, _ = decide(state, LockGranted(4, 102.0, given_by="R2"), 102.0)
-    assert decide(back, ActivationFailed(4, "x"), 102.0)[1][0].to is None
+    assert decide(back, ActivationFailed(4, FAILED), 102.0)[1][0].to is None
     later_s = 101.0 + 2 * SETTINGS.switchover_wait_s
     given, _ = decide(state, LockGranted(4, later_s, given_by="R2"), later_s)  # by another switchover
-    assert decide(given, ActivationFailed(4, "x"), later_s)[1][0].to == "R2"
+    assert decide(given, ActivationFailed(4, FAILED), later_s)[1][0].to == "R2"
 
 
 @pytest.mark.parametrize(("lag", "wait_s"), [(0, 0.0), (5_000, 0.1), (25_000, 0.5), (10**9, SETTINGS.lag_wait_max_s)])
@@ -331,7 +339,7 @@ def test_any_answered_statement_counts_from_its_sending() -> None:
 
 LOSSES: list[tuple[Event, After, bool]] = [
     (LockLost(3, "x"), After.RACE, False),
-    (StepDownWanted("log stalled"), After.HOLD_DOWN, True),
+    (StepDownWanted(STALLED), After.HOLD_DOWN, True),
     (SwitchoverWanted(), After.HAND_OVER, True),
     (StopWanted(), After.STOP, True),
     (tick(clock_skew_s=5.0), After.HOLD_DOWN, True),
@@ -349,7 +357,7 @@ def test_each_way_out_of_active(event: Event, after: After, release: bool) -> No
 
 @pytest.mark.parametrize(
     ("event", "release"),
-    [(ActivationFailed(3, "x"), True), (LockLost(3, "x"), False), (StepDownWanted("x"), True)],
+    [(ActivationFailed(3, FAILED), True), (LockLost(3, "x"), False), (StepDownWanted(STALLED), True)],
 )
 def test_an_activation_that_fails_holds_down(event: Event, release: bool) -> None:
     """Goal: others go first after a failure, a lost lock included. Method: every way to fail."""
@@ -420,6 +428,32 @@ def test_an_active_that_is_interrupted_again_soon_lets_others_first() -> None:
         assert stepping.after is after
 
 
+@pytest.mark.parametrize(
+    ("event", "ending"),
+    [
+        (LockLost(3, "the server ended it"), Ending(Cause.LOCK_LOST, "the server ended it")),
+        (StepDownWanted(STALLED), STALLED),
+        (SwitchoverWanted("R2"), Ending(Cause.SWITCHOVER, "switchover to R2")),
+        (SwitchoverWanted(), Ending(Cause.SWITCHOVER)),
+        (StopWanted(), Ending(Cause.STOP)),
+        (
+            StopWanted(Ending(Cause.FAILED, "gone", "INDEX_UNREADABLE")),
+            Ending(Cause.FAILED, "gone", "INDEX_UNREADABLE"),
+        ),
+        (
+            tick(clock_skew_s=5.0, answered_at_s=101.0),
+            Ending(Cause.CLOCK, "the clock differs from the database's by +5.000 s"),
+        ),
+        (tick(answered_at_s=98.0), Ending(Cause.NO_ANSWER, "no answer on the lock session for 3.000 s")),
+    ],
+)
+def test_each_step_down_says_its_cause(event: Event, ending: Ending) -> None:
+    """Goal: metric, history and runbook agree on the cause. Method: every way out of active, as a value."""
+    now_s = 103.0 if ending.cause is Cause.NO_ANSWER else 101.0
+    _, actions = decide(ACTIVE, event, now_s)
+    assert [action.ending for action in actions if isinstance(action, StepDown)] == [ending]
+
+
 def test_stop_wins_over_whatever_the_step_down_was_for() -> None:
     """Goal: SIGTERM during a step-down ends in an orderly end. Method: stop in between."""
     for after in After:
@@ -454,7 +488,7 @@ def test_a_switchover_that_nobody_accepts_is_taken_back() -> None:
     assert decide(state, tick(), end_s)[1] == [TryLock(4)]
     undoing, _ = decide(replace(state, link=Link.ASKING), LockGranted(4, end_s), end_s)
     assert decide(undoing, Activated(4), end_s)[1] == [ReportHandover(Handover.UNDONE)]
-    assert ReportHandover(Handover.FAILED) in decide(undoing, ActivationFailed(4, "x"), end_s)[1]
+    assert ReportHandover(Handover.FAILED) in decide(undoing, ActivationFailed(4, FAILED), end_s)[1]
 
 
 @pytest.mark.parametrize("state", [IDLE, ACTIVATING, SteppingDown(3, 102.0, After.RACE), Ended(3)])
@@ -485,7 +519,7 @@ def events(session: int) -> list[Event]:
         LockConfirmed(session, 99.0),
         LockLost(session, "x"),
         Activated(session),
-        ActivationFailed(session, "x"),
+        ActivationFailed(session, FAILED),
         SteppedDown(session),
     ]
 
@@ -522,7 +556,7 @@ def test_every_pair_is_named_or_an_error() -> None:
                 decide(state, event)
         elif not isinstance(state, Passive):
             decide(state, event)
-    wishes: list[Event] = [tick(), StopWanted(), SwitchoverWanted(), StepDownWanted("x"), Crashed("x")]
+    wishes: list[Event] = [tick(), StopWanted(), SwitchoverWanted(), StepDownWanted(STALLED), Crashed("x")]
     for state, wish in product(STATES, wishes):
         decide(state, wish)
 

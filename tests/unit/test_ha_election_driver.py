@@ -11,6 +11,7 @@ import pytest
 from ha.election.driver import Election, Role
 from ha.election.settings import ElectionSettings
 from ha.election.states import Handover
+from ha.ending import Cause, Ending
 from ha.errors import ScopeMismatch, TransitionFailed
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from tests.simulation.virtual import run_virtually
@@ -234,8 +235,8 @@ def test_a_service_that_asks_to_be_relieved_is_followed_by_another() -> None:
     async def story(world: World) -> None:
         await world.until(lambda: len(world.leaders()) == 1)
         old = leader_of(world)
-        old.election.step_down("log stalled")
-        old.election.step_down("log stalled")
+        old.election.step_down(Ending(Cause.LOG_STALLED))
+        old.election.step_down(Ending(Cause.LOG_STALLED))
         assert await world.until(lambda: bool(world.leaders()) and leader_of(world) is not old) < 2.0
         assert Role.ENDED not in old.service.roles
 
@@ -251,7 +252,7 @@ def test_a_replica_that_does_not_reach_the_log_never_asks() -> None:
         await world.until(lambda: bool(world.leaders()))
         assert world.leaders() == ["R3"]
         world.replicas[2].service.reaches_log = False
-        world.replicas[2].election.step_down("log stalled")
+        world.replicas[2].election.step_down(Ending(Cause.LOG_STALLED))
         await asyncio.sleep(20)
         assert world.leaders() == []
         world.replicas[0].service.reaches_log = True
@@ -392,7 +393,7 @@ def test_a_step_down_that_fails_ends_the_process() -> None:
 class SlowToStop(WritingService):
     """Its step-down never ends."""
 
-    async def step_down(self, reason: str) -> None:
+    async def step_down(self, ending: Ending) -> None:
         await asyncio.Event().wait()
 
 
@@ -542,7 +543,7 @@ async def make_trouble(world: World, *, kills: bool) -> None:
             case "switch":
                 world.switchovers.append(asyncio.create_task(victim.election.switchover()))
             case "relieve":
-                victim.election.step_down("by the dice")
+                victim.election.step_down(Ending(Cause.LOG_STALLED, "by the dice"))
             case _:
                 victim.service.reaches_log = not victim.service.reaches_log
         world.check()

@@ -13,6 +13,7 @@ import replica.core.publish
 import replica.core.reign
 import replica.notary.reading
 import replica.notary.rules
+from ha.ending import Cause
 from replica.core.reign import Reign
 from replica.notary.position import Position
 from replica.notary.records import (
@@ -37,15 +38,15 @@ def barrier_not_checked(patch: MonkeyPatch) -> None:
         return self._in_force
 
     patch.setattr(Reign, "_put_barrier_in_force", trusting)
-    _deaf_to(patch, "a higher barrier is in force")
+    _deaf_to(patch, Cause.SUPERSEDED)
 
 
-def _deaf_to(patch: MonkeyPatch, reason: str) -> None:
+def _deaf_to(patch: MonkeyPatch, cause: Cause) -> None:
     make = Reign.__init__
 
     def deaf(self: Reign, **parts: Any) -> None:
         lost = parts.pop("on_lost")
-        make(self, on_lost=lambda why: None if why == reason else lost(why), **parts)
+        make(self, on_lost=lambda ending: None if ending.cause is cause else lost(ending), **parts)
 
     patch.setattr(Reign, "__init__", deaf)
 

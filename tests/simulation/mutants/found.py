@@ -6,6 +6,9 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
+from ha.election.driver import Election
+from ha.ending import STOPPED, Cause, Ending
+from ha.errors import HaError
 from replica.core.follow import Follower
 from replica.core.reign import Reign
 from replica.notary.errors import LogRefused
@@ -34,3 +37,23 @@ def lost_session_ends_the_process(patch: MonkeyPatch) -> None:
             self._on_broken(error)
 
     patch.setattr(Reign, "_run", run)
+
+
+@mutant("a statement that fails with the lock session reports the session's end as well, and its word wins")
+def lost_session_reported_twice(patch: MonkeyPatch) -> None:
+    async def run(self: Reign, work: Any) -> None:
+        try:
+            await work
+        except HaError as error:
+            self._session_over = True
+            self._on_lost(Ending(Cause.LOCK_LOST, error.detail, error.code))
+        except Exception as error:
+            self._on_broken(error)
+
+    patch.setattr(Reign, "_run", run)
+
+
+@mutant("a replica that fails tells its epoch that it was stopped")
+def failure_told_as_a_stop(patch: MonkeyPatch) -> None:
+    stop = Election.stop
+    patch.setattr(Election, "stop", lambda self, ending=STOPPED: stop(self))

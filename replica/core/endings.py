@@ -1,0 +1,18 @@
+"""What is told of an error that ends a reign."""
+
+from __future__ import annotations
+
+from ha.ending import Cause, Ending
+from ha.errors import HaError, TransitionFailed
+from replica.notary.errors import Code, NotaryError
+
+
+def ending_of(error: BaseException, cause: Cause = Cause.FAILED) -> Ending:
+    """Cause, message and stable code; of a transition that failed, those of what made it fail."""
+    if isinstance(error, TransitionFailed) and error.__cause__ is not None:
+        return ending_of(error.__cause__, cause)
+    if isinstance(error, HaError):
+        return Ending(cause, error.detail, error.code)
+    if isinstance(error, NotaryError):
+        return Ending(cause, error.detail, error.code.name)
+    return Ending(cause, f"{type(error).__name__}: {error}", Code.INTERNAL.name)
