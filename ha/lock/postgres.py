@@ -181,6 +181,7 @@ def connection_parameters(conninfo: str, name: str, settings: ElectionSettings) 
     ours = " ".join(f"-c {key}={value}" for key, value in session_options(settings).items())
     return given | {
         "application_name": name,
+        "client_encoding": "UTF8",  # texts come back as they were given, whatever the environment asks for
         "options": f"{given.get('options') or ''} {ours}".strip(),
         "target_session_attrs": "read-write",
         "connect_timeout": max(1, round(settings.connect_max_s)),

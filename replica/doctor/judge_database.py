@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from replica.doctor.facts import Facts, PostgresFacts
 from replica.doctor.verdict import Checks, Judge, Verdict, ok, problem, unknown, unless_development, warning
+from replica.store.looking import ENCODING
 
 CONNECTIONS_SPARE = 5
 POSTGRES_OLDEST = 140_000
@@ -88,6 +89,17 @@ def _database_version(facts: Facts, postgres: PostgresFacts) -> Verdict:
     if postgres.version_num < POSTGRES_OLDEST:
         return problem(f"Postgres {major}", "upgrade to Postgres 14 or newer")
     return ok(f"Postgres {major}")
+
+
+@CHECKS.check("database-encoding")
+@_on_postgres
+def _database_encoding(facts: Facts, postgres: PostgresFacts) -> Verdict:
+    """The database keeps Unicode: names come back as they were stored."""
+    encoding = postgres.settings.get("server_encoding", "?")
+    if encoding != ENCODING:
+        fix = f"dump it, and restore it into a database made with ENCODING '{ENCODING}': runbooks/database-restore.md"
+        return problem(f"the database's encoding is {encoding}", fix)
+    return ok(encoding)
 
 
 @CHECKS.check("database-primary")

@@ -18,7 +18,7 @@ from replica.store.status import StoreStatus
 
 _SETTINGS = (
     "synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "max_connections",
-    "superuser_reserved_connections", "autovacuum",
+    "superuser_reserved_connections", "autovacuum", "server_encoding",
 )  # fmt: skip
 _SERVER = b"""
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_user::text,

@@ -9,6 +9,7 @@ import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
+from replica.store.looking import in_unicode
 from replica.store.migrate import CONNECT_MAX_S
 from replica.store.oracle_login import is_oracle, parse_oracle
 from replica.store.postgres import named_statement
@@ -26,7 +27,7 @@ def adopt_topic(conninfo: str, lock_id: int, topic_id: str, check: Callable[[Pos
 
         return oracle_tools.adopt_topic(parse_oracle(conninfo), lock_id, topic_id, check)
     try:
-        with psycopg.connect(conninfo, connect_timeout=CONNECT_MAX_S) as connection:
+        with psycopg.connect(in_unicode(conninfo), connect_timeout=CONNECT_MAX_S) as connection:
             if not _one(connection, b"SELECT pg_try_advisory_xact_lock(%s)", (lock_id,)):
                 raise StoreMismatch("a replica is active: stop all replicas before their topic is changed")
             row = connection.execute(

@@ -11,6 +11,7 @@ import msgspec
 import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.store.looking import in_unicode
 from replica.store.migrate import CONNECT_MAX_S
 from replica.store.oracle_login import is_oracle, parse_oracle
 from replica.store.postgres import named_statement
@@ -46,7 +47,9 @@ class ArchiveHeads:
 
             return run_once(parse_oracle(self._conninfo), name, values)
         try:
-            with psycopg.connect(self._conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S) as connection:
+            with psycopg.connect(
+                in_unicode(self._conninfo), autocommit=True, connect_timeout=CONNECT_MAX_S
+            ) as connection:
                 found = connection.execute(named_statement(name), values)
                 return found.fetchall() if found.description else []
         except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:

@@ -11,6 +11,7 @@ import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.store.interface import Completion
+from replica.store.looking import in_unicode
 from replica.store.oracle_login import is_oracle, parse_oracle
 from replica.store.postgres import completion_of, named_statement
 
@@ -108,7 +109,10 @@ def _rows(connection: psycopg.Connection[Any], ledger_end: int, after: int) -> I
 
 @contextmanager
 def _connected(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
-    with _errors_named(), psycopg.connect(conninfo, autocommit=True, connect_timeout=_CONNECT_MAX_S) as connection:
+    with (
+        _errors_named(),
+        psycopg.connect(in_unicode(conninfo), autocommit=True, connect_timeout=_CONNECT_MAX_S) as connection,
+    ):
         connection.execute(b"SELECT set_config('statement_timeout', %s, false)", (f"{_STATEMENT_MAX_S}s",))
         yield connection
 

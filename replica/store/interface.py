@@ -88,7 +88,8 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class ParticipantStore(Protocol):
-    """Every method is one round trip on the lock session (`admit` two when some command is known).
+    """Every method is one round trip on the lock session (`admit` two when some command is known; `pending`, and a
+    `publish` before it, some more after a restore: no statement may take longer the older the backup was).
 
     What the session raises when it is lost passes through: the outcome is unknown then, and the session is over. The
     order on a session is `bind`, `raise_epoch`, `published` and `publish`, `pending` until it returns nothing, and then

@@ -8,13 +8,15 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from replica.notary.errors import InvariantBroken, StoreMismatch
+from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Pruned, Published
 from replica.store.reader import Row, Scan, check_dense
 
 _T = TypeVar("_T")
+ROWS_MAX = 40  # completions that one statement may look at; a real server ends a statement that takes too long
+CARRY_ROWS = 20
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -104,8 +106,20 @@ class MemoryDatabase:
             self.pruned_to = wanted
         return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
 
+    def carry(self) -> bool:
+        """Carry what is in flight past a page of completions; False when what is left can be looked at together."""
+        low = min(self.ends_at_admission.values(), default=len(self.completions))
+        if len(self.completions) - low <= CARRY_ROWS:
+            return False
+        for change_id, end in self.ends_at_admission.items():
+            self.ends_at_admission[change_id] = max(end, low + CARRY_ROWS)
+        return True
+
     def pending(self, limit: int) -> list[Command]:
-        """See ParticipantStore."""
+        """See ParticipantStore. To tell what is in flight, completions behind the oldest admission are looked at."""
+        low = min(self.ends_at_admission.values(), default=len(self.completions))
+        if len(self.completions) - low > ROWS_MAX:
+            raise StoreUnavailable(f"the statement took too long: {len(self.completions) - low} completions")
         return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
 
     def _admit(self, command: Command, accepted_since_us: int, accepted_after: int) -> Admission:
@@ -184,6 +198,8 @@ class MemoryStore:
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""
+        while await self._run("carry", self._database.carry):
+            pass
         commands = await self._run("pending", lambda: self._database.pending(limit))
         self._settled = self._settled or not commands
         return commands

@@ -9,6 +9,7 @@ from __future__ import annotations
 import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.store.looking import check_encoding, in_unicode
 from replica.store.schema import Migration, check_not_newer, read_migrations
 
 LOCK_WAIT_S = 30
@@ -37,12 +38,16 @@ async def migrate(conninfo: str, lock_id: int) -> list[str]:
     """Apply what is missing, all of it or nothing; the names of what was applied. Needs no rights when nothing is.
 
     `lock_id`: the advisory lock that keeps two migrations apart. Raises StoreMismatch when this release cannot use the
-    database because it is newer, and StoreUnavailable when it cannot be reached or another migration does not end.
+    database because it is newer or has another encoding, and StoreUnavailable when it cannot be reached or another migration does
+    not end.
     """
     try:
-        async with await psycopg.AsyncConnection.connect(conninfo, connect_timeout=CONNECT_MAX_S) as connection:
+        async with await psycopg.AsyncConnection.connect(
+            in_unicode(conninfo), connect_timeout=CONNECT_MAX_S
+        ) as connection:
             await connection.execute(b"SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_WAIT_S}s",))
             await connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (lock_id,))
+            check_encoding(connection.info.parameter_status("server_encoding"))
             return await _apply_missing(connection)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"the schema could not be brought up to date: {str(error).strip()}") from None

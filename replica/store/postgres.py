@@ -21,11 +21,13 @@ from replica.notary.position import BEGIN, Position, decode_position, encode_pos
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published
+from replica.store.looking import check_encoding
 from replica.store.migrate import newest_version
 from replica.store.schema import check_version, read_statement
 
 Connection = psycopg.AsyncConnection[Any]
 _PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
+CARRY_ROWS = 20_000  # completions that one statement looks at to tell what is in flight: a small part of its time limit
 _NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege)
 
 
@@ -56,6 +58,7 @@ class PostgresStore:
         self._admission = 0  # the newest number
         self._published_offset: int | None = None  # None until it was asked for
         self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
+        self._uncarried = 0  # completions published meanwhile, that nothing in flight was carried past
 
     async def bind(self, topic_id: str) -> Formats:
         """See ParticipantStore."""
@@ -65,10 +68,11 @@ class PostgresStore:
             rows = await _rows(connection, "bind_topic", {"topic_id": topic_id})
         if not rows:
             raise StoreMismatch("the database has lost its participant row; restore it from a backup")
-        bound, version, usable_from, *formats = rows[0]
+        bound, version, usable_from, encoding, *formats = rows[0]
         check_version(version, usable_from, newest_version())
         if bound != topic_id:
             raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
+        check_encoding(encoding)
         return Formats(*formats)
 
     async def raise_epoch(self, above: int, replica: str) -> int:
@@ -100,7 +104,8 @@ class PostgresStore:
         return Pruned(pruned_to, max(pruned_to, safe_to))
 
     async def pending(self, limit: int) -> list[Command]:
-        """See ParticipantStore."""
+        """See ParticipantStore. A page of completions at a time: after a restore they may be those of months."""
+        await self._carry()
         async with self._statement("pending") as connection:
             rows = await _rows(connection, "pending", {"limit": limit})
             if not rows:
@@ -143,7 +148,25 @@ class PostgresStore:
             self._published_offset = position.offset
             self._in_flight.remove(landing)
             self._in_flight_by = left
+        if self._over_until is None:
+            self._uncarried += len(completions)
+            if self._uncarried >= CARRY_ROWS:
+                await self._carry()
         return int(rows[0][0])
+
+    async def _carry(self) -> None:
+        """Carry what earlier activations left in flight on, until little is left to look at behind it.
+
+        Each step stays when the next one fails, so that an activation that is cut short is not begun anew.
+        """
+        self._uncarried = 0
+        while True:
+            async with self._statement("carry") as connection:
+                ((low, ledger_end),) = await _rows(connection, "in_flight_span", {})
+                if low is None or ledger_end - low <= CARRY_ROWS:
+                    return
+                values = {"low": low, "high": low + CARRY_ROWS}
+                ((self._admission,),) = await _rows(connection, "carry", values)
 
     async def _add(
         self, connection: Connection, fresh: dict[bytes, Command], accepted_since_us: int, accepted_after: int

@@ -244,6 +244,25 @@ class StoreContract:
         await store.publish([completion(command(1), 8)], at(8))
         assert await (await activated(new_store)).pending(10) == [command(2)]
 
+    async def test_much_that_was_published_since_does_not_hide_what_is_in_flight(self, new_store: NewStore) -> None:
+        """Goal: a backup of any age does. Method: commands in flight, then a hundred completions of others from the
+        log, with those of some of them in between; activations that ask, settle and ask again."""
+        store = await serving(new_store)
+        await store.admit([command(1), command(2)], 0)
+        await store.admit([command(3), command(4, submission="s1")], 0)
+        store = await activated(new_store)
+        landed = {30: completion(command(2), 30), 70: completion(command(4, submission="s1"), 70, REJECTED)}
+        for n in range(100):
+            await store.publish([landed.get(n, completion(command(1_000 + n), n))], at(n))
+        for _ in range(2):
+            store = await activated(new_store)
+            assert await store.pending(10) == in_order([command(1), command(3)])
+        await store.publish([completion(command(n), 100, REJECTED) for n in (1, 3)], at(100))
+        assert await store.pending(10) == []
+        asked = [command(1), command(2), command(4, submission="s2")]
+        assert await store.admit(asked, 0) == [FRESH, accepted(30), FRESH]
+        assert await (await activated(new_store)).pending(10) == in_order([asked[0], asked[2]])
+
     async def test_an_old_acceptance_is_forgotten(self, new_store: NewStore) -> None:
         """Goal: the deduplication period ends. Method: ask just inside and just outside of it."""
         store = await serving(new_store)

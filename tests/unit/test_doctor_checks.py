@@ -33,6 +33,7 @@ POSTGRES = PostgresFacts(
     settings={
         "synchronous_commit": "on", "synchronous_standby_names": "s1", "fsync": "on", "full_page_writes": "on",
         "max_connections": "100", "superuser_reserved_connections": "3", "autovacuum": "on",
+        "server_encoding": "UTF8",
     },
     connections=20, standbys_connected=1, encrypted=True, local=False, user="notary", superuser=False,
     missing_rights=(), excess_rights=(),
@@ -137,6 +138,8 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("clock-database", Severity.PROBLEM, database(clock_skew_s=-1.1), "set the clock right"),
     ("clock-database", Severity.WARNING, database(clock_skew_s=0.6), "set the clock right"),
     ("schema", Severity.PROBLEM, database(schema_problem="no tables"), "notary store migrate"),
+    ("database-encoding", Severity.PROBLEM, setting("server_encoding", "LATIN1"), "ENCODING 'UTF8'"),
+    ("database-encoding", Severity.PROBLEM, setting("server_encoding", "SQL_ASCII"), "database-restore"),
     ("database-version", Severity.PROBLEM, postgres(version_num=130_000), "upgrade"),
     ("database-primary", Severity.PROBLEM, postgres(in_recovery=True), "target_session_attrs"),
     ("synchronous-commit", Severity.PROBLEM, setting("synchronous_commit", "off"), "synchronous_commit = on"),
