@@ -38,8 +38,8 @@ async def migrate(conninfo: str, lock_id: int) -> list[str]:
     """Apply what is missing, all of it or nothing; the names of what was applied. Needs no rights when nothing is.
 
     `lock_id`: the advisory lock that keeps two migrations apart. Raises StoreMismatch when this release cannot use the
-    database because it is newer or has another encoding, and StoreUnavailable when it cannot be reached or another migration does
-    not end.
+    database because it is newer or has another encoding, and StoreUnavailable when it cannot be reached or another
+    migration does not end.
     """
     try:
         async with await psycopg.AsyncConnection.connect(
