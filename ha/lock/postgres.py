@@ -13,7 +13,6 @@ long as that takes, whatever became of the holder: nobody could lead meanwhile, 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -48,6 +47,7 @@ from ha.lock.interface import (
     ReleaseNote,
     ServerLease,
 )
+from ha.lock.notes import decode_note, encode_note
 from ha.lock.session import DatabaseSession
 
 _TRANSACTION_TIMEOUT_SINCE = 170_000
@@ -139,7 +139,7 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
         self.pgconn.consume_input()
         notes = []
         while (note := self.pgconn.notifies()) is not None:
-            notes.append((note.extra.decode(), note.be_pid))
+            notes.append((note.extra.decode(errors="replace"), note.be_pid))
         return notes
 
     def settled(self) -> bool:
@@ -305,7 +305,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         return asked_at_s
 
     async def release(self, to: str | None = None) -> None:
-        note = json.dumps({"by": self._name, "to": to})
+        note = encode_note(ReleaseNote(self._name, to))
         async with self.statement("lock.release") as connection:
             # First the note, then the lock, so that a peer that finds it free has the note in its mail already; then
             # the note again, because whoever looked at the first one found the lock still held.
@@ -357,11 +357,8 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
             self._fatal = notice.message_primary or ""
 
     def _note_release(self, payload: str, pid: int) -> None:
-        """A peer of the release before sends its bare name."""
-        try:
-            note = ReleaseNote(**json.loads(payload))
-        except (ValueError, TypeError):
-            note = ReleaseNote(payload, None)
-        if note.by != self._name:
+        """Heard within a statement as well: must not raise, whoever sent it."""
+        note = decode_note(payload)
+        if note is not None and note.by != self._name:
             self._released, self._releasing = note, pid
             self._tell_release(note)

@@ -25,6 +25,7 @@ from ha.errors import (
     UnsafeCommitMode,
 )
 from ha.lock.ids import Counter, lock_id
+from ha.lock.interface import ReleaseNote
 from ha.lock.postgres import DirectConnection, PostgresLockSession, connection_parameters, session_options
 from replica.local.postgres import PostgresServer
 from tests.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
@@ -370,6 +371,29 @@ async def test_an_idle_session_hears_its_end_and_why(database_dsn: str, postgres
 
 
 @pytest.mark.postgres
+async def test_no_notification_costs_the_holder_its_session(database_dsn: str) -> None:
+    """Goal: whoever may connect cannot end a reign. Method: nested JSON, long and wrong notes on the lock's channel,
+    between two statements of the holder and within one; then a real note is heard, by a peer that heard them all."""
+    scope = database_of(database_dsn)
+    channel = f"ha_lock_{lock_id(scope, Counter.PARTICIPANT_WRITE)}"
+    async with session_on(database_dsn) as holder, session_on(database_dsn, "R2") as peer:
+        await holder.open()
+        await holder.try_lock()
+        await peer.open()
+        async with await psycopg.AsyncConnection.connect(database_dsn, autocommit=True) as stranger:
+            for text in ("[" * 7_990, '{"by":' * 1_300, '{"by":{},"to":[]}', "é" * 3_000, "{}"):
+                await stranger.execute("select pg_notify(%s, %s)", (channel, text))
+                await asyncio.sleep(0.05)  # heard while idle
+                async with holder.statement("test.slow") as connection:
+                    await connection.execute("select pg_notify(%s, %s)", (channel, text))  # heard with the answer
+                await holder.confirm()
+        assert not holder.closed
+        assert not peer.closed
+        await holder.release("R2")
+        async with asyncio.timeout(5):
+            assert await peer.wait_release() == ReleaseNote("R1", "R2")
+
+
 async def test_an_idle_session_hears_a_release_and_for_whom(database_dsn: str) -> None:
     """Goal: a hand-over waits for no poll. Method: nobody asks anything; the note comes in by itself."""
     async with session_on(database_dsn, "R1") as first, session_on(database_dsn, "R2") as second:
