@@ -1,19 +1,22 @@
 """How far an audit has verified what never changes: records, signatures and completions up to an offset.
 
 The next audit judges the whole log again, which is quick, and verifies one by one only what came since. The watermark
-names the record it ends at, so that a log that was changed underneath is found.
+names the record it ends at, so that a log that was changed underneath is found; and it has a checksum, so that a file
+that rots does not make an audit skip what nobody verified.
 """
 
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
 from replica.notary.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
+VERSIONS_READ = (1, 2)  # the first had no checksum
 
 
 class Watermark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +28,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     digest: str
     ledger_offset: int = 0  # completions up to and with it are verified; 0: none
     verified_us: int = 0  # when, microseconds UTC
+    checksum: str = ""  # SHA-256 of the other fields, hexadecimal; set when it is saved
 
 
 def load_watermark(path: Path) -> Watermark | None:
@@ -35,14 +39,22 @@ def load_watermark(path: Path) -> Watermark | None:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not an audit's watermark: {error}") from None
-    if found.version != VERSION:
+    if found.version not in VERSIONS_READ:
         raise ConfigError(f"{path} has version {found.version} of the watermark, this release knows {VERSION}")
-    return found
+    if found.checksum != ("" if found.version == 1 else _checksum(found)):
+        raise ConfigError(f"{path} is damaged; delete it, and the next audit verifies everything again")
+    return msgspec.structs.replace(found, version=VERSION, checksum="")
+
+
+def _checksum(watermark: Watermark) -> str:
+    return sha256(msgspec.json.encode(msgspec.structs.replace(watermark, checksum=""))).hexdigest()
 
 
 def save_watermark(path: Path, watermark: Watermark) -> None:
     """Replace the file, all or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(watermark)) + b"\n")
+    newest = msgspec.structs.replace(watermark, version=VERSION)
+    summed = msgspec.structs.replace(newest, checksum=_checksum(newest))
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(summed)) + b"\n")
     partial.replace(path)

@@ -10,6 +10,8 @@ time: two that took the same log for the same verdicts have the same digest at t
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 
 from replica.core.apply import judge_records
@@ -25,6 +27,7 @@ from replica.notary.rules import keys_of
 WALK_VERSION = 1
 MARK_SPACING = 4_096  # records between two digests; doubled as the log grows
 MARKS_MAX = 16
+CHECKSUM_BYTES = 32
 
 
 class Walk(msgspec.Struct, frozen=True, array_like=True):
@@ -87,14 +90,18 @@ def check_complete(walk: Walk, entry_count: int) -> None:
 
 
 def encode_walk(walk: Walk) -> bytes:
-    """The bytes that a walk is kept as."""
-    return _encoder.encode(walk)
+    """The bytes that a walk is kept as: a checksum first, since a bookmark that lies would keep a replica down."""
+    body = _encoder.encode(walk)
+    return sha256(body).digest() + body
 
 
 def decode_walk(raw: bytes) -> Walk | None:
     """A walk that was kept; None when the bytes are damaged or another release's: that costs time only."""
+    checksum, body = raw[:CHECKSUM_BYTES], raw[CHECKSUM_BYTES:]
+    if sha256(body).digest() != checksum:
+        return None
     try:
-        walk = _decoder.decode(raw)
+        walk = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return walk if walk.version == WALK_VERSION else None

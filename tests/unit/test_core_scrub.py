@@ -202,6 +202,34 @@ def test_it_goes_on_where_it_was_and_starts_anew_when_it_must(tmp_path: Path) ->
     run_virtually(story())
 
 
+def test_a_flipped_bit_in_the_bookmark_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """Goal: what protects does not harm: damage to the bookmark means "begin again". Method: every single bit of a
+    bookmark in the middle of a log is flipped, and decoded; some of them are what a healthy replica starts from."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            topic, bookmark = world.shared.topic, tmp_path / "scrub"
+            half = topic.end_offset // 2
+            walk = begin_walk(topic.topic_id)
+            raw = encode_walk(
+                walk_on(replica.index, Walk(1, walk.position, 0, bytes(32), half), topic.records(0, half))
+            )
+            for number in range(8 * len(raw)):
+                damaged = bytearray(raw)
+                damaged[number // 8] ^= 1 << number % 8
+                assert decode_walk(bytes(damaged)) is None, f"bit {number}"
+                if number % 61 == 0:
+                    bookmark.write_bytes(damaged)
+                    scrubber = scrubber_of(world, replica, bookmark)
+                    await first_walk(scrubber)
+                    assert scrubber.records == topic.end_offset
+
+    run_virtually(story())
+
+
 def test_it_stands_back_while_an_active_is_busy_and_off_means_off(tmp_path: Path) -> None:
     """Goal: nothing on the hot path. Method: a busy active for a minute, then an idle one; and a rate of zero."""
 
