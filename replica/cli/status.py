@@ -162,17 +162,28 @@ def _render(path: Path, config: Config, status: Status) -> RenderableType:
 def _replicas(config: Config, status: Status) -> Table:
     from replica.local.watch import describe
 
-    names = ("replica", "state", ">epoch", ">heartbeat", ">applied", ">behind", ">front ends", "health port")
+    names = (
+        "replica",
+        "state",
+        ">epoch",
+        ">heartbeat",
+        ">applied",
+        ">behind",
+        ">scrubbed",
+        ">front ends",
+        "health port",
+    )
     table = make_table(*names)
     for address in config.replicas:
         health = status.replicas[address.name]
         where = f"{address.host}:{address.health_port}"
         if health is None:
-            table.add_row(address.name, f"[red]{describe(health)}[/]", *[""] * 5, where)
+            table.add_row(address.name, f"[red]{describe(health)}[/]", *[""] * 6, where)
             continue
         style = "bold green" if health.active else "white" if health.ready else "yellow"
         age = "" if health.lock_answer_age_s is None else f"{health.lock_answer_age_s:.2f} s"
-        numbers = (health.applied_offset, health.lag_records, health.front_ends)
+        scrubbed = "" if health.scrub is None else health.scrub
+        numbers = (health.applied_offset, health.lag_records, scrubbed, health.front_ends)
         state = f"[{style}]{describe(health)}[/]"
         table.add_row(address.name, state, str(health.epoch), age, *map(str, numbers), where)
     return table

@@ -373,6 +373,7 @@ class _Replica:
                 "lag_records": follower.lag_records,
                 "reaches_log": follower.reaches_log(),
                 "front_ends": len(link.front_ends),
+                "scrub": scrubber.progress(),
                 "index_digests": {str(at): digest.hex() for at, digest in scrubber.digests().items()},
                 "ledger_end": None if reign is None else reign.publisher.ledger_end,
                 "in_flight": 0 if reign is None else reign.load.submissions,

@@ -133,6 +133,12 @@ class _Scrub(Collector):
         walks = CounterMetricFamily("notary_scrubs", "Times that all of the index was compared with the log")
         walks.add_metric([], scrubber.complete_walks)
         yield walks
+        yield _gauge("notary_scrub_left_records", "Records that this pass has not compared yet", scrubber.left_records)
+        yield _gauge("notary_scrub_age_seconds", "Since this pass began; 0 between two passes", scrubber.age_s)
+        within_s = scrubber.within_s
+        yield _gauge("notary_scrub_within_seconds", "What a whole pass may take, as the settings say", within_s)
+        text = "Records a second that it would take to end this pass in time; 0 between two passes"
+        yield _gauge("notary_scrub_wanted_records_per_second", text, scrubber.pace.wanted_per_s)
         text = "First 48 bits of the digest of all entries that the first so many records made"
         digests = GaugeMetricFamily("notary_index_digest", text, labels=["records"])
         for at, digest in scrubber.digests().items():

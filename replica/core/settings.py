@@ -145,8 +145,15 @@ class CoreSettings(BaseModel):
         100.0,
         ge=0,
         le=100_000,
-        description="How fast a replica reads the whole log again in the background, to compare its index with it; "
-        "100 a second take about a hundredth of a processor, and an active at work stands back. 0: not at all.",
+        description="The least rate at which a replica reads the whole log again in the background, to compare its "
+        "index with it; it reads faster where `scrub_within_s` asks for it. 0: not at all.",
+    )
+    scrub_within_s: float = Field(
+        7 * 86_400.0,
+        ge=60,
+        le=366 * 86_400,
+        description="The whole log is read again within this time, at whatever rate that takes, while the replica has "
+        "room: an active with clients that wait stands back, and so does a replica that lags. Later is an alert.",
     )
     scrub_every_s: float = Field(
         86_400.0,

@@ -43,6 +43,7 @@ class Walk(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
     spacing: int = MARK_SPACING
     marks: tuple[tuple[int, bytes], ...] = ()
+    began_us: int = 0  # when this pass began, microseconds UTC; 0 before it did
 
 
 _encoder = msgspec.msgpack.Encoder()

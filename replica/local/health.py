@@ -15,6 +15,19 @@ from replica.notary.formats import Known
 ANSWER_MAX_S = 1.0
 
 
+class Scrubbed(msgspec.Struct, frozen=True):
+    """How far a replica's present pass is that compares its index with the log: records, and seconds."""
+
+    records: int
+    of_records: int
+    age_s: float
+    within_s: float
+
+    def __str__(self) -> str:
+        share = f"{100 * self.records // self.of_records if self.of_records else 100} %"
+        return f"{share}, late" if self.age_s > self.within_s else share
+
+
 class ReplicaHealth(msgspec.Struct, frozen=True):
     """The detail page of a replica, as far as people and tools need it. Offsets are -1 when nothing is applied."""
 
@@ -35,6 +48,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
     failover_paused: bool = False
     index_digests: dict[str, str] = {}  # of all entries, by the number of records that made them
+    scrub: Scrubbed | None = None  # None: a release that does not tell
     formats_known: Known = Known()  # what its release can read
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
 

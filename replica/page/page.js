@@ -46,11 +46,17 @@ function roleOf(health) {
   return health.ready ? ["passive, ready", ""] : ["passive, not ready", "warn"];
 }
 
+function scrubbed(scrub) {
+  if (!scrub || !scrub.of_records) return "";
+  const share = Math.floor(100 * scrub.records / scrub.of_records) + " %";
+  return scrub.age_s > scrub.within_s ? share + ", LATE" : share;
+}
+
 function drawReplicas(replicas) {
   document.getElementById("replicas").replaceChildren(...replicas.map(({ name, health }) => {
     const h = health ?? {};
     return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [h.lag_records, "n"],
-      [h.in_flight, "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [h.version]]);
+      [h.in_flight, "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [scrubbed(h.scrub), "n"], [h.version]]);
   }));
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from replica.core.pace import AHEAD
 from replica.core.scrub import Scrubber
 from replica.core.settings import CoreSettings
 from replica.core.walk import MARKS_MAX, Walk, begin_walk, check_complete, decode_walk, encode_walk, room_of, walk_on
@@ -226,6 +227,44 @@ def test_a_flipped_bit_in_the_bookmark_costs_time_and_nothing_else(tmp_path: Pat
                     scrubber = scrubber_of(world, replica, bookmark)
                     await first_walk(scrubber)
                     assert scrubber.records == topic.end_offset
+
+    run_virtually(story())
+
+
+def test_a_pass_has_a_time_to_end_in_which_a_restart_does_not_prolong(tmp_path: Path) -> None:
+    """Goal: as fast as it takes, and it says how far it is. Method: 3,000 records in 60 s, where the least rate
+    would take 50 minutes; a second scrubber goes on from the bookmark, with the first one's beginning."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(scrub_records_per_s=1.0, scrub_within_s=60.0)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            for _ in range(3_000):
+                world.shared.topic.store(b"noise")
+            await asyncio.sleep(2.0)
+
+            def made() -> Scrubber:
+                scrubber = scrubber_of(world, replica, tmp_path / "scrub")
+                scrubber._settings = world.shared.core
+                return scrubber
+
+            began_s = world.shared.clock.boottime_s()
+            first = made()
+            running = asyncio.create_task(first.run())
+            await asyncio.sleep(20.0)
+            assert first.walk is not None
+            first._keep(first.walk, now=True)
+            told = first.progress()
+            assert 0 < told["records"] < told["of_records"] == world.shared.topic.end_offset
+            assert told["age_s"] == pytest.approx(20.0, abs=2.0)
+            assert told["wanted_per_s"] == pytest.approx(AHEAD * first.left_records / 31.0, rel=0.1)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            second = made()
+            await first_walk(second)
+            assert second.records < told["of_records"]
+            assert world.shared.clock.boottime_s() - began_s < 61.0
+            assert (second.age_s, second.pace.wanted_per_s) == (0.0, 0.0)
 
     run_virtually(story())
 

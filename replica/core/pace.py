@@ -1,0 +1,43 @@
+"""How fast a scrub reads: a decision from how much is left, how long it has, and how much room there is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AHEAD = 1.5  # so much faster than the time demands: the log grows meanwhile, and busy hours are not seen coming
+SPARE_SHARE = 0.15  # of a pass's time: what is left by then is read as fast as there is room
+LOOP_SHARE = 0.4  # of the event loop's time, at most
+RECORDS_PER_S_MAX = 20_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Records a second: what it would take to be in time, and what the replica has room for."""
+
+    wanted_per_s: float
+    room_per_s: float
+
+    @property
+    def rate_per_s(self) -> float:
+        """What is read."""
+        return min(self.wanted_per_s, self.room_per_s)
+
+
+def choose_pace(left_records: int, left_s: float, *, within_s: float, least_per_s: float, room_per_s: float) -> Pace:
+    """The pace at which the records that are left are read within the time that is left, never below `least_per_s`.
+
+    `within_s`: what the whole pass has. One at the end of its time, but for the spare, wants all it may have.
+    """
+    planned_s = left_s - SPARE_SHARE * within_s
+    wanted_per_s = AHEAD * left_records / planned_s if planned_s > 0 else RECORDS_PER_S_MAX
+    return Pace(min(max(wanted_per_s, least_per_s), max(RECORDS_PER_S_MAX, least_per_s)), room_per_s)
+
+
+def room_for(*, is_busy: bool, reaches_log: bool, lag_records: int, lag_max: int, record_s: float) -> float:
+    """Records a second that take nothing from anybody: none while clients wait or the index lags behind the log.
+
+    `record_s`: how long the event loop is held up by one record; 0 while nobody knows.
+    """
+    if is_busy or not reaches_log or lag_records > lag_max:
+        return 0.0
+    return LOOP_SHARE / record_s if record_s > 0 else float("inf")
