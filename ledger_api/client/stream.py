@@ -82,7 +82,7 @@ class SubmissionStream:
         self._tls = access.tls_for(endpoint)
         self._bearer = Bearer(access.token)
         period = deduplication or Deduplication()
-        self._terms = (asynchronous, period.duration_s, period.after_offset)
+        self._terms = (asynchronous, period.duration_s, period.after_offset or 0)
         self._room = asyncio.Semaphore(under_way_max)
         self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
         self._loop = asyncio.get_running_loop()

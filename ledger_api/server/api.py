@@ -81,6 +81,7 @@ _SUBMIT_ONE = About(
         Code.TX_ID_REUSED,
         Code.TIME_WINDOW_CLOSED,
         Code.COMMAND_ID_REUSED,
+        Code.DEDUPLICATION_PERIOD_TOO_LONG,
         Code.SUBMISSION_IN_FLIGHT,
         Code.SUBMISSION_NOT_SEQUENCED,
     ),

@@ -108,7 +108,7 @@ def _decode(decoder: msgspec.json.Decoder[Document], raw: bytes | msgspec.Raw) -
 
 
 def _terms(document: DeduplicationDocument) -> Terms:
-    if document.duration_s is not None and document.after_offset:
+    if document.duration_s is not None and document.after_offset is not None:
         raise BadRequest("a deduplication period is a duration or an offset, not both")
     return Terms(deduplication_s=document.duration_s, deduplication_after=document.after_offset)
 

@@ -150,7 +150,7 @@ class _Stream:
             raise BadRequest(
                 f"{self._under_way} submissions without an answer, the window is {welcome.window}", Code.WINDOW_EXCEEDED
             )
-        terms = Terms(frame.asynchronous, frame.deduplication_s, frame.deduplication_after)
+        terms = Terms(frame.asynchronous, frame.deduplication_s, frame.deduplication_after or None)
         if frame.deduplication_s is not None and frame.deduplication_after:
             raise BadRequest("a deduplication period is a duration or an offset, not both")
         if time.time() >= self._caller.expires_at_s:

@@ -8,11 +8,12 @@ every submission that was accepted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from ha.clock import Clock
+from replica.core.deduplication import Period, Remembered, period_of
 from replica.core.estimate import CompletionEstimate
 from replica.core.failures import SubmissionFailures
 from replica.core.fair import FairQueue
@@ -20,7 +21,7 @@ from replica.core.load import Load, weight_of
 from replica.core.publish import Publisher
 from replica.core.settings import CoreSettings
 from replica.link.interface import Replies, Terms
-from replica.notary.answers import Accepted, Answer, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, DeduplicationBound, NotNow, Refused
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code, ValuesRefused
 from replica.notary.requests import Submission
@@ -72,6 +73,7 @@ class Admission:
         self.admitting: list[Waiting] = []  # what the database is being told of, and may know already
         self._may_go = asyncio.Event()  # something is queued, and the pipeline has room
         self._stopping = False
+        self.bound = asyncio.Lock()  # of what is remembered: nobody prunes while somebody is asked for by it
 
     def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, terms: Terms) -> None:
         """Queue a front end's submissions; those past the bounds are answered at once."""
@@ -183,38 +185,45 @@ class Admission:
 
     async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Found]]:
         """What the database says of each: one statement for all that have the usual deduplication period."""
-        now_us = self._clock.wall_us()
-        by_period: dict[tuple[int, int], list[Waiting]] = {}
-        outcomes: list[tuple[Waiting, Found]] = []
-        for waiting in batch:
-            try:
-                period = self._period(waiting.terms, now_us)
-            except Exception as error:  # arithmetic on one caller's figures
-                outcomes.append((waiting, self._failed(waiting, error)))
-            else:
-                by_period.setdefault(period, []).append(waiting)
-        for (since_us, after), part in by_period.items():
-            outcomes += await self._ask_together(part, since_us, after)
+        async with self.bound:
+            by_period: dict[Period, list[Waiting]] = {}
+            outcomes: list[tuple[Waiting, Found]] = []
+            for waiting, period in self._with_periods(batch):
+                if isinstance(period, Period):
+                    by_period.setdefault(period, []).append(waiting)
+                else:
+                    outcomes.append((waiting, period))
+            for period, part in by_period.items():
+                outcomes += await self._ask_together(part, period)
         return outcomes
 
-    async def _ask_together(self, part: list[Waiting], since_us: int, after: int) -> list[tuple[Waiting, Found]]:
+    def _with_periods(self, batch: list[Waiting]) -> Iterator[tuple[Waiting, Period | Answer]]:
+        """The deduplication period of each; or the answer to those whose period cannot be honoured."""
+        publisher, now_us = self._publisher, self._clock.wall_us()
+        remembered = Remembered(self._settings.deduplication_max_s, publisher.pruned_to, publisher.pruned_us)
+        for waiting in batch:
+            try:
+                found = period_of(waiting.terms, remembered, now_us)
+            except Exception as error:  # arithmetic on one caller's figures
+                yield waiting, self._failed(waiting, error)
+                continue
+            if isinstance(found, DeduplicationBound):
+                code = Code.DEDUPLICATION_PERIOD_TOO_LONG.name
+                yield waiting, Refused(code, waiting.command.tx_id, bound=found)
+            else:
+                yield waiting, found
+
+    async def _ask_together(self, part: list[Waiting], period: Period) -> list[tuple[Waiting, Found]]:
         """One statement; by halves, if the database refuses a value of somebody's, until that one stands alone."""
         try:
-            found = await self._store.admit([waiting.command for waiting in part], since_us, after)
+            found = await self._store.admit([waiting.command for waiting in part], period.since_us, period.after)
         except ValuesRefused as error:
             if len(part) == 1:
                 return [(part[0], self._failed(part[0], error))]
             middle = len(part) // 2
-            first = await self._ask_together(part[:middle], since_us, after)
-            return first + await self._ask_together(part[middle:], since_us, after)
+            first = await self._ask_together(part[:middle], period)
+            return first + await self._ask_together(part[middle:], period)
         return list(zip(part, found, strict=True))
-
-    def _period(self, terms: Terms, now_us: int) -> tuple[int, int]:
-        """From which moment on, microseconds UTC, and above which ledger offset an acceptance counts."""
-        period_s = terms.deduplication_s
-        if period_s is None:
-            period_s = self._settings.deduplication_max_s
-        return now_us - int(period_s * 1e6), terms.deduplication_after
 
     def _failed(self, waiting: Waiting, error: Exception) -> NotNow:
         return self._failures.answer(waiting.command.submission_id, error)

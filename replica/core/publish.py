@@ -118,7 +118,7 @@ async def publish_backlog(
                 position = applied.position
     finally:
         await reader.close()
-    return Published(position, ledger_end, published.pruned_to)
+    return msgspec.structs.replace(published, position=position, ledger_end=ledger_end)
 
 
 class _Unpublished(msgspec.Struct):
@@ -159,11 +159,17 @@ class Publisher:
         self._waiting_completions = 0
         self.ledger_end = 0
         self.pruned_to = 0
+        self.pruned_us = 0
         self.position: Position | None = None
 
     def begin(self, published: Published) -> None:
         """Take note of what is published when the reign begins."""
-        self.position, self.ledger_end, self.pruned_to = published.position, published.ledger_end, published.pruned_to
+        self.position, self.ledger_end = published.position, published.ledger_end
+        self.note_pruned(published)
+
+    def note_pruned(self, published: Published) -> None:
+        """Take note of how far completions may be gone."""
+        self.pruned_to, self.pruned_us = published.pruned_to, published.pruned_us
 
     def add(self, applied: Applied, submissions: int, states: int) -> None:
         """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published."""

@@ -252,8 +252,9 @@ class Reign:
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """Move the bound of what completions are kept; front ends are told before anybody may delete."""
-        pruned = await self._store.prune(up_to, recorded_before_us)
-        self.publisher.pruned_to = pruned.pruned_to
+        async with self._admission.bound:  # no period reaches below what goes meanwhile
+            pruned = await self._store.prune(up_to, recorded_before_us)
+            self.publisher.note_pruned(await self._store.published())
         self._announce()
         return pruned
 

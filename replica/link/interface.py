@@ -59,13 +59,13 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     """How submissions that come together are taken.
 
     An asynchronous one is answered as soon as it is recorded: Accepted, and its outcome is a completion. An acceptance
-    of the same command counts as one within `deduplication_s` (None: as long as they are kept), and only behind the
-    ledger offset `deduplication_after`.
+    of the same command counts within `deduplication_s`, or above the ledger offset `deduplication_after`; if both are
+    None, as long as they are kept.
     """
 
     asynchronous: bool = False
     deduplication_s: DeduplicationS | None = None
-    deduplication_after: Offset = 0
+    deduplication_after: Offset | None = None
 
 
 PLAIN = Terms()

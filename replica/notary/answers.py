@@ -23,6 +23,13 @@ class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
     receipt: Receipt
 
 
+class DeduplicationBound(msgspec.Struct, frozen=True):
+    """How far back deduplication remembers: for so many seconds, and all that was accepted above a ledger offset."""
+
+    longest_s: float
+    earliest_offset: int
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """Final for this request. `code` is a name in the error catalogue; `record_offset` None when nothing was logged."""
 
@@ -31,6 +38,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     record_offset: int | None = None
     conflicts: tuple[Conflict, ...] = ()
     judged_us: int | None = None  # the time a window was judged at, microseconds UTC
+    bound: DeduplicationBound | None = None  # of a deduplication period that is too long
 
 
 class NotNow(msgspec.Struct, frozen=True, tag="not_now"):

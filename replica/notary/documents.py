@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
 from replica.notary.canonical import decode_request, encode_request
 from replica.notary.errors import BadRequest, Code, Retry
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, receipt_to_document
@@ -81,11 +81,12 @@ class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 class DeduplicationDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How far back an acceptance of the same command counts; without, as long as the notary keeps them.
 
-    Either within `duration_s` of now, or at ledger offsets above `after_offset`.
+    Either within `duration_s` of now, or at ledger offsets above `after_offset`. A period that reaches further than
+    the notary remembers is refused, never shortened.
     """
 
     duration_s: DeduplicationS | None = None
-    after_offset: Offset = 0
+    after_offset: Offset | None = None
 
 
 class SubmissionDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -159,6 +160,7 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     judged_at: str = ""
     ledger_end: int | None = None
     pruned_to: int | None = None
+    deduplication_max_s: float | None = None
 
 
 AnswerDocument = NotarisedDocument | AcceptedDocument | ProblemDocument
@@ -324,6 +326,7 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
         document.record_offset,
         tuple([_conflict_from_document(conflict) for conflict in document.conflicts]),
         parse_time(document.judged_at) if document.judged_at else None,
+        _bound_from_document(document),
     )
 
 
@@ -387,6 +390,9 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
     judged_at = "" if refused.judged_us is None else format_time(refused.judged_us)
     if code is Code.TIME_WINDOW_CLOSED and judged_at:
         detail = f"judged at {judged_at}, which is outside the window"
+    bound = refused.bound
+    if bound is not None:
+        detail = f"the longest period is {bound.longest_s:g} s, or the ledger offsets above {bound.earliest_offset}"
     return msgspec.structs.replace(
         problem_document(code, detail, request_id),
         tx_id=refused.tx_id.hex(),
@@ -396,7 +402,14 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
             for conflict in refused.conflicts
         ],
         judged_at=judged_at,
+        deduplication_max_s=None if bound is None else bound.longest_s,
+        pruned_to=None if bound is None else bound.earliest_offset,
     )
+
+
+def _bound_from_document(document: ProblemDocument) -> DeduplicationBound | None:
+    longest_s, earliest_offset = document.deduplication_max_s, document.pruned_to
+    return None if longest_s is None or earliest_offset is None else DeduplicationBound(longest_s, earliest_offset)
 
 
 def _conflict_from_document(document: ConflictDocument) -> Conflict:

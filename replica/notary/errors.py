@@ -136,6 +136,11 @@ class Code(Enum):
         "This command id belongs to another transaction",
         "Use a fresh command id for each transaction.",
     )
+    DEDUPLICATION_PERIOD_TOO_LONG = (
+        400,
+        "The deduplication period reaches further back than the notary remembers; nothing was logged",
+        "Ask for a period within the bound that the answer names, or for none: then all that is remembered counts.",
+    )
     SUBMISSION_IN_FLIGHT = (
         409,
         "A submission of this command is not decided yet",

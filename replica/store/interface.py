@@ -72,12 +72,21 @@ NOTARISED = "NOTARISED"
 class Published(msgspec.Struct, frozen=True):
     """How far completions are published: the log position behind them (None at first) and the last ledger offset.
 
-    Completions up to `pruned_to` may be gone.
+    Completions up to `pruned_to` may be gone, and with them what deduplication kept of them. Those that were recorded
+    later than `pruned_us` (microseconds UTC) are all above it.
     """
 
     position: Position | None
     ledger_end: int
     pruned_to: int = 0
+    pruned_us: int = 0
+
+
+def published_of(position: Position | None, ledger_end: int, pruned_to: int, pruned_us: int | None) -> Published:
+    """From the columns of a database. A time that is not known is at most that of the published position."""
+    if pruned_us is None:
+        pruned_us = 0 if position is None else position.stamp_us
+    return Published(position, ledger_end, pruned_to, pruned_us)
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -121,7 +130,7 @@ class ParticipantStore(Protocol):
         """Record commands as pending unless they are known, in one transaction; outcomes in the order given.
 
         Rejected commands, and those accepted before `accepted_since_us`, or at a ledger offset not above
-        `accepted_after`, count as unknown. Of two commands with one
+        `accepted_after`, count as unknown; so may those accepted at or below `pruned_to`. Of two commands with one
         change id in the same call, the second is in flight (or REUSED, if it is another transaction). Raises
         InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled first.
         Raises ValuesRefused when a command has a value that the database does not take: none of them was recorded.

@@ -44,6 +44,7 @@ class MemoryDatabase:
         self.in_flight: dict[bytes, Command] = {}
         self.accepted: dict[bytes, Accepted] = {}
         self.pruned_to = 0
+        self.pruned_us = 0
         self.ends_at_admission: dict[bytes, int] = {}  # of what is in flight: the ledger end when it was admitted
 
     def bind(self, topic_id: str) -> Formats:
@@ -70,7 +71,7 @@ class MemoryDatabase:
 
     def published(self) -> Published:
         """See ParticipantStore."""
-        return Published(self.position, len(self.completions), self.pruned_to)
+        return Published(self.position, len(self.completions), self.pruned_to, self.pruned_us)
 
     def admit(self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0) -> list[Admission]:
         """See ParticipantStore."""
@@ -98,12 +99,15 @@ class MemoryDatabase:
         return len(self.completions)
 
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore. The rows stay: a reader must do as if they were gone."""
+        """See ParticipantStore. The rows stay: a reader must do as if they were gone. What deduplication kept of them
+        goes at once, as if whoever may delete it were quick."""
         old = [at for at, completion in self.completions if completion.recorded_us < recorded_before_us]
         safe_to = min([old[-1] if old else 0, *self.ends_at_admission.values()])
         wanted = safe_to if up_to is None else up_to
         if self.pruned_to < wanted <= safe_to:
             self.pruned_to = wanted
+            self.pruned_us = self.completions[wanted - 1][1].recorded_us
+            self.accepted = {key: kept for key, kept in self.accepted.items() if kept.ledger_offset > wanted}
         return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
 
     def carry(self) -> bool:

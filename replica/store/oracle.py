@@ -17,7 +17,7 @@ from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, S
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
-from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published
+from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published, published_of
 from replica.store.schema import check_version, read_migrations, read_statement
 
 CHARACTER_SET = "AL32UTF8"
@@ -127,8 +127,10 @@ class OracleStore:
     async def published(self) -> Published:
         """See ParticipantStore."""
         async with self._transaction("published") as connection:
-            ((position, ledger_end, pruned_to),) = await connection.rows(named_statement("published"))
-        found = Published(None if position is None else decode_position(position), int(ledger_end), int(pruned_to))
+            ((position, ledger_end, pruned_to, recorded),) = await connection.rows(named_statement("published"))
+        pruned_us = None if recorded is None else int(recorded)
+        read = None if position is None else decode_position(position)
+        found = published_of(read, int(ledger_end), int(pruned_to), pruned_us)
         self._published_offset = BEGIN if found.position is None else found.position.offset
         return found
 
@@ -139,7 +141,7 @@ class OracleStore:
         this session moves bound or ledger end meanwhile.
         """
         async with self._transaction("prune") as connection:
-            ((_, ledger_end, found),) = await connection.rows(named_statement("published"))
+            ((_, ledger_end, found, _),) = await connection.rows(named_statement("published"))
             pruned_to = int(found)
             low, high = pruned_to + 1, int(ledger_end) + 1
             while low < high:

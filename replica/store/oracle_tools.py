@@ -131,7 +131,7 @@ def export_range(login: Mapping[str, str], after: int, until: int) -> Iterator[t
 def published_state(login: Mapping[str, str]) -> PublishedState:
     """See replica.store.export."""
     with export_completions(login) as export:
-        ((position, ledger_end, pruned_to),) = run_once(login, "published", {})
+        ((position, ledger_end, pruned_to, _),) = run_once(login, "published", {})
         return PublishedState(export.topic_id, position, int(ledger_end), int(pruned_to))
 
 

@@ -20,7 +20,7 @@ from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.in_flight import InFlight, Known
-from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published
+from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published, published_of
 from replica.store.looking import check_encoding
 from replica.store.migrate import newest_version
 from replica.store.schema import check_version, read_statement
@@ -91,8 +91,8 @@ class PostgresStore:
     async def published(self) -> Published:
         """See ParticipantStore."""
         async with self._statement("published") as connection:
-            position, ledger_end, pruned_to = (await _rows(connection, "published", {}))[0]
-        found = Published(None if position is None else decode_position(position), ledger_end, pruned_to)
+            position, *counters = (await _rows(connection, "published", {}))[0]
+        found = published_of(None if position is None else decode_position(position), *counters)
         self._published_offset = BEGIN if found.position is None else found.position.offset
         return found
 

@@ -1,15 +1,19 @@
-"""The contract of a completion reader. A class that inherits it provides the fixtures `new_store` and `reader`."""
+"""The contract of a completion reader. A class that inherits it provides the fixtures `new_store` and `reader`, and
+`sweep` if it prunes."""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from replica.notary.errors import StoreUnavailable
 from replica.store.interface import ParticipantStore, Pruned
 from replica.store.reader import CompletionReader
-from tests.unit.store_contract import REJECTED, NewStore, activated, at, command, completion, serving
+from tests.unit.store_contract import FRESH, REJECTED, NewStore, accepted, activated, at, command, completion, serving
 
 COUNT = 30
+Sweep = Callable[[], Awaitable[object]]  # deletes what may be gone, where that is not done at once
 
 
 async def publish_some(new_store: NewStore) -> None:
@@ -115,6 +119,30 @@ class PruningContract:
         assert await reader.first_at(2, 10) == 5
         assert await reader.first_at(7, 10) == 7
         assert [offset for offset, _ in await reader.read(4, 10)][:2] == [5, 6]
+
+    async def test_what_is_pruned_is_forgotten_and_what_is_not_is_remembered(
+        self, new_store: NewStore, reader: CompletionReader, sweep: Sweep
+    ) -> None:
+        """Goal: a double forgets what the real one forgets. Method: a period over all, before and after pruning; the
+        next activation is told from when on everything is remembered."""
+        store = await publish_over_time(new_store)
+        assert (await store.published()).pruned_us == 0
+        assert await store.admit([command(3), command(4)], 0) == [accepted(3), accepted(4)]
+        await store.prune(3, 5_001)
+        await sweep()
+        assert await store.admit([command(3), command(4)], 0) == [FRESH, accepted(4)]
+        for asked in (store, await activated(new_store)):
+            published = await asked.published()
+            assert (published.pruned_to, published.pruned_us) == (3, 3_000)
+
+    async def test_a_bound_that_does_not_move_keeps_its_time(self, new_store: NewStore, sweep: Sweep) -> None:
+        """Goal: the time is that of the bound. Method: move it, then to a lower one and to one not safe."""
+        store = await publish_over_time(new_store)
+        await store.prune(5, 10**9)
+        await sweep()
+        for up_to, before_us in ((2, 10**9), (8, 6_001), (None, 0)):
+            await store.prune(up_to, before_us)
+            assert (await store.published()).pruned_us == 5_000
 
 
 class InFlightByCompletionsContract:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 from ha.ending import Cause, Ending
+from ha.lock.memory import Network
 from replica.core.settings import CoreSettings
 from replica.link.interface import Terms
-from replica.notary.answers import Accepted, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
+from replica.store.interface import Admission, Pruned
 from tests.simulation.virtual import run_virtually
 from tests.unit.core_world import Replica, World, name_of, state, submission
 
@@ -102,6 +105,98 @@ def test_an_acceptance_blocks_for_the_period_that_is_asked_for() -> None:
             )
             assert isinstance(reused, Refused)
             assert reused.code == Code.COMMAND_ID_REUSED.name
+
+    run_virtually(story())
+
+
+def test_a_period_beyond_what_is_remembered_is_refused_and_never_shortened() -> None:
+    """Goal: nobody is told "fresh" because it was forgotten. Method: beyond the maximum, beyond what was
+    pruned, and from an offset below the bound; on the replica that pruned and on its successor."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(deduplication_max_s=20.0)) as world:
+            first = await world.replica()
+            await first.until_active()
+
+            async def ask(replica: Replica, terms: Terms) -> Answer:
+                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), terms=terms)
+                await asyncio.sleep(0.1)
+                return answer
+
+            assert isinstance(await ask(first, Terms()), Notarised)
+            for seconds in (20.1, 1e9):
+                refused = await ask(first, Terms(deduplication_s=seconds))
+                assert isinstance(refused, Refused)
+                assert refused.code == Code.DEDUPLICATION_PERIOD_TOO_LONG.name
+                assert refused.bound == DeduplicationBound(20.0, 0)
+            for terms in (Terms(deduplication_s=20.0), Terms(deduplication_after=0)):
+                answer = await ask(first, terms)
+                assert isinstance(answer, Notarised)
+                assert answer.duplicate
+            await asyncio.sleep(30.0)
+            assert isinstance(await ask(first, Terms(deduplication_after=0)), Notarised)  # older than the maximum
+            assert (await first.participant.prune(1, 0.0)).pruned_to == 1
+            world.shared.core = CoreSettings(deduplication_max_s=3_600.0)  # the next one is to remember longer
+            second = await world.replica(2)
+            await first.stop()
+            await second.until_active()
+            for terms in (Terms(deduplication_after=0), Terms(deduplication_s=60.0)):
+                refused = await ask(second, terms)
+                assert isinstance(refused, Refused)
+                assert refused.bound is not None
+                assert refused.bound.earliest_offset == 1
+                assert 30.0 < refused.bound.longest_s < 32.0
+                within = Terms(deduplication_s=refused.bound.longest_s)
+                again = await ask(second, within)
+                assert isinstance(again, Notarised)
+            assert isinstance(await ask(second, Terms(deduplication_after=1)), Notarised)
+            assert isinstance(await ask(second, Terms()), Notarised)
+
+    run_virtually(story())
+
+
+class SlowNetwork(Network):
+    """Some milliseconds each way, so that there are statements in flight."""
+
+    async def request(self, session: str, statement: str) -> None:
+        await asyncio.sleep(0.002)
+
+    async def answer(self, session: str, statement: str) -> None:
+        await asyncio.sleep(0.002)
+
+
+def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
+    """Goal: what is asked for by a bound is there still. Method: prune in the middle of an admission."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(deduplication_max_s=5.0)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)]))
+            await asyncio.sleep(10.0)
+            world.shared.lock_server.network = SlowNetwork()
+            database, order = world.shared.database, list[str]()
+            admit, prune = database.admit, database.prune
+            pruning: list[asyncio.Task[Pruned]] = []
+
+            def note_admit(*values: Any) -> list[Admission]:
+                order.append("admit")
+                if not pruning:
+                    pruning.append(asyncio.create_task(replica.participant.prune(None, 0.0)))
+                return admit(*values)
+
+            def note_prune(*values: Any) -> Pruned:
+                order.append("prune")
+                return prune(*values)
+
+            database.admit, database.prune = note_admit, note_prune  # type: ignore[method-assign]
+            batch = [submission(n, [state(n)]) for n in (2, 3)]
+            calls = [
+                replica.submit(one, terms=Terms(deduplication_s=float(n))) for n, one in enumerate(batch, 1)
+            ]  # two periods: two statements of one admission
+            await asyncio.gather(*calls)
+            await asyncio.gather(*pruning)
+            assert order == ["admit", "admit", "prune"]
 
     run_virtually(story())
 

@@ -10,7 +10,7 @@ from ha.errors import LockLost
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from replica.store.interface import Published
 from replica.store.memory import MemoryDatabase, MemoryReader, MemoryStore
-from tests.unit.reader_contract import InFlightByCompletionsContract, PruningContract, ReaderContract
+from tests.unit.reader_contract import InFlightByCompletionsContract, PruningContract, ReaderContract, Sweep
 from tests.unit.store_contract import FRESH, TOPIC, Ends, NewStore, StoreContract, activated, command, serving
 
 
@@ -49,6 +49,14 @@ class TestMemoryStore(StoreContract):
 @pytest.fixture
 def reader(database: MemoryDatabase) -> MemoryReader:
     return MemoryReader(lambda: database)
+
+
+@pytest.fixture
+def sweep() -> Sweep:
+    async def nothing() -> None:
+        """It forgets at once."""
+
+    return nothing
 
 
 class TestMemoryReader(ReaderContract, PruningContract, InFlightByCompletionsContract):

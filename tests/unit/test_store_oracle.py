@@ -34,7 +34,7 @@ from replica.store.schema import Migration, read_migrations
 from tests.oracle import driver
 from tests.oracle.server import CONTACT_LOST, ENDED, KILLED, NO_TABLE, OracleServer
 from tests.oracle.tables import open_tables
-from tests.unit.reader_contract import PruningContract, ReaderContract, publish_over_time
+from tests.unit.reader_contract import PruningContract, ReaderContract, Sweep, publish_over_time
 from tests.unit.store_contract import (
     FRESH,
     IN_FLIGHT,
@@ -123,6 +123,14 @@ async def reader(server: OracleServer) -> AsyncIterator[CompletionReader]:
     made = open_reader(render_oracle(LOGIN))
     yield made
     await made.close()
+
+
+@pytest.fixture
+def sweep(server: OracleServer) -> Sweep:
+    async def delete() -> None:
+        await participant_database(render_oracle(LOGIN), "NOTARY").delete_pruned(lambda _: None)
+
+    return delete
 
 
 class TestOracleReader(ReaderContract, PruningContract):

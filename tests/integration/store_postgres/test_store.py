@@ -20,6 +20,7 @@ from replica.store.export import published_state
 from replica.store.interface import NOTARISED, Command, Completion
 from replica.store.memory import MemoryDatabase
 from replica.store.postgres import PostgresStore, named_statement
+from replica.store.prune import delete_pruned
 from replica.store.reader import CompletionReader, open_reader
 from replica.store.status import read_status
 from tests.integration.store_postgres.world import looking, open_session, rows, sessions
@@ -27,6 +28,7 @@ from tests.unit.reader_contract import (
     InFlightByCompletionsContract,
     PruningContract,
     ReaderContract,
+    Sweep,
     publish_over_time,
     publish_some,
 )
@@ -57,6 +59,14 @@ async def reader(dsn: str) -> AsyncIterator[CompletionReader]:
     reader = open_reader(dsn)
     yield reader
     await reader.close()
+
+
+@pytest.fixture
+def sweep(dsn: str) -> Sweep:
+    async def delete() -> None:
+        await delete_pruned(dsn, lambda _: None)
+
+    return delete
 
 
 class TestPostgresReader(ReaderContract, PruningContract, InFlightByCompletionsContract):
@@ -129,6 +139,20 @@ async def test_every_field_is_stored_as_it_was(new_store: NewStore, dsn: str) ->
     assert ledger_offset == 1
     fields[4] = tuple(fields[4])  # type: ignore[arg-type]
     assert Completion(*fields) == done  # type: ignore[arg-type]
+
+
+async def test_a_bound_that_an_older_release_moved_has_a_time_all_the_same(new_store: NewStore, dsn: str) -> None:
+    """Goal: a release that knows no time of the bound leads to no false one. Method: move the bound as it does, with
+    completions above it and without; the time is never earlier than that of what may be gone."""
+    store = await publish_over_time(new_store)
+    await store.prune(2, 10**9)
+    await rows(dsn, "UPDATE participant SET pruned_to = 4 RETURNING 1")
+    assert (await store.published()).pruned_us == 5_000
+    await rows(dsn, "UPDATE participant SET pruned_to = 10 RETURNING 1")
+    assert (await store.published()).pruned_us == at(10).stamp_us
+    await store.publish([completion(command(11), 11, recorded_us=11_000)], at(11))
+    await store.prune(None, 10**9)
+    assert (await store.published()).pruned_us == 11_000
 
 
 async def test_a_value_that_the_database_does_not_take_costs_nobody_else_anything(new_store: NewStore) -> None:

@@ -15,7 +15,10 @@ safe AS (
     SELECT least(low - 1, (SELECT min(ledger_end) FROM admission)) AS safe_to FROM search WHERE low = high
 ),
 moved AS (
-    UPDATE participant SET pruned_to = coalesce(%(up_to)s::bigint, safe_to)
+    UPDATE participant
+       SET pruned_to = coalesce(%(up_to)s::bigint, safe_to), pruned_us_of = coalesce(%(up_to)s::bigint, safe_to),
+           pruned_us = (SELECT c.recorded_us FROM completion c
+                         WHERE c.ledger_offset = coalesce(%(up_to)s::bigint, safe_to))
       FROM safe
      WHERE coalesce(%(up_to)s::bigint, safe_to) > pruned_to AND coalesce(%(up_to)s::bigint, safe_to) <= safe_to
     RETURNING pruned_to

@@ -1,0 +1,45 @@
+"""How far back an acceptance of the same command counts, and what is refused because nobody remembers so long. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.link.interface import Terms
+from replica.notary.answers import DeduplicationBound
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What deduplication knows: every command that was accepted above ledger offset `pruned_to`, which are all those
+    that were recorded later than `pruned_us` (microseconds UTC); and the longest period that the settings allow."""
+
+    max_s: float
+    pruned_to: int = 0
+    pruned_us: int = 0
+
+    def bound(self, now_us: int) -> DeduplicationBound:
+        """The longest period that may be asked for now."""
+        kept_s = max(0.0, (now_us - self.pruned_us - 1) / 1e6)
+        return DeduplicationBound(min(self.max_s, kept_s), self.pruned_to)
+
+
+class Period(msgspec.Struct, frozen=True):
+    """What is asked of the store: acceptances recorded at `since_us` or later, above the ledger offset `after`."""
+
+    since_us: int
+    after: int
+
+
+def period_of(terms: Terms, remembered: Remembered, now_us: int) -> Period | DeduplicationBound:
+    """The period that is honoured in full; or the bound, where more was asked for than is remembered.
+
+    Without a wish it is as long as the settings allow, or as is remembered, if that is less.
+    """
+    after, wanted_s = terms.deduplication_after, terms.deduplication_s
+    if after is not None:
+        return Period(0, after) if after >= remembered.pruned_to else remembered.bound(now_us)
+    if wanted_s is None:
+        return Period(max(now_us - round(remembered.max_s * 1e6), remembered.pruned_us + 1), remembered.pruned_to)
+    if not 0 <= wanted_s <= remembered.max_s:
+        return remembered.bound(now_us)
+    since_us = now_us - round(wanted_s * 1e6)
+    return Period(since_us, 0) if since_us > remembered.pruned_us else remembered.bound(now_us)
