@@ -22,6 +22,7 @@ from ledger_api.server.http import HttpServer
 from ledger_api.server.queries import Queries
 from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry, write_registry
+from ledger_api.server.room import Room
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.tls import make_tls
 from ledger_api.server.traces import FrontEndTraces
@@ -167,13 +168,16 @@ class ApiWorld:
         )
         gate = Gate(Registry(registry_path), self.counts, self.settings.batch_max)
         reader = MemoryReader(lambda: participant.database)
-        self.feed = Feed(participant, reader, self.settings.checkpoint_s, asyncio.get_running_loop().time)
+        now_s, room = asyncio.get_running_loop().time, Room(self.settings.answers_max_bytes)
+        self.feed = Feed(participant, reader, self.settings.checkpoint_s, now_s, room=room)
         explain = Explainer(self.counts)
         reads = Reads(self.feed, self.counts, self.settings, explain).routes()
-        queries = Queries(participant, self.feed, explain).routes()
+        queries = Queries(participant, self.feed, explain, self.settings.page_max_bytes).routes()
         door = make_doorkeeper(self.settings.tokens) if caller is None else FixedDoor(caller)
         shown = participant if traces is None else traces.participant(participant)
-        self.api = Api(shown, gate, self.counts, self.settings, about=about, reads=reads, queries=queries, door=door)
+        self.api = Api(
+            shown, gate, self.counts, self.settings, about=about, reads=reads, queries=queries, door=door, room=room
+        )
         self.server = HttpServer(self.api.handle if traces is None else traces.around(self.api.handle), self.settings)
         self.port = 0
 

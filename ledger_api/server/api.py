@@ -20,6 +20,7 @@ from ledger_api.server.gate import Gate
 from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
 from ledger_api.server.interim import Estimates
 from ledger_api.server.logs import LogLimit
+from ledger_api.server.room import ANSWER_BYTES, ANSWER_FACTOR, Room, answers_max_bytes
 from ledger_api.server.routes import About, Call, Parameter, Right, Route, RouteTable
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.submit_stream import SubmitStreams
@@ -100,7 +101,8 @@ _OPEN_STREAM = About(
     codes=(Code.UPGRADE_REQUIRED, Code.NOT_ACTIVE, Code.OVERLOADED),
 )
 _SUBMIT_BATCH = About(
-    summary="Notarise up to batch_max transactions; one result each, in order",
+    summary="Notarise up to batch_max transactions; one result each, in order. The answer has at most "
+    f"{ANSWER_FACTOR} times the body's bytes, and {ANSWER_BYTES} for each submission",
     body=BatchDocument,
     answers={200: BatchAnswerDocument},
     right=Right.ACT,
@@ -142,7 +144,10 @@ class Api:
         reads: Iterable[Route],
         queries: Iterable[Route],
         door: Doorkeeper | None = None,
+        room: Room | None = None,
     ) -> None:
+        """`room`: for answers, of all calls together; shared with those of what is read."""
+        self._room = room or Room(settings.answers_max_bytes)
         self._door = door or OpenDoor()
         self._rates = Rates(settings, asyncio.get_running_loop().time)
         self._participant = participant
@@ -158,7 +163,9 @@ class Api:
         self._id_numbers = itertools.count(1)
         key = bytes.fromhex(about.notary_key)
         welcome = Welcome(VERSION, settings.stream_window, settings.batch_max, about.replica, key)
-        self._streams = SubmitStreams(participant, gate, counts, settings, welcome=welcome, refusal=self._refusal)
+        self._streams = SubmitStreams(
+            participant, gate, counts, settings, welcome=welcome, refusal=self._refusal, room=self._room
+        )
         contract = Contract(about.version, asks_for_tokens=settings.tokens is not None)
         self.routes = RouteTable([*self._own_routes(), *reads, *queries, *contract.routes()])
         contract.describe(self.routes)
@@ -238,14 +245,20 @@ class Api:
         submission, terms = self._gate.read(call.body, call.caller)
         if asynchronous:
             terms = msgspec.structs.replace(terms, asynchronous=True)
+        held = self._room.take(answers_max_bytes(len(call.body), 1))
+        if held is None:
+            return self._reply(self._no_room(), call.request_id)
         estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += 1
         try:
             await self._desk.check(submission)
             (answer,) = await self._participant.submit([submission], terms, estimates.tell)
+            return estimates.before(self._reply(answer, call.request_id).holding(held))
+        except BaseException:
+            held.give_back()
+            raise
         finally:
             self._counts.in_flight -= 1
-        return estimates.before(self._reply(answer, call.request_id))
 
     async def _open_stream(self, call: Call) -> Reply:
         if "websocket" not in call.request.headers.get("Upgrade", "").lower():
@@ -266,15 +279,21 @@ class Api:
         refusal = self._refusal(len(documents))
         if refusal is not None:
             return self._reply(refusal, call.request_id)
+        held = self._room.take(answers_max_bytes(len(call.body), len(documents)))
+        if held is None:
+            return self._reply(self._no_room(), call.request_id)
         estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += len(documents)
         try:
             results = await self._submit_each(documents, call, estimates, asynchronous)
+            rendered = [msgspec.Raw(_encoder.encode(self._note(result, call.request_id))) for result in results]
+            body = _encoder.encode(BatchAnswerDocument(rendered))
+            return estimates.before(Reply(202 if asynchronous else 200, body, call.request_id).holding(held))
+        except BaseException:
+            held.give_back()
+            raise
         finally:
             self._counts.in_flight -= len(documents)
-        rendered = [msgspec.Raw(_encoder.encode(self._note(result, call.request_id))) for result in results]
-        body = _encoder.encode(BatchAnswerDocument(rendered))
-        return estimates.before(Reply(202 if asynchronous else 200, body, call.request_id))
 
     async def _submit_each(
         self, documents: list[msgspec.Raw], call: Call, estimates: Estimates, asynchronous: bool
@@ -351,6 +370,10 @@ class Api:
         else:
             return None
         return refuse_as_overloaded(standing, detail)
+
+    def _no_room(self) -> NotNow:
+        detail = f"this front end has {self._room.held_bytes} bytes of answers under way"
+        return refuse_as_overloaded(self._participant.standing, detail)
 
     def _refuse(self, error: BadRequest, request_id: str) -> ProblemDocument:
         withheld_count = self._log_limit.take()

@@ -9,24 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 
 from ledger_api.server.entitlement import Caller, may_see, may_see_parties
+from ledger_api.server.room import Held, Room
 from replica.link.interface import Participant, Standing, refuse_as_passive
+from replica.notary.answers import StateStatus
 from replica.notary.documents import NOTARISED, ConflictDocument, format_time
 from replica.notary.errors import Code, NotaryError, StoreUnavailable
 from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, UpdateDocument
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict
 from replica.store.interface import Completion
-from replica.store.reader import CompletionReader, Row, Scan
+from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader, Row, Scan
 
 BATCH_ROWS = 500
 TAIL_ROWS = 8_000
-TAIL_DETAIL_BYTES = 16_000_000
+TAIL_BYTES = 24_000_000  # of those rows and what is rendered of them
+WINDOW_BYTES = 512 * 1024  # of the lines that a stream is given at a time, unless one alone is longer
+LINE_MAX_BYTES = 2_500_000  # a conflict of 9,999 states has 1.9 MB
+ROOM_WAIT_MAX_S = 5.0  # how long a stream waits while others hold all the room there is
+PAGE_READ_BYTES = 32_000_000  # of details that one page looks through, whatever it has of them
+SCAN_ROWS, SCAN_S = 20_000, 1.0  # a call for attempts searches no further, and begins no question later
+_ANSWERS_BYTES = 128 * 2**20
+_ROW_BYTES = 1_500
 _WAIT_MIN_S = 0.001  # what is left of a silence may round to nothing, and no time would pass
 _encoder = msgspec.json.Encoder()
 _conflicts = msgspec.msgpack.Decoder(tuple[Conflict, ...])
@@ -150,15 +159,22 @@ class Feed:
         reader: CompletionReader,
         checkpoint_s: float,
         now_s: Callable[[], float],
+        *,
         unix_s: Callable[[], float] = time.time,
+        room: Room | None = None,
     ) -> None:
-        """`checkpoint_s`: the longest silence of a stream. `now_s`: monotonic. `unix_s`: what tokens expire by."""
+        """`checkpoint_s`: the longest silence of a stream. `now_s`: monotonic. `unix_s`: what tokens expire by.
+
+        `room`: for the lines that are read and not written yet, of all readers together.
+        """
         self._participant = participant
         self._reader = reader
         self._checkpoint_s = checkpoint_s
         self._now_s = now_s
         self._unix_s = unix_s
+        self.room = room or Room(_ANSWERS_BYTES)
         self._turn = asyncio.Lock()
+        self._scanning = asyncio.Lock()  # so that among those who wait for their turn there is one search at most
         self._tail: list[Entry] = []  # dense; who is behind it reads from the database by himself
         self._tail_bytes = 0
         self._epoch = 0
@@ -186,22 +202,31 @@ class Feed:
             raise FeedRefused(Code.NOT_ACTIVE, refuse_as_passive(standing).detail, standing)
         return standing
 
-    async def page(self, wanted: Wanted, after: int, limit: int, scan_max: int) -> Page:
-        """At most `limit` lines behind `after`, from at most about `scan_max` offsets, which may hold none at all."""
-        standing = self.check(after)
-        lines: list[Line] = []
-        stop_at = min(standing.ledger_end, after + scan_max)
-        while after < stop_at:
-            for entry in await self._read(after, standing):
-                after = entry.offset
-                line = entry.line(wanted)
-                if line is not None:
-                    lines.append(line)
-                if len(lines) == limit or after == stop_at:
-                    return Page(lines, after, standing)
-        return Page(lines, after, standing)
+    def hold(self, wanted_bytes: int) -> Held:
+        """Room for the lines of a page. Raises FeedRefused when others hold it all."""
+        held = self.room.take(wanted_bytes)
+        if held is None:
+            raise self._no_room()
+        return held
 
-    async def follow(self, wanted: Wanted, after: int) -> AsyncIterator[list[Line]]:
+    async def page(self, wanted: Wanted, after: int, limit: int, scan_max: int, bytes_max: int = WINDOW_BYTES) -> Page:
+        """At most `limit` lines behind `after`, and `bytes_max` bytes of them unless the first alone has more.
+
+        They are of at most `scan_max` offsets, which may hold none at all; of fewer where details are large.
+        """
+        standing = self.check(after)
+        lines = _Lines(wanted, bytes_max, limit)
+        stop_at = min(standing.ledger_end, after + scan_max)
+        read_bytes = 0
+        while after < stop_at and read_bytes < PAGE_READ_BYTES:
+            entries = await self._read(after, standing)
+            read_bytes += _detail_bytes(entries)
+            after = lines.add([entry for entry in entries if entry.offset <= stop_at], after)
+            if lines.is_full:
+                break
+        return Page(lines.taken, after, standing)
+
+    async def follow(self, wanted: Wanted, after: int) -> AsyncGenerator[list[Line]]:
         """All lines behind `after`, in batches, for ever, and a checkpoint where there was silence for long.
 
         Ends with FeedRefused: when the role changes, when the reader falls behind what is pruned, when the database
@@ -216,16 +241,23 @@ class Feed:
             token_left_s = wanted.caller.expires_at_s - self._unix_s()
             if token_left_s <= 0:
                 raise FeedRefused(Code.TOKEN_INVALID, "the token of this stream is too old: open another one", standing)
-            lines: list[Line] = []
+            window = _Lines(wanted, WINDOW_BYTES, BATCH_ROWS)
             if after < standing.ledger_end:
-                entries = await self._read(after, standing)
-                lines = [line for entry in entries if (line := entry.line(wanted))]
-                after = entries[-1].offset
+                held = await self.room.wait(LINE_MAX_BYTES, ROOM_WAIT_MAX_S)
+                if held is None:
+                    raise self._no_room()
+                try:
+                    after = window.add(await self._read(after, standing), after)
+                    held.shrink(window.size_bytes)
+                    if window.taken:
+                        yield window.taken
+                        told_at_s = self._now_s()
+                        continue
+                finally:
+                    held.give_back()
             silent_s = self._now_s() - told_at_s
-            if not lines and silent_s >= self._checkpoint_s:
-                lines = [checkpoint(after)]
-            if lines:
-                yield lines
+            if silent_s >= self._checkpoint_s:
+                yield [checkpoint(after)]
                 told_at_s = self._now_s()
             elif after == standing.ledger_end and self._participant.standing == standing and not self._closed:
                 quiet_s = min(self._checkpoint_s - silent_s, token_left_s)
@@ -241,16 +273,33 @@ class Feed:
             row = (await reader.read(at - 1, at))[0]
         return row if row[1].log_offset == log_offset else None
 
-    async def find_attempts(self, state: bytes, tx_id: bytes, log_offset: int, after: int) -> Scan:
-        """Behind `after`: completions of the transaction that consumed a state at `log_offset`, and those it beat.
+    async def attempts(self, wanted: Wanted, consumed: StateStatus, after: int, bytes_max: int = WINDOW_BYTES) -> Page:
+        """Behind `after`: completions of the transaction that consumed a state, and those it beat; none while none did.
 
-        Nobody was refused because of the state before it was consumed, so the search begins there; it is bounded.
+        Nobody was refused because of the state before it was consumed, so the search begins there. It is bounded, and
+        made of questions that are: streams have their turn between them.
         """
-        standing = self.check_active()
-        async with self._asking(standing) as reader:
+        standing = self.check(after) if after else self.check_active()
+        state, tx_id, log_offset = consumed.state, consumed.consumed_by, consumed.log_offset
+        if tx_id is None or log_offset is None:
+            return Page([], max(after, standing.ledger_end), standing)
+        lines = _Lines(wanted, bytes_max, BATCH_ROWS)
+        began_s = self._now_s()
+        async with self._scanning, self._asking(standing) as reader:
             first = await reader.first_at(log_offset, standing.ledger_end)
-            start = min(max(after, first - 1), standing.ledger_end)
-            return await reader.find_attempts(state, tx_id, start, standing.ledger_end)
+        after = min(max(after, first - 1), standing.ledger_end)
+        stop_at = min(standing.ledger_end, after + SCAN_ROWS)
+        while after < stop_at and not lines.is_full:
+            scan = await self._scan(state, tx_id, after, standing)
+            found = lines.add([Entry(*row) for row in scan.rows], after)
+            after = found if lines.is_full else scan.scanned_to
+            if self._now_s() - began_s >= SCAN_S:
+                break
+        return Page(lines.taken, after, standing)
+
+    async def _scan(self, state: bytes, tx_id: bytes, after: int, standing: Standing) -> Scan:
+        async with self._scanning, self._asking(standing) as reader:
+            return await reader.find_attempts(state, tx_id, after, standing.ledger_end)
 
     async def _read(self, after: int, standing: Standing) -> Sequence[Entry]:
         """Some entries behind `after`: at least one, as there is one."""
@@ -258,8 +307,8 @@ class Feed:
             tail = self._tail
             if tail and tail[0].offset <= after + 1 <= tail[-1].offset:
                 start = after + 1 - tail[0].offset
-                return tail[start : start + BATCH_ROWS]
-            entries = [Entry(*row) for row in await reader.read(after, standing.ledger_end)]
+                return _window(tail[start : start + BATCH_ROWS])
+            entries = [Entry(*row) for row in await reader.read(after, standing.ledger_end, WINDOW_DETAIL_BYTES)]
             self._keep(entries)
             return entries
 
@@ -290,12 +339,62 @@ class Feed:
             tail.clear()
             self._tail_bytes = 0
         tail.extend(entries)
-        self._tail_bytes += _detail_bytes(entries)
-        if len(tail) > TAIL_ROWS or self._tail_bytes > TAIL_DETAIL_BYTES:
+        self._tail_bytes += _weight_bytes(entries)
+        if len(tail) > TAIL_ROWS or self._tail_bytes > TAIL_BYTES:
             dropped = tail[: len(tail) // 2]
             del tail[: len(dropped)]
-            self._tail_bytes -= _detail_bytes(dropped)
+            self._tail_bytes -= _weight_bytes(dropped)
+
+    def _no_room(self) -> FeedRefused:
+        standing = self._participant.standing
+        detail = f"this front end has {self.room.held_bytes} bytes of answers under way"
+        return FeedRefused(Code.OVERLOADED, detail, standing)
+
+
+class _Lines:
+    """The lines for one reader, as many as there is room for: at least one."""
+
+    def __init__(self, wanted: Wanted, bytes_max: int, lines_max: int) -> None:
+        self._wanted = wanted
+        self._bytes_max = bytes_max
+        self._lines_max = lines_max
+        self.taken: list[Line] = []
+        self.size_bytes = 0
+        self.is_full = False
+
+    def add(self, entries: Sequence[Entry], after: int) -> int:
+        """Take what fits; returns the offset up to which all that matches is taken, `after` when there is none."""
+        for entry in entries:
+            line = entry.line(self._wanted)
+            if line is not None:
+                size_bytes = self.size_bytes + len(line.json)
+                if self.taken and size_bytes > self._bytes_max:
+                    self.is_full = True
+                    return after
+                self.taken.append(line)
+                self.size_bytes = size_bytes
+            after = entry.offset
+            if len(self.taken) == self._lines_max:
+                self.is_full = True
+                return after
+        return after
+
+
+def _window(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The first of them, at least one, whose lines are about what a stream is given at a time."""
+    size_bytes = 0
+    for count, entry in enumerate(entries):
+        size_bytes += len(entry.completion.detail)
+        if count and size_bytes > WINDOW_BYTES:
+            return entries[:count]
+    return entries
 
 
 def _detail_bytes(entries: Sequence[Entry]) -> int:
     return sum([len(entry.completion.detail) for entry in entries])
+
+
+def _weight_bytes(entries: Sequence[Entry]) -> int:
+    """What kept rows take: names and details once as they are, and about thrice as JSON."""
+    details = [len(entry.completion.detail) + sum(map(len, entry.completion.act_as)) for entry in entries]
+    return _ROW_BYTES * len(entries) + 4 * sum(details)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from aiohttp import HttpVersion10, web
@@ -19,6 +19,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.web_protocol import _ErrInfo
 
+from ledger_api.server.room import Held
 from ledger_api.server.settings import ApiSettings
 from replica.notary.documents import problem_document
 from replica.notary.errors import BadRequest, Code
@@ -29,6 +30,7 @@ _ALWAYS = b"\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-
 ANSWER_READ_MAX_S = 10.0  # then a client that does not read its answer loses the connection
 _LINGER_S = 1.0  # how long the rest of a refused body is read and dropped, so that the client sees the answer
 _DETAIL_MAX = 200
+_COPIED_MAX_BYTES = 64 * 1024  # a larger answer is not made one with its head
 _encoder = msgspec.json.Encoder()
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -48,6 +50,13 @@ class Reply(web.StreamResponse):
         self._kind = kind
         self._more = more  # further header lines, each with its line end
         self._stays_open: bool | None = None
+        self.held: Held | None = None  # given back once the answer is written, or cannot be
+
+    def holding(self, held: Held) -> Self:
+        """This answer, which has room for no more than its own bytes until it is written."""
+        held.shrink(len(self.content))
+        self.held = held
+        return self
 
     @property
     def keep_alive(self) -> bool | None:
@@ -72,15 +81,20 @@ class Reply(web.StreamResponse):
             self._more,
             connection,
         )
-        await self._write(request, head if request.method == "HEAD" else head + content)
+        if request.method == "HEAD":
+            await self._write(request, head)
+        elif len(content) > _COPIED_MAX_BYTES:
+            await self._write(request, head, content)
+        else:
+            await self._write(request, head + content)
         return None
 
     @staticmethod
-    async def _write(request: web.BaseRequest, data: bytes) -> None:
+    async def _write(request: web.BaseRequest, *parts: bytes) -> None:
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client closed the connection")
-        transport.write(data)
+        transport.writelines(parts) if len(parts) > 1 else transport.write(parts[0])
         if request.protocol.writing_paused:
             await _wait_for_reader(request, transport)
 
@@ -205,6 +219,21 @@ class Connection(web.RequestHandler):
         if isinstance(server, HttpServer) and len(server.connections) > server.connections_max:
             server.at_limit_count += 1
             self.force_close()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write the answer; what it held is free whatever becomes of it.
+
+        aiohttp keeps the last answer of a connection until the next one.
+        """
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            if isinstance(resp, Reply):
+                resp.content = b""
+                if resp.held is not None:
+                    resp.held.give_back()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)

@@ -59,6 +59,7 @@ class _LastLine(Reply):
 
     def __init__(self, reply: Reply, request_id: str) -> None:
         super().__init__(_OK, reply.content, request_id, kind=NDJSON)
+        self.held = reply.held
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write it. Raises ConnectionError if the client is gone, or does not read it in time."""

@@ -30,6 +30,7 @@ from ledger_api.server.logs import set_up_logging
 from ledger_api.server.queries import Queries
 from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry
+from ledger_api.server.room import Room
 from ledger_api.server.settings import FrontEndDocument
 from ledger_api.server.tls import load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
@@ -95,7 +96,8 @@ class FrontEnd:
         tls = None if document.api.tls is None else make_tls(document.api.tls)
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
         reader = open_reader(document.database)
-        feed = Feed(link, reader, document.api.checkpoint_s, asyncio.get_running_loop().time)
+        room = Room(document.api.answers_max_bytes)
+        feed = Feed(link, reader, document.api.checkpoint_s, asyncio.get_running_loop().time, room=room)
         traces = self._open_traces()
         participant = link if traces is None else traces.participant(link)
         handle: Handle = self._api(participant, registry, feed, door).handle
@@ -144,8 +146,18 @@ class FrontEnd:
         gate = Gate(registry, self._counts, document.api.batch_max)
         explain = Explainer(self._counts)
         reads = Reads(feed, self._counts, document.api, explain).routes()
-        queries = Queries(participant, feed, explain).routes()
-        return Api(participant, gate, self._counts, document.api, about=about, reads=reads, queries=queries, door=door)
+        queries = Queries(participant, feed, explain, document.api.page_max_bytes).routes()
+        return Api(
+            participant,
+            gate,
+            self._counts,
+            document.api,
+            about=about,
+            reads=reads,
+            queries=queries,
+            door=door,
+            room=feed.room,
+        )
 
     def _open_traces(self) -> FrontEndTraces | None:
         document = self._document

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import msgspec
 
 from ledger_api.server.entitlement import Caller, may_see, may_see_parties
-from ledger_api.server.feed import Entry, Feed, FeedRefused, Wanted
+from ledger_api.server.feed import LINE_MAX_BYTES, WINDOW_BYTES, Feed, FeedRefused, Wanted
 from ledger_api.server.http import Reply
 from ledger_api.server.query import Query
 from ledger_api.server.reads import Explainer
@@ -62,7 +62,8 @@ _STATE = About(
     argument=_STATE_REF,
 )
 _ATTEMPTS = About(
-    summary="The completions of those who tried to consume a state, a page at a time",
+    summary="The completions of those who tried to consume a state, a page at a time: at most `page_max_bytes` of them "
+    "(a setting), unless the first alone is larger",
     answers={200: AttemptsDocument},
     right=Right.READ,
     codes=(*_LOOKED_UP, Code.OFFSET_PRUNED, Code.OFFSET_AFTER_END, Code.FEED_UNAVAILABLE),
@@ -80,7 +81,11 @@ _ATTEMPTS = About(
 class Queries:
     """Answers them; `explain` makes the problem documents."""
 
-    def __init__(self, participant: Participant, feed: Feed, explain: Explainer) -> None:
+    def __init__(
+        self, participant: Participant, feed: Feed, explain: Explainer, page_max_bytes: int = WINDOW_BYTES
+    ) -> None:
+        """`page_max_bytes`: of the lines of one page, unless the first alone has more."""
+        self._page_max_bytes = page_max_bytes
         self._participant = participant
         self._feed = feed
         self._explain = explain
@@ -150,24 +155,22 @@ class Queries:
         status = await self._participant.look_up_state(_state_of(call))
         if isinstance(status, NotNow):
             return self._explain.answer(status, call.request_id)
-        return self._reply(await self._history(status, after, Wanted(caller=call.caller)), call)
+        held = self._feed.hold(max(self._page_max_bytes, LINE_MAX_BYTES))
+        try:
+            document = await self._history(status, after, Wanted(caller=call.caller))
+            return self._reply(document, call).holding(held)
+        except BaseException:
+            held.give_back()
+            raise
 
     async def _history(self, status: StateStatus, after: int, wanted: Wanted) -> AttemptsDocument:
-        standing = self._feed.check(after) if after else self._feed.check_active()
-        lines: list[msgspec.Raw] = []
-        if status.consumed_by is None or status.log_offset is None:
-            after = max(after, standing.ledger_end)  # nobody was refused because of it
-        else:
-            scan = await self._feed.find_attempts(status.state, status.consumed_by, status.log_offset, after)
-            after = scan.scanned_to
-            found = [Entry(*row).line(wanted) for row in scan.rows]
-            lines = [msgspec.Raw(line.json) for line in found if line]
+        page = await self._feed.attempts(wanted, status, after, self._page_max_bytes)
         return AttemptsDocument(
             state=format_state_ref(status.state),
-            attempts=lines,
-            next_after=after,
-            ledger_end=standing.ledger_end,
-            pruned_to=standing.pruned_to,
+            attempts=[msgspec.Raw(line.json) for line in page.lines],
+            next_after=page.next_after,
+            ledger_end=page.standing.ledger_end,
+            pruned_to=page.standing.pruned_to,
         )
 
     async def _may_know_winner(self, caller: Caller, log_offset: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ledger_api.server.feed import Feed, FeedRefused, Wanted
+from ledger_api.server.feed import LINE_MAX_BYTES, Feed, FeedRefused, Page, Wanted
 from ledger_api.server.http import PROBLEM, Reply, retry_after_header
 from ledger_api.server.query import Query
 from ledger_api.server.routes import About, Call, Parameter, Right, Route
@@ -24,7 +24,12 @@ _OFFSET = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 _PAGED = (
     Parameter("after", "The offset behind which to start; left out: 0, the ledger's begin.", _OFFSET),
     Parameter("follow", "Stream, live at the end, until the client leaves.", {"type": "boolean", "default": False}),
-    Parameter("limit", "Most rows of a page; not with follow=true.", {"type": "integer", "minimum": 1}),
+    Parameter(
+        "limit",
+        "Most rows of a page; not with follow=true. A page also ends before a row that would make its rows larger than "
+        "`page_max_bytes` (a setting, 4 MiB by default), but for its first: go on behind `next_after`.",
+        {"type": "integer", "minimum": 1},
+    ),
     Parameter("party", "Only what concerns this party, or one of these.", {"type": "string"}, repeated=True),
 )
 _FEED = (
@@ -34,6 +39,7 @@ _FEED = (
     Code.TOO_MANY_STREAMS,
     Code.FEED_UNAVAILABLE,
     Code.NOT_ACTIVE,
+    Code.OVERLOADED,
 )
 _COMPLETIONS = About(
     summary="Completions of submissions behind an offset: a page, or a stream with follow=true",
@@ -167,7 +173,16 @@ class Reads:
 
     async def _page(self, call: Call, query: Query, wanted: Wanted, after: int) -> Reply:
         limit = query.number("limit", min(PAGE_DEFAULT, self._settings.page_max), 1, self._settings.page_max)
-        page = await self._feed.page(wanted, after, limit, self._settings.scan_max)
+        bytes_max = self._settings.page_max_bytes
+        held = self._feed.hold(max(bytes_max, LINE_MAX_BYTES))
+        try:
+            page = await self._feed.page(wanted, after, limit, self._settings.scan_max, bytes_max)
+            return self._render(call, page, wanted).holding(held)
+        except BaseException:
+            held.give_back()
+            raise
+
+    def _render(self, call: Call, page: Page, wanted: Wanted) -> Reply:
         lines = [msgspec.Raw(line.json) for line in page.lines]
         ends = {
             "next_after": page.next_after,

@@ -69,6 +69,12 @@ class ApiSettings(BaseModel):
     registry_path: Path = Field(description="File that maps each party to its public keys.")
     body_max_bytes: int = Field(8 * 2**20, ge=2**20, le=2**28, description="Largest body of one call.")
     bodies_max_bytes: int = Field(256 * 2**20, ge=2**20, le=2**40, description="Bodies under way together.")
+    answers_max_bytes: int = Field(
+        128 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="Answers to submissions, pages, and what streams are given at a time, under way together.",
+    )
     batch_max: int = Field(1_000, ge=1, le=10_000, description="Submissions in one call.")
     in_flight_max: int = Field(8_192, ge=1, le=1_000_000, description="Submissions and look-ups under way.")
     connections_max: int = Field(4_096, ge=1, le=1_000_000, description="Client connections; further ones are closed.")
@@ -92,6 +98,9 @@ class ApiSettings(BaseModel):
     stream_window: int = Field(
         4_000, ge=1, le=100_000, description="Submissions of one stream without an answer; more end it."
     )
+    stream_window_bytes: int = Field(
+        8 * 2**20, ge=2**16, le=2**28, description="Their bytes; while they have more, no further frame is read."
+    )
     checkpoint_s: float = Field(
         10.0, gt=0, le=3_600, description="Longest silence of a stream: then it has a checkpoint."
     )
@@ -99,6 +108,9 @@ class ApiSettings(BaseModel):
         10.0, gt=0, le=3_600, description="A stream whose reader takes nothing for so long is ended."
     )
     page_max: int = Field(1_000, ge=1, le=10_000, description="Completions or updates in one page.")
+    page_max_bytes: int = Field(
+        4 * 2**20, ge=2**16, le=2**28, description="Bytes of the rows of one page; its first is in it whatever it has."
+    )
     scan_max: int = Field(20_000, ge=1_000, le=1_000_000, description="Offsets that one page looks through.")
     report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the core is told what was counted.")
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 import msgspec
 from aiohttp import HttpVersion10, web
@@ -20,7 +21,7 @@ NDJSON, EVENTS = b"application/x-ndjson", b"text/event-stream"
 BUFFER_MAX_BYTES = 256 * 1024  # written to one reader and not taken by it; more is not made before it is
 _encoder = msgspec.json.Encoder()
 
-Lines = AsyncIterator[list[Line]]
+Lines = AsyncGenerator[list[Line]]
 Explain = Callable[[FeedRefused], ProblemDocument]
 
 
@@ -71,10 +72,11 @@ class StreamReply(Reply):
         transport.write(http_head(200, self._kind, self._request_id, more + b"Connection: close\r\n"))
         offset = self._after
         try:
-            async for lines in self._lines:
-                offset = lines[-1].offset
-                rendered = self._render(lines)
-                await self._send(request, transport, chunk(rendered) if chunked else rendered)
+            async with aclosing(self._lines) as windows:
+                async for lines in windows:
+                    offset = lines[-1].offset
+                    rendered = self._render(lines)
+                    await self._send(request, transport, chunk(rendered) if chunked else rendered)
         except FeedRefused as refused:
             problem = self._explain(refused)
         except TimeoutError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -15,6 +16,7 @@ from aiohttp.abc import AbstractStreamWriter
 from ledger_api.server.entitlement import Caller
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import Reply
+from ledger_api.server.room import ANSWER_BYTES, Held, Room, signed_answers_max_bytes
 from ledger_api.server.settings import ApiSettings
 from replica.link.counts import ApiCounts
 from replica.link.interface import Participant, Terms
@@ -35,6 +37,9 @@ from replica.notary.stream_frames import (
 )
 
 CHUNK = 104  # submissions that are checked and handed over together: some ms, then others get their turn
+FRAME_MAX_BYTES = 2**20  # of a frame of answers; one answer alone may have more
+_CONFLICT_BYTES = 128  # a state, a hash and four names
+_ROOM_WAIT_S = 60.0  # then it is asked for again
 _PING_S = 20.0
 _CLOSE_MAX_S = 1.0
 _SWITCHED = 101
@@ -54,8 +59,10 @@ class SubmitStreams:
         *,
         welcome: Welcome,
         refusal: Callable[[int], NotNow | None],
+        room: Room,
     ) -> None:
-        """`refusal` says why so many more submissions cannot be taken now."""
+        """`refusal` says why so many more submissions cannot be taken now; `room` is for all answers under way."""
+        self.room = room
         self.participant = participant
         self.gate = gate
         self.counts = counts
@@ -116,6 +123,7 @@ class _Stream:
         self._socket = socket
         self._request_id = request_id
         self._under_way = 0
+        self._window = Room(streams.settings.stream_window_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -157,10 +165,27 @@ class _Stream:
             raise _too_old()
         self._charge(count)
         for start in range(0, count, CHUNK):
-            task = asyncio.create_task(self._answer(frame.batch[start : start + CHUNK], terms))
+            chunk = frame.batch[start : start + CHUNK]
+            held = await self._hold(chunk)
+            task = asyncio.create_task(self._answer(chunk, terms))
             self._tasks.add(task)
-            task.add_done_callback(self._done)
+            task.add_done_callback(partial(self._done, held=held))
             await asyncio.sleep(0)  # it is checked and handed over now; others get their turn
+
+    async def _hold(self, batch: list[tuple[int, Submission]]) -> list[Held]:
+        """Room for the bytes of these, and for their answers. While there is none, nothing more is read."""
+        size_bytes = sum([len(submission.request) for _, submission in batch])
+        wanted = (self._window, size_bytes), (self._streams.room, signed_answers_max_bytes(size_bytes, len(batch)))
+        held: list[Held] = []
+        try:
+            for room, room_bytes in wanted:
+                while (part := await room.wait(room_bytes, _ROOM_WAIT_S)) is None:
+                    pass
+                held.append(part)
+        except BaseException:
+            _give_back(held)
+            raise
+        return held
 
     async def _answer(self, batch: list[tuple[int, Submission]], terms: Terms) -> None:
         """Answer so many submissions, each by its number, whatever happens on the way."""
@@ -171,7 +196,8 @@ class _Stream:
         else:
             streams.counts.in_flight += count
             try:
-                await self._send(Answers(await self._ask(batch, terms)))
+                for answers in _in_frames(await self._ask(batch, terms)):
+                    await self._send(Answers(answers))
             finally:
                 streams.counts.in_flight -= count
         self._under_way -= count
@@ -222,7 +248,8 @@ class _Stream:
         except ConnectionError:
             pass
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[None], held: Sequence[Held] = ()) -> None:
+        _give_back(held)
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ConnectionError):
@@ -232,6 +259,23 @@ class _Stream:
 
     async def _close(self) -> None:
         await self._socket.close(code=WSCloseCode.INTERNAL_ERROR)
+
+
+def _give_back(held: Iterable[Held]) -> None:
+    for part in held:
+        part.give_back()
+
+
+def _in_frames(answers: list[tuple[int, StreamAnswer]]) -> Iterator[list[tuple[int, StreamAnswer]]]:
+    """All of them, in order: as many at a time as a frame of answers holds, at least one."""
+    begun, size_bytes = 0, 0
+    for place, (_, answer) in enumerate(answers):
+        answer_bytes = ANSWER_BYTES + _CONFLICT_BYTES * len(getattr(answer, "conflicts", ()))
+        if place > begun and size_bytes + answer_bytes > FRAME_MAX_BYTES:
+            yield answers[begun:place]
+            begun, size_bytes = place, 0
+        size_bytes += answer_bytes
+    yield answers[begun:]
 
 
 def _too_old() -> BadRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import accumulate
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailab
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Pruned, Published
-from replica.store.reader import Row, Scan, check_dense
+from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 
 _T = TypeVar("_T")
 ROWS_MAX = 40  # completions that one statement may look at; a real server ends a statement that takes too long
@@ -227,10 +228,10 @@ class MemoryReader:
         self._page_rows = page_rows
         self._database: MemoryDatabase | None = None
 
-    async def read(self, after: int, until: int) -> Sequence[Row]:
+    async def read(self, after: int, until: int, bytes_max: int = PAGE_DETAIL_BYTES) -> Sequence[Row]:
         """See CompletionReader."""
         until = min(until, after + self._page_rows)
-        return check_dense(await self._kept(after, until), after, until)
+        return check_dense(_fitting(await self._kept(after, until), bytes_max), after, until)
 
     async def first_at(self, log_offset: int, ledger_end: int) -> int:
         """See CompletionReader."""
@@ -240,8 +241,9 @@ class MemoryReader:
     async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
         """See CompletionReader."""
         until = min(until, after + self._page_rows)
-        kept = await self._kept(after, until)
-        return Scan([row for row in kept if row[1].tx_id == tx_id or state in row[1].detail], until)
+        found = [row for row in await self._kept(after, until) if row[1].tx_id == tx_id or state in row[1].detail]
+        fitting = _fitting(found, WINDOW_DETAIL_BYTES)
+        return Scan(fitting, until if len(fitting) == len(found) else fitting[-1][0])
 
     async def reset(self) -> None:
         """See CompletionReader."""
@@ -256,3 +258,9 @@ class MemoryReader:
             await self._travel()
         self._database = database = self._database or self._find()
         return [row for row in database.completions[after:until] if row[0] > database.pruned_to]
+
+
+def _fitting(rows: list[Row], bytes_max: int) -> list[Row]:
+    """The first of them: as many as have less than so many bytes before the last one."""
+    before = accumulate((len(completion.detail) for _, completion in rows), initial=0)
+    return [row for row, bytes_before in zip(rows, before, strict=False) if bytes_before < bytes_max]

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from replica.notary.errors import StoreUnavailable
+from replica.store.reader import Row, Scan
 
-PAGE_ROWS = 500
-PAGE_DETAIL_BYTES = 4_000_000
-SCAN_ROWS = 20_000
+PAGE_ROWS = 500  # of at most 9 kB each, and their details
+SCAN_ROWS = 2_000
+SCAN_DETAIL_BYTES = 8_000_000  # that one question searches: some 30 ms
 ATTEMPTS_MAX = 100
 CONNECT_MAX_S = 3
 ANSWER_MAX_S = 5.0
@@ -56,3 +57,15 @@ class OneConnectionReader(ABC):
     @abstractmethod
     async def _hang_up(self) -> None:
         """Give the connection up, if there is one; does not raise."""
+
+
+def scan_end(last: int | None) -> int:
+    """How far a search may go. Raises StoreUnavailable when there is nothing to search where there should be."""
+    if last is None:
+        raise StoreUnavailable("completions are missing, or are being pruned")
+    return int(last)
+
+
+def scan_of(rows: list[Row], last_found: int, searched_to: int) -> Scan:
+    """What a search found, of all up to `last_found`; what is missing of that is to be searched for again."""
+    return Scan(rows, rows[-1][0] if rows and rows[-1][0] < last_found else searched_to)

@@ -16,14 +16,16 @@ from replica.notary.errors import StoreUnavailable
 from replica.store.one_connection import (
     ATTEMPTS_MAX,
     CONNECT_MAX_S,
-    PAGE_DETAIL_BYTES,
     PAGE_ROWS,
+    SCAN_DETAIL_BYTES,
     SCAN_ROWS,
     OneConnectionReader,
+    scan_end,
+    scan_of,
 )
 from replica.store.oracle import completion_of, named_statement
 from replica.store.oracle_login import parse_oracle
-from replica.store.reader import Row, Scan, check_dense
+from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 
 _CLOSE_MAX_S = 1.0
 
@@ -39,10 +41,10 @@ class OracleReader(OneConnectionReader):
         self._schema = self._login.pop("schema", None)
         self._connection: oracledb.AsyncConnection | None = None
 
-    async def read(self, after: int, until: int) -> Sequence[Row]:
+    async def read(self, after: int, until: int, bytes_max: int = PAGE_DETAIL_BYTES) -> Sequence[Row]:
         """See CompletionReader."""
         until = min(until, after + PAGE_ROWS)
-        values = {"after_offset": after, "until_offset": until, "bytes_max": PAGE_DETAIL_BYTES}
+        values = {"after_offset": after, "until_offset": until, "bytes_max": bytes_max}
         rows = await self._ask("read_completions", values)
         return check_dense([(row[0], completion_of(row)) for row in rows], after, until)
 
@@ -60,11 +62,12 @@ class OracleReader(OneConnectionReader):
 
     async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
         """See CompletionReader."""
-        until = min(until, after + SCAN_ROWS)
-        values = {"state": state, "tx_id": tx_id, "after_offset": after, "until_offset": until}
-        rows = await self._ask("find_attempts", values | {"row_count": ATTEMPTS_MAX})
-        found = [(row[0], completion_of(row)) for row in rows]
-        return Scan(found, found[-1][0] if len(found) == ATTEMPTS_MAX else until)
+        bounds = {"after_offset": after, "until_offset": min(until, after + SCAN_ROWS)}
+        ((end,),) = await self._ask("scan_end", bounds | {"bytes_max": SCAN_DETAIL_BYTES})
+        bounds |= {"until_offset": scan_end(end), "bytes_max": WINDOW_DETAIL_BYTES, "row_count": ATTEMPTS_MAX}
+        rows = await self._ask("find_attempts", bounds | {"state": state, "tx_id": tx_id})
+        found = [(row[0], completion_of(row[:-1])) for row in rows]
+        return scan_of(found, rows[0][-1] if rows else 0, bounds["until_offset"])
 
     async def _rows(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         connection = self._connection or await self._connect()

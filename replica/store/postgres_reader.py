@@ -13,13 +13,15 @@ from replica.store.looking import to_look
 from replica.store.one_connection import (
     ATTEMPTS_MAX,
     CONNECT_MAX_S,
-    PAGE_DETAIL_BYTES,
     PAGE_ROWS,
+    SCAN_DETAIL_BYTES,
     SCAN_ROWS,
     OneConnectionReader,
+    scan_end,
+    scan_of,
 )
 from replica.store.postgres import completion_of, named_statement
-from replica.store.reader import Row, Scan, check_dense
+from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 
 _STATEMENT_MAX_MS = 4_000
 _OPTIONS = f"-c default_transaction_read_only=on -c statement_timeout={_STATEMENT_MAX_MS} -c jit=off"
@@ -43,10 +45,10 @@ class PostgresReader(OneConnectionReader):
         }
         self._connection: Connection | None = None
 
-    async def read(self, after: int, until: int) -> Sequence[Row]:
+    async def read(self, after: int, until: int, bytes_max: int = PAGE_DETAIL_BYTES) -> Sequence[Row]:
         """See CompletionReader."""
         until = min(until, after + PAGE_ROWS)
-        values = {"after": after, "until": until, "bytes_max": PAGE_DETAIL_BYTES}
+        values = {"after": after, "until": until, "bytes_max": bytes_max}
         return check_dense(_completions(await self._ask("read_completions", values)), after, until)
 
     async def first_at(self, log_offset: int, ledger_end: int) -> int:
@@ -58,10 +60,11 @@ class PostgresReader(OneConnectionReader):
 
     async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
         """See CompletionReader."""
-        until = min(until, after + SCAN_ROWS)
-        values = {"state": state, "tx_id": tx_id, "after": after, "until": until, "limit": ATTEMPTS_MAX}
-        rows = _completions(await self._ask("find_attempts", values))
-        return Scan(rows, rows[-1][0] if len(rows) == ATTEMPTS_MAX else until)
+        bounds = {"after": after, "until": min(until, after + SCAN_ROWS)}
+        ((end,),) = await self._ask("scan_end", bounds | {"bytes_max": SCAN_DETAIL_BYTES})
+        bounds |= {"until": scan_end(end), "bytes_max": WINDOW_DETAIL_BYTES, "row_count": ATTEMPTS_MAX}
+        rows = await self._ask("find_attempts", bounds | {"state": state, "tx_id": tx_id})
+        return scan_of(_completions([row[:-1] for row in rows]), rows[0][-1] if rows else 0, bounds["until"])
 
     async def _rows(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         if self._connection is None:

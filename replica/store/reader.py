@@ -14,6 +14,8 @@ from replica.notary.errors import StoreUnavailable
 from replica.store.interface import Completion
 from replica.store.oracle_login import is_oracle
 
+PAGE_DETAIL_BYTES = 4_000_000
+WINDOW_DETAIL_BYTES = 200_000  # half a megabyte as JSON
 Row = tuple[int, Completion]
 """A completion with its ledger offset."""
 
@@ -31,8 +33,11 @@ class CompletionReader(Protocol):
     Every call is bounded by the reader's own limits, however much it is asked for.
     """
 
-    async def read(self, after: int, until: int) -> Sequence[Row]:
-        """The completions behind ledger offset `after`, at most up to `until`: dense, and at least one if there is."""
+    async def read(self, after: int, until: int, bytes_max: int = PAGE_DETAIL_BYTES) -> Sequence[Row]:
+        """The completions behind ledger offset `after`, at most up to `until`: dense, and at least one if there is.
+
+        Details before the last row's have less than `bytes_max` bytes; one has at most 0.8 MB.
+        """
 
     async def first_at(self, log_offset: int, ledger_end: int) -> int:
         """The first ledger offset, of those that are kept, whose record is at `log_offset` or behind it.
@@ -41,7 +46,11 @@ class CompletionReader(Protocol):
         """
 
     async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
-        """Completions of `tx_id`, and those refused because `state` was consumed, in a bounded range behind `after`."""
+        """Completions of `tx_id`, and those refused because `state` was consumed, in a bounded range behind `after`.
+
+        There are completions behind `after` up to `until`. Rows and bytes are bounded: of what is searched, and of what
+        is found.
+        """
 
     async def reset(self) -> None:
         """Close the connection, so that the next call finds the server that the participant's database is on now."""

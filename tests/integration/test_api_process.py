@@ -45,6 +45,7 @@ class Core:
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self.port = port
+        self.database = "dbname=unused"
         self.handler = StubHandler(at_once=True)
         self.link = LinkServer(folder / "link.sock", GENERATION, self.handler, LINK)
         self.registry_path = folder / "parties.toml"
@@ -60,7 +61,7 @@ class Core:
             "name": name,
             "replica": "r1",
             "core_pid": os.getpid(),
-            "database": "dbname=unused",
+            "database": self.database,
             "link_path": str(self.folder / "link.sock"),
             "generation": GENERATION,
             "link": LINK.model_dump(mode="json"),

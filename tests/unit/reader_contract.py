@@ -9,10 +9,12 @@ import pytest
 
 from replica.notary.errors import StoreUnavailable
 from replica.store.interface import ParticipantStore, Pruned
-from replica.store.reader import CompletionReader
+from replica.store.one_connection import SCAN_DETAIL_BYTES
+from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader
 from tests.unit.store_contract import FRESH, REJECTED, NewStore, accepted, activated, at, command, completion, serving
 
 COUNT = 30
+DETAIL_MAX_BYTES = 800_000  # a conflict of 9,999 states
 Sweep = Callable[[], Awaitable[object]]  # deletes what may be gone, where that is not done at once
 
 
@@ -83,6 +85,29 @@ class ReaderContract:
             assert scan.scanned_to > scanned_to
             found, scanned_to = found + scan.rows, scan.scanned_to
         assert [(offset, done.tx_id) for offset, done in found] == [(8, command(7).tx_id), (15, command(14).tx_id)]
+
+    async def test_bytes_are_bounded_where_rows_are(self, new_store: NewStore, reader: CompletionReader) -> None:
+        """Goal: no question fetches more than its bytes and one row, or searches more, and none sticks. Method: the
+        largest conflicts, of which a few would do, between small ones; read all, then a history of all."""
+        store, state = await serving(new_store), b"<a state>"
+        largest = state + b"d" * DETAIL_MAX_BYTES
+        for n in range(12):
+            detail = state if n % 4 == 0 else largest
+            await store.publish([completion(command(n), 100 + n, REJECTED, detail=detail)], at(100 + n))
+        read, scanned_to, found = 0, 0, []
+        while read < 12:
+            rows = await reader.read(read, 12, WINDOW_DETAIL_BYTES)
+            assert sum(len(row[1].detail) for row in rows[:-1]) < WINDOW_DETAIL_BYTES
+            read = rows[-1][0]
+        while scanned_to < 12:
+            scan = await reader.find_attempts(state, b"", scanned_to, 12)
+            assert scan.scanned_to > scanned_to
+            assert sum(len(row[1].detail) for row in scan.rows[:-1]) < WINDOW_DETAIL_BYTES
+            found, scanned_to = found + scan.rows, scan.scanned_to
+        assert [offset for offset, _ in found] == list(range(1, 13))
+        nothing = await reader.find_attempts(b"another", b"", 0, 12)
+        assert nothing.rows == []
+        assert nothing.scanned_to * DETAIL_MAX_BYTES <= SCAN_DETAIL_BYTES + 5 * DETAIL_MAX_BYTES
 
     async def test_a_reader_goes_on_after_a_reset(self, new_store: NewStore, reader: CompletionReader) -> None:
         """Goal: a connection is made when it is needed. Method: reset before, between and after two reads."""
