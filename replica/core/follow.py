@@ -52,6 +52,8 @@ class Follower:
         self._hurry = asyncio.Event()
         self._known_end = 0
         self._reached_at_s = _NEVER
+        self._moved_at_s = _NEVER
+        self._owes = False  # a reader gave nothing although the log goes on; until another one has given it
 
     @property
     def position(self) -> Position | None:
@@ -78,8 +80,15 @@ class Follower:
         (self._hurry.set if hurry else self._hurry.clear)()
 
     def reaches_log(self) -> bool:
-        """Whether the log answered lately."""
-        return self._clock.boottime_s() - self._reached_at_s < self._settings.log_stall_max_s
+        """Whether the log answered lately, and gives what it has."""
+        return not self._owes and self._is_recent(self._reached_at_s)
+
+    def moved_lately(self) -> bool:
+        """Whether a record was read lately: then the log takes records, and those who follow it get them."""
+        return self._is_recent(self._moved_at_s)
+
+    def _is_recent(self, at_s: float) -> bool:
+        return self._clock.boottime_s() - at_s < self._settings.log_stall_max_s
 
     async def run(self) -> None:
         """Read and apply for ever."""
@@ -104,9 +113,11 @@ class Follower:
         self._applier = self._applier or Applier(self._index, topic_id)
         reader = await open_behind(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self._watch_end())
+        silent_s = 0.0
         try:
             while True:
                 records = await reader.read(self._settings.read_batch_max, self._settings.read_wait_s)
+                silent_s = self._silent_s(silent_s, len(records))
                 for run in bounded_runs(records, self._settings.read_batch_states_max):
                     self._apply(self._applier, run)
                     await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
@@ -117,6 +128,21 @@ class Follower:
         finally:
             watch.cancel()
             await reader.close()
+
+    def _silent_s(self, silent_s: float, records: int) -> float:
+        """For how long the reader has owed records that the log is known to have; raises LogUnavailable when it is too
+        long. A reader may hang on a broker that never errs and has nothing new: one that leads no more, say.
+
+        The waits are added up, not the time, so that a process that was suspended does not blame its reader.
+        """
+        if records or not self.lag_records:
+            return 0.0
+        silent_s += self._settings.read_wait_s
+        if silent_s >= self._settings.log_stall_max_s:
+            self._owes = True
+            found = f"no record after offset {self.applied_offset} for {silent_s:g} s"
+            raise LogUnavailable(f"{found}, and the log ends at {self._known_end}")
+        return silent_s
 
     async def _pause(self) -> None:
         """Let records gather, unless there is a hurry."""
@@ -129,7 +155,8 @@ class Follower:
         began_us = self._clock.wall_us()
         applied = applier.apply(records)
         self._trace.judged(applied, began_us)
-        self._reached_at_s = self._clock.boottime_s()
+        self._reached_at_s = self._moved_at_s = self._clock.boottime_s()
+        self._owes = False
         if voids := applied.reading.voids:  # one line a run: a deposed active may leave many thousands
             reasons = Counter(void.reason.value for void in voids)
             log.warning("records_void", first_offset=voids[0].offset, last_offset=voids[-1].offset, reasons=reasons)
@@ -141,25 +168,23 @@ class Follower:
     async def _watch_end(self) -> None:
         while True:
             applied_offset = self.applied_offset  # before asking: it moves on meanwhile
-            self._known_end = await self._log.end_offset()
+            self._known_end = await end_after(self._log, applied_offset)
             self._reached_at_s = self._clock.boottime_s()
-            if self._known_end <= applied_offset:
-                raise LogTruncated(f"the log ends at {self._known_end}, but {applied_offset} is applied already")
+            self._owes = self._owes and self.lag_records > 0
             await self._clock.sleep_s(self._settings.read_wait_s)
 
 
 async def open_behind(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
     """A reader of the record behind `position`, once the log has shown that the position was read from it.
 
-    Raises LogRefused when the topic is another one or has another record there, and LogTruncated when it ends before.
+    Raises LogRefused when the topic is another one or has another record there, LogTruncated when it ends before, and
+    LogUnavailable.
     """
     if position.topic_id != topic_id:
         raise LogRefused(f"the position was read from topic id {position.topic_id}, the log's is {topic_id}")
     if position.offset == BEGIN:
         return await request_log.open_reader(0)
-    end = await request_log.end_offset()
-    if end <= position.offset:
-        raise LogTruncated(f"the log ends at {end}, but the position is at {position.offset}")
+    await end_after(request_log, position.offset)
     reader = await request_log.open_reader(position.offset)
     try:
         records = await reader.read(1, 5.0)
@@ -172,6 +197,20 @@ async def open_behind(request_log: RequestLog, topic_id: str, position: Position
         await reader.close()
         raise
     return reader
+
+
+async def end_after(request_log: RequestLog, offset: int) -> int:
+    """The log's end, which lies after the record at `offset`, because that was read from it.
+
+    Raises LogTruncated when it does not, by the word of most brokers; one that is cut off from its peers shows less
+    than there is. Raises LogUnavailable.
+    """
+    end = await request_log.end_offset()
+    if end <= offset:
+        end = await request_log.agreed_end_offset()
+    if end <= offset:
+        raise LogTruncated(f"the log ends at {end}, but the record at {offset} was read from it already")
+    return end
 
 
 def bounded_runs(records: LogRecords, states_max: int) -> list[LogRecords]:

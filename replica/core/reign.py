@@ -1,8 +1,8 @@
 """One activation of this replica, from the epoch to the purge: what exists only while it is active.
 
-The order of opening is the protocol (docs/architecture.md): epoch, log writer, lock verified, barrier, catch up to it,
-publish up to it, settle what can never be logged any more, serve. Nothing here decides a verdict; answers are what the
-log says once a record is read back.
+The order of opening is the protocol (docs/architecture.md): the log moves, epoch, log writer, lock verified, barrier,
+catch up to it, publish up to it, settle what can never be logged any more, serve. Nothing here decides a verdict;
+answers are what the log says once a record is read back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replica.core.apply import Applied
 from replica.core.endings import ending_of
 from replica.core.estimate import CompletionEstimate
 from replica.core.failures import SubmissionFailures
-from replica.core.follow import Follower
+from replica.core.follow import Follower, end_after
 from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
 from replica.core.receipt_desk import ReceiptDesk
@@ -32,7 +32,7 @@ from replica.index.interface import Index
 from replica.link.interface import Replies, Terms
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, InvariantBroken, LogTruncated, LogUnavailable, NotaryError, StoreUnavailable
+from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError, StoreUnavailable
 from replica.notary.formats import Formats, to_write
 from replica.notary.position import Position
 from replica.notary.reading import CountedRequest
@@ -142,9 +142,12 @@ class Reign:
 
         position = await self._applied(lambda _: True, "the log's first record")
         self._writes = to_write(await self._store.bind(position.topic_id), position.barrier)
+        await self._see_the_log_move(position)
+        done("log_moves")
         self.epoch = await self._store.raise_epoch(position.epoch, self._name)
         done("epoch")
-        self._writer = await self._log.open_writer()
+        if self._writer is None:
+            self._writer = await self._log.open_writer()
         done("open_log")
         await self._verify_lock()
         done("verify_lock")
@@ -168,15 +171,26 @@ class Reign:
         self._start(self._watch_for_stall(), "watch")
         self.serving = True
 
+    async def _see_the_log_move(self, position: Position) -> None:
+        """Return once the log is seen to take a record and to show it. Raises ActivationFailed when it does not.
+
+        Otherwise no barrier could come into force, and one epoch after the other would be raised for nothing. What is
+        written when no record came lately is the barrier in force, once more: it changes nothing for any reader.
+        """
+        if position.barrier is None or self._follower.moved_lately():
+            return
+        await self._published_in_the_log()  # or nothing may be written
+        self._writer = await self._log.open_writer()
+        self._writer.append(encode_record(position.barrier))
+        await self._applied(lambda at: at.offset > position.offset, "a record that changes nothing")
+
     async def _published_in_the_log(self) -> Published:
         """What is published. Raises LogTruncated when the log ends before that: nothing may be written to it then, or
         the lost records could not be brought back to their offsets. Only an index that is behind has to ask the log."""
         published = await self._store.published()
         position = published.position
         if position is not None and position.offset > self._follower.applied_offset:
-            end = await self._log.end_offset()
-            if end <= position.offset:
-                raise LogTruncated(f"completions are published to offset {position.offset}, the log ends at {end}")
+            await end_after(self._log, position.offset)
         return published
 
     async def _put_barrier_in_force(self) -> Position:

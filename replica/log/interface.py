@@ -68,8 +68,15 @@ class RequestLog(Protocol):
         Raises LogUnavailable, and LogRefused when the log is another one by now than when it was checked.
         """
 
+    async def agreed_end_offset(self) -> int:
+        """The same, by the leader that most brokers name: to be asked before records are said to be gone.
+
+        A broker that is cut off from its peers goes on calling itself the leader, and shows fewer records than there
+        are. Raises LogUnavailable when the brokers do not agree, or too few answer.
+        """
+
     async def open_reader(self, start_offset: int) -> LogReader:
-        """A reader from `start_offset` on. Raises LogTruncated when that lies behind the end or was cut off."""
+        """A reader from `start_offset` on. Raises LogTruncated when that lies after the end or was cut off."""
 
     async def open_writer(self) -> LogWriter:
         """A writer that is connected, so that the first append does not wait. Raises LogUnavailable."""

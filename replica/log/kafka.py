@@ -16,10 +16,10 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from replica.log.interface import LogRecords
-from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, passes_by_itself
+from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, offset_is_gone, passes_by_itself
 from replica.log.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
-from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, refuse_unsafe
+from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, agreed_end_offset, refuse_unsafe
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
@@ -75,13 +75,16 @@ class KafkaLog:
         await self._confirm_lately()
         return await self._admin.end_offset()
 
-    async def open_reader(self, start_offset: int) -> KafkaReader:
-        """A reader from `start_offset` on. Raises LogRefused when that lies behind the end or was cut off."""
+    async def agreed_end_offset(self) -> int:
+        """See `RequestLog.agreed_end_offset`: asks every broker who leads, over connections made for it."""
         await self._confirm_identity()
-        end, first = await self._admin.end_offset(), await self._admin.first_offset()
-        if not first <= start_offset <= end:
-            raise LogTruncated(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
-        reader = KafkaReader(self._settings, start_offset, self._confirm_identity, self._open.discard)
+        return await agreed_end_offset(self._settings)
+
+    async def open_reader(self, start_offset: int) -> KafkaReader:
+        """A reader from `start_offset` on. Raises LogTruncated when that lies after the end or was cut off."""
+        await self._confirm_identity()
+        await self._require_offset(start_offset)
+        reader = KafkaReader(self._settings, start_offset, self._confirm_failure, self._open.discard)
         self._open.add(reader)
         try:
             await reader.start()
@@ -102,6 +105,25 @@ class KafkaLog:
         """Close every reader, writer and connection. May be repeated; what is opened later connects anew."""
         await asyncio.gather(*[handle.close() for handle in self._open])
         await self._admin.close()
+
+    async def _require_offset(self, offset: int) -> None:
+        """Raise LogTruncated unless a reader may start there; an end that is too low must be agreed on."""
+        end, first = await self._admin.end_offset(), await self._admin.first_offset()
+        if offset > end:
+            end = await self.agreed_end_offset()
+        if not first <= offset <= end:
+            raise LogTruncated(f"the log has offsets from {first} to below {end}, asked for is {offset}")
+
+    async def _confirm_failure(self, failure: NotaryError, next_offset: int) -> None:
+        """Raise what a reader's failure amounts to, if it is not what it seems to be.
+
+        Where the leader does not answer, perhaps the topic was what failed. And an offset that the leader does not
+        have may be missing only there, on a broker that is cut off from its peers.
+        """
+        await self._confirm_identity()
+        if isinstance(failure, LogTruncated):
+            await self._require_offset(next_offset)
+            raise LogUnavailable(f"{failure.detail}; but other brokers have that offset")
 
     def _forget_writer(self, writer: KafkaWriter) -> None:
         self._open.discard(writer)
@@ -139,13 +161,13 @@ class KafkaReader:
         self,
         settings: KafkaSettings,
         start_offset: int,
-        confirm_identity: Callable[[], Awaitable[None]],
+        confirm_failure: Callable[[NotaryError, int], Awaitable[None]],
         on_close: Callable[[KafkaReader], None],
     ) -> None:
         self._settings = settings
         self._next = start_offset  # this, the consumer and the failure belong to the thread
         self._failure: NotaryError | None = None
-        self._confirm_identity = confirm_identity
+        self._confirm_failure = confirm_failure
         self._on_close = on_close
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-reader")
         self._consumer: Consumer | None = None
@@ -168,8 +190,7 @@ class KafkaReader:
         if self._closing is not None:
             raise LogUnavailable("the reader is closed")
         if not self._ahead and self._failure is not None:
-            if isinstance(self._failure, LogUnavailable):
-                await self._confirm_identity()  # perhaps the topic was what failed
+            await self._confirm_failure(self._failure, self._next)
             raise self._failure
         records, self._ahead = self._ahead[:max_records], self._ahead[max_records:]
         return records
@@ -220,7 +241,8 @@ class KafkaReader:
     def _note_failure(self, error: KafkaError) -> None:
         """Called with an error in place of a record, and by the client when it has lost every broker."""
         if self._failure is None and not passes_by_itself(error):
-            self._failure = meaning_of(error, f"reading on from offset {self._next}")
+            meaning = meaning_of(error, f"reading on from offset {self._next}")
+            self._failure = LogTruncated(meaning.detail) if offset_is_gone(error) else meaning
 
     def _note_gap(self, offset: int | None) -> None:
         if self._failure is None:

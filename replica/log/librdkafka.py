@@ -19,15 +19,8 @@ _T = TypeVar("_T")
 _ANSWER_SLACK_S = 0.5  # the client keeps its own time limits; ours is for the case that it does not
 
 # The offset, or the topic that it belongs to, is gone. Trying again cannot help.
-_GONE = frozenset(
-    {
-        KafkaError.OFFSET_OUT_OF_RANGE,
-        KafkaError.UNKNOWN_TOPIC_ID,
-        KafkaError.INCONSISTENT_TOPIC_ID,
-        KafkaError._AUTO_OFFSET_RESET,
-        KafkaError._LOG_TRUNCATION,
-    }
-)
+_OFFSET_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
+_ANOTHER_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID})
 _NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 # One connection or look-up failed: the client goes on by itself, and says so when no broker is left. Or it may not use
@@ -67,7 +60,10 @@ def client_config(settings: KafkaSettings) -> dict[str, Any]:
         "socket.timeout.ms": ms(settings.answer_max_s),
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
-        "topic.metadata.refresh.interval.ms": 10_000,  # a leader may move without an error that reaches us
+        # A leader may move without an error that reaches us: one that is cut off from its peers answers all that it is
+        # asked, with what was true before. Each look asks a broker drawn by lot, and an older leader's epoch is passed
+        # over, so one look that does not ask the old leader is enough.
+        "topic.metadata.refresh.interval.ms": 1_000,
         **settings.security.client_config(),
     }
 
@@ -90,7 +86,12 @@ def meaning_of(error: KafkaError, doing: str) -> NotaryError:
     detail = f"{doing}: {error.name()}, {error.str()}"
     if error.code() in _NO_TOPIC:
         return TopicMissing(f"{detail}. Create it if this notary is new; if not, its records must be restored first")
-    return LogRefused(detail) if error.code() in _GONE else LogUnavailable(detail)
+    return LogRefused(detail) if error.code() in _OFFSET_GONE | _ANOTHER_TOPIC else LogUnavailable(detail)
+
+
+def offset_is_gone(error: KafkaError) -> bool:
+    """Whether the broker that is taken for the leader does not have the offset that was asked for."""
+    return error.code() in _OFFSET_GONE
 
 
 def is_refusal(error: KafkaError) -> bool:

@@ -78,10 +78,15 @@ class Delivery:
 
 
 class MemoryLog:
-    """A `RequestLog` over a MemoryTopic. While `reachable` is False nothing can be asked, read or appended."""
+    """A `RequestLog` over a MemoryTopic. While `reachable` is False nothing can be asked, read or appended.
+
+    A broker that is cut off from its peers goes on calling itself the leader, and shows the log as it was:
+    `old_end` is where, for every question but whether the brokers agree, and for readers that are opened meanwhile.
+    """
 
     def __init__(self, topic: MemoryTopic, delivery: Callable[[], Delivery] = Delivery) -> None:
         self.reachable = True
+        self.old_end: int | None = None
         self._topic = topic
         self._topic_id = topic.topic_id
         self._delivery = delivery
@@ -97,17 +102,20 @@ class MemoryLog:
 
     async def end_offset(self) -> int:
         """See `RequestLog.end_offset`."""
-        self._require_reachable()
-        if self._topic.topic_id != self._topic_id:
-            raise LogRefused(f"the topic was created anew: its id is {self._topic.topic_id}, it was {self._topic_id}")
-        return self._topic.end_offset
+        end = self._end()
+        return end if self.old_end is None else min(end, self.old_end)
+
+    async def agreed_end_offset(self) -> int:
+        """See `RequestLog.agreed_end_offset`."""
+        return self._end()
 
     async def open_reader(self, start_offset: int) -> MemoryReader:
         """See `RequestLog.open_reader`."""
-        first, end = self._topic.first_offset, await self.end_offset()
+        first, end = self._topic.first_offset, await self.agreed_end_offset()
         if not first <= start_offset <= end:
             raise LogTruncated(f"the log has offsets from {first} to below {end}, asked for is {start_offset}")
         reader = MemoryReader(self, self._topic, start_offset)
+        reader.old_end = self.old_end
         self._open.add(reader)
         return reader
 
@@ -127,13 +135,22 @@ class MemoryLog:
         """A reader or writer says that it is closed."""
         self._open.discard(handle)
 
+    def _end(self) -> int:
+        self._require_reachable()
+        if self._topic.topic_id != self._topic_id:
+            raise LogRefused(f"the topic was created anew: its id is {self._topic.topic_id}, it was {self._topic_id}")
+        return self._topic.end_offset
+
     def _require_reachable(self) -> None:
         if not self.reachable:
             raise LogUnavailable("the log in memory is out of reach")
 
 
 class MemoryReader:
-    """A `LogReader` over a MemoryTopic."""
+    """A `LogReader` over a MemoryTopic. With an `old_end` it reads from a broker that stopped there: it goes silent,
+    and fails, as not finding its offset, when that lies after."""
+
+    old_end: int | None = None
 
     def __init__(self, log: MemoryLog, topic: MemoryTopic, start_offset: int) -> None:
         self._log = log
@@ -148,7 +165,8 @@ class MemoryReader:
         self._require_readable()
         await self._wait(wait_s)
         self._require_readable()
-        records = self._topic.records(self._next, max_records)
+        shown = max_records if self.old_end is None else min(max_records, max(0, self.old_end - self._next))
+        records = self._topic.records(self._next, shown)
         self._next += len(records)
         return records
 
@@ -156,7 +174,7 @@ class MemoryReader:
         """Wait until there is a record to read or the reader is closed, `wait_s` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                while self._next == self._topic.end_offset and self._find_failure() is None:
+                while self._next in (self._topic.end_offset, self.old_end) and self._find_failure() is None:
                     await self._topic.changed()
 
     async def close(self) -> None:
@@ -177,6 +195,8 @@ class MemoryReader:
             return LogRefused(f"the topic was created anew: its id is {self._topic.topic_id}, it was {self._topic_id}")
         if not self._topic.first_offset <= self._next <= self._topic.end_offset:
             return LogTruncated(f"the log no longer has offset {self._next}")
+        if self.old_end is not None and self._next > self.old_end:  # most brokers say otherwise
+            return LogUnavailable(f"a broker has no offset {self._next}; but other brokers have it")
         return None
 
 

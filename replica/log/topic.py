@@ -15,13 +15,14 @@ Development on one broker is allowed by the setting `single_broker`, which relax
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
-from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
@@ -100,6 +101,71 @@ async def create_topic(settings: KafkaSettings) -> str:
         return facts.topic_id
     finally:
         await admin.close()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one broker says: its own id, the partition's leader (-1: none), and the addresses of all brokers by id."""
+
+    broker: int
+    leader: int
+    brokers: Mapping[int, str]
+
+
+def agreed(views: Sequence[View]) -> View:
+    """A view whose leader most of the brokers name that anybody knows of. Pure.
+
+    Raises LogUnavailable when there is no such leader: brokers are cut off from one another, or from us.
+    """
+    known = {broker for view in views for broker in (view.broker, *view.brokers)}
+    by_broker = {view.broker: view for view in views}
+    votes = Counter(view.leader for view in by_broker.values() if view.leader >= 0)
+    leader, count = votes.most_common(1)[0] if votes else (-1, 0)
+    if 2 * count <= len(known):
+        said = ", ".join(f"{view.broker} says {view.leader}" for view in by_broker.values()) or "none answers"
+        raise LogUnavailable(f"the brokers do not agree who leads: of {len(known)}, {said}")
+    return next(view for view in by_broker.values() if view.leader == leader)
+
+
+async def agreed_end_offset(settings: KafkaSettings) -> int:
+    """The log's end, by the leader that most brokers name; each is asked over a connection of its own.
+
+    Raises LogUnavailable.
+    """
+    first = await asyncio.gather(*(_view(settings, -1, at) for at in settings.bootstrap_servers.split(",")))
+    known = {number: address for view in first if view for number, address in view.brokers.items()}
+    views: dict[int, View | None] = {}
+    while left := known.keys() - views.keys():  # those that one broker knows of and another does not come second
+        found = await asyncio.gather(*(_view(settings, number, known[number]) for number in left))
+        views |= dict(zip(left, found, strict=True))
+        known |= {number: address for view in found if view for number, address in view.brokers.items()}
+    view = agreed([view for view in views.values() if view])
+    admin = TopicAdmin(_only(settings, known[view.broker]))
+    try:
+        return await admin.end_offset()
+    finally:
+        await admin.close()
+
+
+async def _view(settings: KafkaSettings, broker: int, address: str) -> View | None:
+    """What the broker at this address says; None when it does not answer."""
+    return await asyncio.to_thread(_ask_view, _only(settings, address), broker)
+
+
+def _only(settings: KafkaSettings, address: str) -> KafkaSettings:
+    return settings.model_copy(update={"bootstrap_servers": address})
+
+
+def _ask_view(settings: KafkaSettings, broker: int) -> View | None:
+    alone = {"enable.sparse.connections": True, "log_level": 0}  # connected to nobody else when it asks
+    client = connect(AdminClient, client_config(settings) | alone)
+    try:
+        found = client.list_topics(settings.topic, timeout=settings.answer_max_s)
+    except KafkaException:
+        return None
+    partition = found.topics[settings.topic].partitions.get(PARTITION)
+    brokers = {number: f"{at.host}:{at.port}" for number, at in found.brokers.items()}
+    return View(broker, -1 if partition is None else partition.leader, brokers)
 
 
 class TopicAdmin:

@@ -361,6 +361,12 @@ class SimulatedLog(MemoryLog):
         await self.travel()
         return end
 
+    async def agreed_end_offset(self) -> int:
+        await self.travel()
+        end = await super().agreed_end_offset()
+        await self.travel()
+        return end
+
     async def open_reader(self, start_offset: int) -> MemoryReader:
         await super().open_reader(start_offset)  # refuses; the reader itself is ours
         return SlowReader(self, self._topic, start_offset)

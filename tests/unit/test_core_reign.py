@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from ha.errors import TransitionFailed
 from ha.lock.memory import Network
 from replica.core.running import run_to_the_end
 from replica.core.settings import CoreSettings
-from replica.log.memory import Delivery
+from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import change_id
 from replica.notary.errors import Code, IndexUnreadable, LogTruncated, NotActive
@@ -254,6 +255,46 @@ def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
             assert isinstance(answer, NotNow)
             assert answer.code == Code.OUTCOME_UNKNOWN.name
             assert not replica.participant.standing().active
+
+    run_virtually(story())
+
+
+class Swallowed(Delivery):
+    """Takes every record and stores none while `swallows`: fewer brokers are in sync than the topic asks for, say."""
+
+    swallows = False
+
+    def send(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
+        if not Swallowed.swallows:
+            topic.store(value)
+
+
+def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no epoch for an activation that cannot succeed. Method: the log takes no record for ten minutes."""
+    barriers = 2  # of R1, and of whoever serves in the end
+
+    async def story() -> None:
+        monkeypatch.setattr(Swallowed, "swallows", False)
+        async with World() as world:
+            replicas = [await world.replica(number) for number in (1, 2, 3)]
+            for replica in replicas:
+                replica.log._delivery = Swallowed
+            await replicas[0].until_active()
+            await asyncio.sleep(10.0)
+            monkeypatch.setattr(Swallowed, "swallows", True)
+            waiting = asyncio.create_task(replicas[0].submit(submission(1, [state(9)])))
+            await asyncio.sleep(600.0)
+            assert world.shared.database.epoch == 1
+            assert not any(replica.participant.standing().active for replica in replicas)
+            monkeypatch.setattr(Swallowed, "swallows", False)
+            async with asyncio.timeout(10.0):
+                while not any(replica.participant.standing().active for replica in replicas):
+                    await asyncio.sleep(0.1)
+            assert world.shared.database.epoch == barriers
+            await waiting
+            records = [decode_record(value, 1) for _, value in world.shared.topic.records(0, 100)]
+            found = [record for record in records if isinstance(record, BarrierRecord)]
+            assert len({record.activation_id for record in found}) == barriers
 
     run_virtually(story())
 

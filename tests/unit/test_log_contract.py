@@ -66,6 +66,16 @@ class LogContract:
         await ours.close()
         await theirs.close()
 
+    async def test_brokers_that_are_one_another_s_peers_agree_where_the_log_ends(
+        self, topic_under_test: TopicUnderTest
+    ) -> None:
+        """Goal: where nobody is cut off, all say the same. Method: ask both ways, before and after records."""
+        log = topic_under_test.log()
+        assert await log.agreed_end_offset() == await log.end_offset() == 0
+        await topic_under_test.put(*numbered(10))
+        assert await log.agreed_end_offset() == await log.end_offset() == 10
+        await log.close()
+
     async def test_a_reader_starts_where_it_is_told_and_goes_on_as_the_log_grows(
         self, topic_under_test: TopicUnderTest
     ) -> None:

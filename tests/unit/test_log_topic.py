@@ -15,7 +15,7 @@ from replica.log import topic
 from replica.log.kafka import KafkaLog
 from replica.log.librdkafka import TopicMissing, meaning_of
 from replica.log.settings import KafkaSecurity, KafkaSettings
-from replica.log.topic import MESSAGE_MAX_BYTES, TopicAdmin, TopicFacts, refuse_unsafe, violations
+from replica.log.topic import MESSAGE_MAX_BYTES, TopicAdmin, TopicFacts, View, agreed, refuse_unsafe, violations
 from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable
 
 SAFE = {
@@ -256,3 +256,28 @@ def test_broker_addresses_have_a_host_and_a_port(servers: str) -> None:
     """Goal: a typing error is met at the start. Method: malformed lists."""
     with pytest.raises(ValidationError):
         KafkaSettings(bootstrap_servers=servers)
+
+
+ALL = {1: "a:1", 2: "b:1", 3: "c:1"}
+
+
+@pytest.mark.parametrize(
+    ("views", "leader"),
+    [
+        ([View(1, 1, ALL)], None),  # who is cut off with one broker does not believe it
+        ([View(1, 1, ALL), View(2, 2, ALL)], None),
+        ([View(1, 1, ALL), View(2, 2, {2: "b:1", 3: "c:1"}), View(3, 2, ALL)], 2),
+        ([View(2, 2, {2: "b:1", 3: "c:1"}), View(3, 2, ALL)], 2),
+        ([View(2, 2, ALL), View(2, 2, ALL)], None),  # one broker at two addresses
+        ([View(1, -1, ALL), View(2, -1, ALL), View(3, 1, ALL)], None),
+        ([View(1, 1, {1: "a:1"})], 1),
+        ([], None),
+    ],
+)
+def test_a_leader_is_whom_most_brokers_name(views: list[View], leader: int | None) -> None:
+    """Goal: a broker alone does not say that records are gone. Method: each mix of views, the unreachable left out."""
+    if leader is None:
+        with pytest.raises(LogUnavailable, match="do not agree"):
+            agreed(views)
+    else:
+        assert agreed(views).leader == leader
