@@ -11,7 +11,7 @@ REPEAT_MAX=3
 PARALLEL="-n 2 --dist worksteal" # pure tests; real servers are shared by a session and run in one process
 #            phase          budget_s  options and folders
 PHASES=(
-    "core          600       $PARALLEL tests/unit tests/model tests/golden"
+    "core          600       $PARALLEL tests/unit tests/model tests/golden tests/raft"
     "simulation    900       $PARALLEL tests/simulation"
     "integration   1500      tests/integration"
     "pipeline      600       tests/pipeline"

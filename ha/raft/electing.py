@@ -1,0 +1,105 @@
+"""Standing for election, and voting."""
+
+from __future__ import annotations
+
+from ha.raft import leading, quorums
+from ha.raft.messages import (
+    NodeId,
+    PreVoteResponse,
+    ProposeRequestVote,
+    RequestPreVote,
+    RequestVote,
+    TxId,
+    VoteResponse,
+)
+from ha.raft.state import Leadership, State
+
+
+def tick(s: State) -> None:
+    """Stand for election when no leader was heard for long enough."""
+    if s.ticking and not s.members.is_gone and s.elapsed_ms >= s.settings.election_timeout_ms:
+        campaign(s)
+
+
+def campaign(s: State) -> None:
+    """Ask first, if that is on: a node that cannot win does not disturb those who have a leader."""
+    if s.settings.pre_vote:
+        _stand(s, Leadership.PRE_VOTE_CANDIDATE, RequestPreVote)
+    else:
+        become_candidate(s)
+
+
+def become_candidate(s: State) -> None:
+    """Open a new view, and ask for the votes of all members of active configurations."""
+    if s.members.configurations:
+        s.view += 1
+        s.voted_for = s.node_id
+        _stand(s, Leadership.CANDIDATE, RequestVote)
+
+
+def _stand(s: State, leadership: Leadership, request: type[RequestVote] | type[RequestPreVote]) -> None:
+    if not s.members.configurations:
+        return
+    s.leadership = leadership
+    s.leader_id = None
+    s.restart_timer()
+    s.granted = set()
+    last = s.log.last_committable
+    for node in sorted(s.members.active_nodes() - {s.node_id}):
+        s.send(node, request(s.view, last.idx, last.view))
+    _count(s, s.node_id)
+
+
+def _count(s: State, voter: NodeId) -> None:
+    s.granted.add(voter)
+    if not quorums.won(s.members.configurations, s.granted):
+        return
+    if s.leadership is Leadership.PRE_VOTE_CANDIDATE:
+        become_candidate(s)
+    else:
+        leading.become_leader(s)
+
+
+# ------------------------------------------------------------------------------------------------------------- voting
+
+
+def receive_request_vote(s: State, src: NodeId, message: RequestVote) -> None:
+    """Give the vote of this view once, to a candidate whose signed log is not shorter; whoever asks is answered."""
+    granted = message.view == s.view and _vote_is_free(s, src) and _is_up_to_date(s, message)
+    if granted:
+        s.voted_for = src
+        s.leader_id = None
+        s.restart_timer()
+    s.send(src, VoteResponse(s.view, granted))
+
+
+def receive_request_pre_vote(s: State, src: NodeId, message: RequestPreVote) -> None:
+    """Say whether the candidate's log would do. Nothing is promised."""
+    granted = message.view == s.view and _is_up_to_date(s, message) and not _sticks_to_leader(s)
+    s.send(src, PreVoteResponse(s.view, granted))
+
+
+def _vote_is_free(s: State, candidate: NodeId) -> bool:
+    return s.leader_id is None and s.voted_for in {None, candidate}
+
+
+def _is_up_to_date(s: State, message: RequestVote | RequestPreVote) -> bool:
+    return TxId(message.view_of_last_committable, message.last_committable_idx) >= s.log.last_committable
+
+
+def _sticks_to_leader(s: State) -> bool:
+    heard = s.is_leader or (s.leader_id is not None and s.leader_age_ms < s.settings.sticky_ms)
+    return s.settings.sticky_voters and heard
+
+
+def receive_vote(s: State, src: NodeId, message: VoteResponse | PreVoteResponse) -> None:
+    """Count an answer to the question that is open, in this view, by a node that is known."""
+    asked = Leadership.CANDIDATE if isinstance(message, VoteResponse) else Leadership.PRE_VOTE_CANDIDATE
+    if s.leadership is asked and message.view == s.view and message.granted and src in s.peers:
+        _count(s, src)
+
+
+def receive_proposal(s: State, message: ProposeRequestVote) -> None:
+    """The leader of this very view wants this node to take over: stand at once, without asking first."""
+    if message.view == s.view and s.ticking and not s.members.is_gone:
+        become_candidate(s)

@@ -1,0 +1,98 @@
+"""What a follower does with a leader's entries: check, cut at most once, append, commit, and say what it checked."""
+
+from __future__ import annotations
+
+from ha.raft import committing
+from ha.raft.messages import AppendEntries, AppendResponse, NodeId, TxId
+from ha.raft.state import State
+
+
+def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
+    """Take entries of the leader of this view."""
+    if message.view < s.view:
+        _refuse(s, src, TxId(s.view, s.log.last_idx))
+        return
+    if s.is_candidate:  # somebody else won this view
+        s.become_follower()
+    if not agrees(s, message):
+        _refuse(s, src, estimate(s, message))
+        return
+    s.restart_timer()
+    s.leader_id = src
+    s.leader_age_ms = 0
+    if message.prev_idx < s.log.commit_idx:  # long outdated: nothing in it is news, nor is an answer
+        return
+    if not _is_whole(message):
+        _refuse(s, src, TxId(s.view, s.log.last_idx))
+    elif _clear(s, message):
+        _append(s, message)
+        acknowledge(s, src, message)
+
+
+def agrees(s: State, message: AppendEntries) -> bool:
+    """Whether this log has the entry that the message's entries follow."""
+    return message.prev_idx <= s.log.last_idx and s.log.view_of(message.prev_idx) == message.prev_view
+
+
+def estimate(s: State, message: AppendEntries) -> TxId:
+    """Where this log and the leader's may still agree: the end of this one, or before every later view than named."""
+    if message.prev_idx > s.log.last_idx:
+        return TxId(s.view, s.log.last_idx)
+    idx = s.log.views.highest_possible_match(TxId(message.prev_view, message.prev_idx), s.log.last_idx)
+    return TxId(s.log.views.view_at(idx), idx)
+
+
+def _refuse(s: State, src: NodeId, at: TxId) -> None:
+    s.send(src, AppendResponse(at.view, at.idx, success=False))
+
+
+def _is_whole(message: AppendEntries) -> bool:
+    """Whether the entries are those that the header names, by their own TxIDs: the sender's log may have changed."""
+    first, view, entries = message.prev_idx + 1, message.view_of_idx, message.entries
+    return (
+        message.prev_view <= view <= message.view
+        and len(entries) == message.idx - message.prev_idx
+        and all(entry.idx == idx and entry.view == view for idx, entry in enumerate(entries, first))
+    )
+
+
+def _clear(s: State, message: AppendEntries) -> bool:
+    """Cut this log where it differs from the message; False where it may not be cut, and the message is to be ignored.
+
+    Once in each leadership: what was taken since then is the leader's own, and was acknowledged.
+    """
+    conflict = first_conflict(s, message)
+    if conflict is None:
+        return True
+    if not s.may_truncate:
+        return False
+    s.may_truncate = False
+    s.rollback(conflict - 1)
+    return True
+
+
+def first_conflict(s: State, message: AppendEntries) -> int | None:
+    """The first index at which this log has an entry of another view than the message has."""
+    first, last = message.prev_idx + 1, min(message.idx, s.log.last_idx)
+    if first > last or s.log.view_of(last) == s.log.view_of(first) == message.view_of_idx:
+        return None
+    if s.log.view_of(first) != message.view_of_idx:
+        return first
+    return s.log.views.end_of_run(first, last) + 1
+
+
+def _append(s: State, message: AppendEntries) -> None:
+    news = message.entries[max(s.log.last_idx - message.prev_idx, 0) :]
+    if news:
+        s.append(news)
+    committing.advance_follower(s, known_commit(message))
+
+
+def known_commit(message: AppendEntries) -> int:
+    """What is committed of what was checked: this log may go on past the message with entries of a dead branch."""
+    return min(message.leader_commit_idx, message.idx)
+
+
+def acknowledge(s: State, src: NodeId, message: AppendEntries) -> None:
+    """Say what was checked, which may be less than this log has."""
+    s.send(src, AppendResponse(s.view, message.idx, success=True), durable_idx=message.idx)

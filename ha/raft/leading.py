@@ -1,0 +1,171 @@
+"""What a leader does: append, send, take answers, and give up when no majority answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ha.raft import committing, quorums
+from ha.raft.messages import AppendEntries, AppendResponse, Entry, Kind, NodeId, TxId
+from ha.raft.state import Leadership, Peer, State
+
+
+def become_leader(s: State) -> None:
+    """Lead this view: cut the unsigned end off, which nobody can commit any more, and let everybody know."""
+    s.leadership = Leadership.LEADER
+    s.leader_id = s.node_id
+    s.elapsed_ms = 0
+    discard_unsigned(s)
+    s.should_sign = True
+    s.effects.cleanup = s.members.to_clean_up()
+    for node in sorted(s.peers):
+        s.peers[node] = Peer(sent_idx=s.log.last_idx)
+        send_entries(s, node)
+
+
+def discard_unsigned(s: State) -> None:
+    """CCF keeps the whole log where nothing was committed yet; a node that came back from its disk never does."""
+    idx = s.log.last_committable.idx
+    if s.log.commit_idx > 0 or (s.settings.durable and idx > 0):
+        s.rollback(idx)
+
+
+def tick(s: State, ms: int) -> None:
+    """Send when it is time, and step down in the same view where a configuration's majority is silent (CheckQuorum)."""
+    if s.elapsed_ms >= s.settings.message_timeout_ms:
+        s.elapsed_ms = 0
+        s.batch.update()
+        send_all(s)
+    for peer in s.peers.values():
+        peer.ack_age_ms += ms
+    if not quorums.heard(s.members.configurations, lambda node: _is_live(s, node)):
+        s.become_follower()
+
+
+def _is_live(s: State, node: NodeId) -> bool:
+    peer = s.peers.get(node)
+    return node == s.node_id or (peer is not None and peer.ack_age_ms < s.settings.election_timeout_ms)
+
+
+# ------------------------------------------------------------------------------------------------------------- append
+
+
+def replicate(s: State, entries: Sequence[Entry], view: int) -> bool:
+    """Append entries of this view; False, and nothing is changed, where that cannot be."""
+    if not s.is_leader or view != s.view or not entries or not _continues(s, entries) or not _may_add(s, entries):
+        return False
+    for node in s.append(entries):
+        _greet(s, node)
+    if any(entry.kind is Kind.SIGNATURE for entry in entries):
+        s.should_sign = False
+    if s.batch.count(len(entries), sum(len(entry.body) for entry in entries)):
+        s.batch.update()
+        send_all(s)
+    if s.members.active_nodes() <= {s.node_id}:
+        committing.advance_leader(s)
+    return True
+
+
+def _continues(s: State, entries: Sequence[Entry]) -> bool:
+    first = s.log.last_idx + 1
+    return all(entry.idx == idx and entry.view == s.view for idx, entry in enumerate(entries, first))
+
+
+def _may_add(s: State, entries: Sequence[Entry]) -> bool:
+    """Behind switches: no id comes back, and a new member has caught up before quorums count on it."""
+    wanted = {node for entry in entries if entry.kind is Kind.RECONFIGURATION for node in entry.nodes}
+    if s.settings.ids_once and not s.members.may_join(wanted):
+        return False
+    return not s.settings.joiners_catch_up or all(has_caught_up(s, node) for node in _new(s, wanted))
+
+
+def _new(s: State, nodes: set[NodeId]) -> set[NodeId]:
+    return nodes - s.members.active_nodes() - {s.node_id} if s.members.configurations else set()
+
+
+def has_caught_up(s: State, node: NodeId) -> bool:
+    """Whether `node` has all that is committed."""
+    peer = s.peers.get(node)
+    return peer is not None and peer.match_idx >= max(s.log.commit_idx, 1)
+
+
+def teach(s: State, node: NodeId) -> None:
+    """Send the log to a node that is in no configuration yet: from now on, as long as this leader lives."""
+    if s.is_leader and node != s.node_id and node not in s.peers and node not in s.members.retired_committed:
+        s.peers[node] = Peer(sent_idx=s.log.last_idx)
+        send_entries(s, node)
+
+
+def _greet(s: State, node: NodeId) -> None:
+    """A heartbeat from just before the entry that makes it a member; a node without a log answers what it lacks."""
+    s.send(node, _header(s, s.peers[node].sent_idx, s.peers[node].sent_idx))
+
+
+# --------------------------------------------------------------------------------------------------------------- send
+
+
+def send_all(s: State) -> None:
+    """Send what is new to everybody, or a heartbeat."""
+    for node in sorted(s.peers):
+        send_entries(s, node)
+
+
+def send_news(s: State) -> None:
+    """Send to those for whom there is something new."""
+    for node in sorted(s.peers):
+        if s.peers[node].sent_idx < _send_limit(s, s.peers[node]):
+            send_entries(s, node)
+
+
+def send_entries(s: State, node: NodeId) -> None:
+    """Send what was not sent yet, split by batch size and at the end of each view; nothing new is a heartbeat.
+
+    Nobody waits for answers: what is sent counts as received until an answer says otherwise.
+    """
+    peer = s.peers[node]
+    end = _send_limit(s, peer)
+    if peer.sent_idx >= end:
+        s.send(node, _header(s, peer.sent_idx, peer.sent_idx))
+    while peer.sent_idx < end:
+        idx = min(peer.sent_idx + s.batch.entries, s.log.views.end_of_run(peer.sent_idx + 1, end), end)
+        s.send(node, _header(s, peer.sent_idx, idx))
+        peer.sent_idx = idx
+
+
+def _send_limit(s: State, peer: Peer) -> int:
+    bound = s.settings.unacknowledged_max
+    return min(s.log.last_idx, peer.match_idx + bound) if bound else s.log.last_idx
+
+
+def _header(s: State, prev_idx: int, idx: int) -> AppendEntries:
+    view_at = s.log.views.view_at
+    return AppendEntries(s.view, prev_idx, view_at(prev_idx), idx, view_at(idx), s.log.commit_idx)
+
+
+# ------------------------------------------------------------------------------------------------------------ answers
+
+
+def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
+    """An answer of any kind shows that the node lives; only a success says what it has."""
+    peer = s.peers.get(src)
+    if not s.is_leader or peer is None:
+        return
+    peer.ack_age_ms = 0
+    if message.success:
+        _acknowledged(s, peer, message)
+        if s.settings.unacknowledged_max and src in s.peers and peer.sent_idx < _send_limit(s, peer):
+            send_entries(s, src)  # there is room again
+    else:
+        _step_back(s, peer, TxId(message.view, message.last_log_idx))
+        send_entries(s, src)
+
+
+def _acknowledged(s: State, peer: Peer, message: AppendResponse) -> None:
+    if message.view == s.view and message.last_log_idx >= peer.match_idx:
+        peer.match_idx = message.last_log_idx
+        committing.advance_leader(s)
+
+
+def _step_back(s: State, peer: Peer, estimate: TxId) -> None:
+    """Send again from where the logs can agree, by both nodes' word. An old view in it means just that: keep it."""
+    possible = s.log.views.highest_possible_match(estimate, s.log.last_idx)
+    peer.sent_idx = max(min(possible, peer.sent_idx), peer.match_idx)

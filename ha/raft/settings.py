@@ -1,0 +1,81 @@
+"""Settings of the replicated log, and what they cost when a leader dies.
+
+The leader sends to everybody each `message_timeout_ms`. A follower that heard nothing for a time drawn between half of
+and the whole of `election_timeout_ms` stands for election; the leader itself steps down when it hears no majority for
+as long. So an election without need takes several messages in a row lost or late:
+
+1. `message_timeout_ms <= election_timeout_ms / 2 / 3`: three in a row, within the shortest wait.
+2. `tick_ms <= message_timeout_ms`: the node looks at its clock at least as often as it has something to send.
+
+Views, signatures and quorums are what is safe; these figures only say how soon somebody leads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ha.election.settings import Rule
+from ha.errors import SettingsError
+
+MESSAGES_PER_WAIT_MIN = 3
+
+
+class RaftSettingsError(SettingsError):
+    """The settings of the replicated log contradict each other."""
+
+    remedy: ClassVar[str] = "Change the setting named; the rules are in ha/raft/settings.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftSettings:
+    """One node's settings; the two timeouts have CCF's names and meaning. What CCF does not do is off by default."""
+
+    message_timeout_ms: int = 50
+    election_timeout_ms: int = 600
+    tick_ms: int = 10  # how often the driver calls `tick`
+    append_limit_bytes: int = 20_000  # as many entries go into a message as make up about this
+    batch_entries_first: int = 20
+    batch_entries_min: int = 1
+    batch_is_fixed: bool = False
+    unacknowledged_max: int = 0  # entries sent to one node ahead of its answers; 0: no bound, as in CCF
+    pre_vote: bool = True  # ask whether an election can be won before a view is spent on it
+    durable: bool = False  # this node comes back with its log, view and vote; a leader counts what it has synced only
+    sticky_voters: bool = False  # no pre-vote while a leader was heard lately
+    joiners_catch_up: bool = False  # a new member must have the log before it can be added
+    ids_once: bool = False  # a node that left for good cannot be added again
+
+    def __post_init__(self) -> None:
+        for rule in self.rules():
+            if not rule.holds:
+                raise RaftSettingsError(f"{rule.name} is {rule.value:g}, more than {rule.limit_name} = {rule.limit:g}")
+        if min(self.message_timeout_ms, self.tick_ms, self.append_limit_bytes, self.batch_entries_first) <= 0:
+            raise RaftSettingsError("a timeout, tick or size is not above 0")
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the module's text with these settings' figures, in its order."""
+        return (
+            Rule(
+                "message_timeout_ms",
+                self.message_timeout_ms,
+                "election_timeout_ms / 6",
+                self.election_timeout_ms / 2 / MESSAGES_PER_WAIT_MIN,
+                "a few lost or late messages do not make an election",
+            ),
+            Rule("tick_ms", self.tick_ms, "message_timeout_ms", self.message_timeout_ms, "messages go out in time"),
+        )
+
+    @property
+    def sticky_ms(self) -> int:
+        """A leader heard within this is not given up: less than the shortest wait for an election, by one message."""
+        return self.election_timeout_ms // 2 - self.message_timeout_ms
+
+    def outage_ms(self, round_trip_ms: int) -> tuple[int, int]:
+        """Typical and worst time from a leader's death until another has committed, where no vote is split.
+
+        Typical: two followers are left, and the first of two even draws ends a third into the range. After that come
+        pre-vote, vote and the first signature, a round trip each; ticks make each draw later by up to one.
+        """
+        least = self.election_timeout_ms // 2
+        rounds = 2 + self.pre_vote
+        return least + least // 3 + rounds * round_trip_ms, 2 * least + self.tick_ms + rounds * round_trip_ms

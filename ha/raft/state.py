@@ -1,0 +1,194 @@
+"""All that one node knows, and the few moves that more than one room makes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ha.errors import InvariantBroken
+from ha.raft.batches import BatchSize
+from ha.raft.membership import Membership
+from ha.raft.messages import Effects, Entry, HardState, Kind, Message, NodeId, Outgoing, TxId
+from ha.raft.settings import RaftSettings
+from ha.raft.views import ViewHistory
+
+
+class Leadership(StrEnum):
+    """What a node is doing. NONE: a joiner that has heard nobody, or a node that has retired for good."""
+
+    NONE = "None"
+    FOLLOWER = "Follower"
+    PRE_VOTE_CANDIDATE = "PreVoteCandidate"
+    CANDIDATE = "Candidate"
+    LEADER = "Leader"
+
+
+@dataclass(slots=True)
+class Peer:
+    """What a leader knows of another node. Peers are not members: one that was left out is still sent to."""
+
+    sent_idx: int  # sent up to here, answered or not
+    match_idx: int = 0  # agrees up to here; never falls within a leadership
+    ack_age_ms: int = 0  # since any answer at all
+
+
+class Log:
+    """The shape of the log: the driver has the entries."""
+
+    __slots__ = ("commit_idx", "committable", "last_idx", "views")
+
+    def __init__(self) -> None:
+        self.last_idx = 0
+        self.commit_idx = 0
+        self.committable: list[int] = []  # signatures above commit_idx, ascending
+        self.views = ViewHistory()
+
+    @property
+    def last_committable(self) -> TxId:
+        """The last signature: votes are judged by it."""
+        idx = self.committable[-1] if self.committable else self.commit_idx
+        return TxId(self.views.view_at(idx), idx)
+
+    def view_of(self, idx: int) -> int:
+        """The view of the entry at `idx`; 0 where there is none."""
+        return self.views.view_at(idx) if idx <= self.last_idx else 0
+
+    def highest_committable(self, idx: int) -> int:
+        """The highest signature above the commit and not above `idx`; 0 if there is none."""
+        place = bisect_right(self.committable, idx)
+        return self.committable[place - 1] if place else 0
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries of one view."""
+        self.views.update(entries[0].idx, entries[0].view)
+        self.committable += [entry.idx for entry in entries if entry.kind is Kind.SIGNATURE]
+        self.last_idx = entries[-1].idx
+
+    def rollback(self, idx: int) -> None:
+        """Forget what is above `idx`."""
+        self.last_idx = idx
+        self.views.rollback(idx)
+        del self.committable[bisect_right(self.committable, idx) :]
+
+    def commit(self, idx: int) -> None:
+        """All up to `idx` is committed."""
+        self.commit_idx = idx
+        del self.committable[: bisect_right(self.committable, idx)]
+
+
+class State:
+    """One node."""
+
+    def __init__(
+        self, node_id: NodeId, settings: RaftSettings, random: Callable[[], float], *, ticking: bool = False
+    ) -> None:
+        self.node_id = node_id
+        self.settings = settings
+        self.random = random  # in [0, 1)
+        self.view = 0
+        self.voted_for: NodeId | None = None
+        self.leader_id: NodeId | None = None
+        self.leadership = Leadership.NONE
+        self.log = Log()
+        self.members = Membership(node_id)
+        self.peers: dict[NodeId, Peer] = {}
+        self.granted: set[NodeId] = set()  # votes, or pre-votes, in this view
+        self.may_truncate = False  # once in each leadership that this node follows
+        self.should_sign = False  # a new leader commits nothing before it has signed
+        self.ticking = ticking  # no election before the first signature
+        self.elapsed_ms = 0  # since the timer was restarted
+        self.leader_age_ms = 0  # since the leader was heard
+        self.durable_idx = 0  # synced by this node's own disk
+        self.batch = BatchSize(
+            settings.append_limit_bytes,
+            settings.batch_entries_first,
+            settings.batch_entries_min,
+            fixed=settings.batch_is_fixed,
+        )
+        self.effects = Effects()
+        self.hard_state_taken = self.hard_state()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads its view."""
+        return self.leadership is Leadership.LEADER
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether this node stands for election, or asks whether it should."""
+        return self.leadership in {Leadership.CANDIDATE, Leadership.PRE_VOTE_CANDIDATE}
+
+    def hard_state(self) -> HardState:
+        """What must be found again after a restart. The commit is named once what it covers is on disk."""
+        return HardState(self.view, self.voted_for, min(self.log.commit_idx, self.durable_idx))
+
+    def send(self, to: NodeId, message: Message, durable_idx: int = 0) -> None:
+        """Queue a message; `durable_idx`: what of the log must be on disk first."""
+        self.effects.messages.append(Outgoing(to, message, durable_idx))
+
+    def restart_timer(self) -> None:
+        """Wait anew, for half of the election timeout up to the whole of it."""
+        self.elapsed_ms = int(self.random() * self.settings.election_timeout_ms / 2)
+
+    # ---------------------------------------------------------------------------------------------------- leadership
+
+    def adopt(self, view: int) -> None:
+        """Somebody is in a later view: follow there, with a vote to give."""
+        self.view = view
+        self.voted_for = None
+        self.become_follower()
+
+    def become_follower(self) -> None:
+        """Follow in the present view. The vote stays, and the unsigned end of the log: it may be acknowledged."""
+        self.leadership = Leadership.FOLLOWER
+        self.leader_id = None
+        self.may_truncate = True
+        self.restart_timer()
+        for peer in self.peers.values():
+            peer.ack_age_ms = 0
+
+    # ----------------------------------------------------------------------------------------------------------- log
+
+    def append(self, entries: Sequence[Entry]) -> list[NodeId]:
+        """Add entries of one view at the end of the log. Returns the nodes that they make peers."""
+        self.effects.appended += entries
+        return self.learn(entries)
+
+    def learn(self, entries: Sequence[Entry]) -> list[NodeId]:
+        """Take in what the entries mean; the driver has them already, or is about to be told."""
+        self.log.append(entries)
+        joined: list[NodeId] = []
+        for entry in entries:
+            if entry.kind is not Kind.RAW:
+                joined += self._learn_mark(entry)
+        return joined
+
+    def _learn_mark(self, entry: Entry) -> list[NodeId]:
+        """Who belongs counts from the entry's execution on, not from its commit."""
+        self.members.append(entry)
+        if entry.kind is Kind.SIGNATURE and self.members.in_latest():
+            self.ticking = True
+        joined: list[NodeId] = []
+        if entry.kind is Kind.RECONFIGURATION:
+            joined = sorted(node for node in entry.nodes if node != self.node_id and node not in self.peers)
+            self.peers |= {node: Peer(sent_idx=entry.idx - 1) for node in joined}
+        return joined
+
+    def rollback(self, idx: int) -> None:
+        """Cut the log after `idx`. Raises InvariantBroken below the commit: nothing may ever ask for that."""
+        if idx < self.log.commit_idx:
+            raise InvariantBroken(f"rollback to {idx}, committed {self.log.commit_idx}")
+        if idx >= self.log.last_idx:
+            return
+        self.log.rollback(idx)
+        self.members.rollback(idx)
+        self.durable_idx = min(self.durable_idx, idx)
+        effects = self.effects
+        effects.appended = [entry for entry in effects.appended if entry.idx <= idx]
+        effects.truncated_to = idx if effects.truncated_to is None else min(effects.truncated_to, idx)
+
+    def synced_idx(self) -> int:
+        """What this node's own log counts for in a quorum."""
+        return self.durable_idx if self.settings.durable else self.log.last_idx
