@@ -30,6 +30,10 @@ class ServerFailed(NotaryError):
     default_code = Code.LOCAL_SERVER_FAILED
 
 
+class ServerEnded(ServerFailed):
+    """It ended by itself, which is worse than being late."""
+
+
 class SoftwareMissing(NotaryError):
     """A program that the local cluster needs is not on this machine."""
 
@@ -108,17 +112,17 @@ class ManagedProcess:
 
     async def wait_ready(self, probe: Probe, timeout_s: float) -> None:
         """Ask `probe` until it says True. Otherwise end the process and raise ServerFailed with the end of its log."""
-        problem = None
+        problem, kind = None, ServerFailed
         try:
             async with asyncio.timeout(timeout_s):
                 await until(probe, unless=lambda: not self.running)
             if not self.running:
-                problem = f"ended with code {self.returncode} before it was ready"
+                problem, kind = f"ended with code {self.returncode} before it was ready", ServerEnded
         except TimeoutError:
             problem = f"was not ready within {timeout_s:g} s"
         if problem is not None:
             await self.kill()
-            raise ServerFailed(f"{self.command.name} {problem}; the end of {self.command.log_path}:\n{self.log_tail()}")
+            raise kind(f"{self.command.name} {problem}; the end of {self.command.log_path}:\n{self.log_tail()}")
 
     async def wait(self) -> int:
         """Wait for the leader's end and return its exit code (negative: the signal that ended it)."""

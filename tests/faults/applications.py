@@ -16,6 +16,7 @@ from replica.notary.answers import Notarised
 from replica.notary.errors import Code
 from replica.notary.feed_documents import CompletionDocument, CompletionsDocument, LedgerEndDocument
 from replica.notary.requests import Submission
+from tests.promises import promised
 
 PATIENT = RetryPolicy(deadline_s=120.0)
 INPUTS = 4
@@ -134,16 +135,19 @@ class Applications:
 def check(applications: Applications, after: int, end: int) -> None:
     """Dense offsets; one completion for each accepted attempt; one acceptance for each command; nothing surfaced."""
     followed = applications.followed
-    assert [completion.offset for completion in followed] == list(range(after + 1, end + 1)), "a gap or a duplicate"
+    told = [completion.offset for completion in followed]
+    promised(told == list(range(after + 1, end + 1)), "a gap or a duplicate")
     notarised = Counter(completion.command_id for completion in followed if completion.code == _NOTARISED)
     offsets = {c.command_id: c.notarised_offset for c in followed if c.code == _NOTARISED}
     rejected = {c.code for c in followed if c.command_id in applications.answers} - {_NOTARISED}
     assert rejected <= {_NOT_SEQUENCED}
     for command, answer in applications.answers.items():
         assert isinstance(answer, Notarised), f"surfaced to the application: {answer}"
-        assert (notarised[command], offsets[command]) == (1, answer.log_offset)
+        found = (notarised[command], offsets[command])
+        promised(found == (1, answer.log_offset), f"{command}: {found}, and the answer was {answer}")
     completed = Counter(completion.submission_id for completion in followed)
-    assert all(completed[submission_id] == 1 for submission_id in applications.accepted)
+    wrong = [submission_id for submission_id in applications.accepted if completed[submission_id] != 1]
+    promised(not wrong, f"accepted, and without exactly one completion: {wrong}")
 
 
 async def ledger_end(endpoint: str) -> int:

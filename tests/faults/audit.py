@@ -12,11 +12,12 @@ from typing import Any
 from replica.local.cluster import LocalCluster
 from replica.local.process import until
 from replica.store.status import read_status
+from tests.promises import PromiseBroken
 
 PUBLISHED_MAX_S = 60.0
 
 
-class Violation(AssertionError):
+class Violation(PromiseBroken):
     """The notary broke a promise, or could not be checked. `counts`: findings by code; none when it could not be."""
 
     def __init__(self, message: str, operations: int = 0, counts: Mapping[str, int] | None = None) -> None:

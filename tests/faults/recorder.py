@@ -24,6 +24,7 @@ from tests.faults.audit import Violation, audit
 from tests.faults.lab.network import kind_of_network
 from tests.faults.load import ClientLoad, outage_around
 from tests.faults.report import ScenarioResult, add_to_report, line_of, result
+from tests.promises import note_never_repeated
 
 _SCENARIO = pytest.StashKey["Scenario"]()
 _ERROR = pytest.StashKey[str]()
@@ -133,6 +134,8 @@ def pytest_runtest_makereport(
     if report.when == "teardown" and _SCENARIO in item.stash:
         entry = item.stash[_SCENARIO].result(_name_of(item), item.stash.get(_ERROR, None))
         add_to_report([entry], _conditions())
+        if has_failed(item) and entry.missed_goal:  # whatever else failed, it is not forgiven
+            note_never_repeated(item.nodeid)
         _tell(item, entry)
     return report
 

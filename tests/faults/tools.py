@@ -15,6 +15,7 @@ from replica.index.summary import IndexSummary
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
 from tests.faults.scenarios import wait_for_return
+from tests.promises import promised
 from tests.waiting import eventually
 
 SAY_MAX_S = 90.0
@@ -70,7 +71,7 @@ async def assert_same_indexes(cluster: LocalCluster) -> IndexSummary:
         replica.start()
     await wait_for_return(cluster)
     assert len(summaries) > 1
-    assert all(summary == summaries[0] for summary in summaries), summaries
+    promised(all(summary == summaries[0] for summary in summaries), summaries)
     return summaries[0]
 
 

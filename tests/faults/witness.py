@@ -17,6 +17,7 @@ from replica.notary.requests import state_ref
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 from tests.faults.under_load import end_of_log
+from tests.promises import promised
 
 TOGETHER = 50  # submissions in one call
 _numbers = itertools.count(1)
@@ -45,6 +46,8 @@ class Witness:
         for at in range(0, len(self._spent), TOGETHER):
             states = self._spent[at : at + TOGETHER]
             answers = await self._client.submit_batch([self._party.sign(os.urandom(32), [state]) for state in states])
+            spent_twice = [answer for answer in answers if isinstance(answer, Notarised)]
+            promised(not spent_twice, f"spent twice: {spent_twice}")
             codes = {answer.code if isinstance(answer, Refused) else str(answer) for answer in answers}
             assert codes == {Code.STATE_CONFLICT.name}, codes
         return len(self._spent)

@@ -1,0 +1,20 @@
+"""Notes the tests that saw a promise broken: `scripts/test.sh` runs what failed once more, but never these."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.promises import breaks_a_promise, note_never_repeated
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add a test whose set-up, body or teardown met a broken promise to the list."""
+    report = yield
+    if call.excinfo is not None and breaks_a_promise(call.excinfo.value):
+        note_never_repeated(item.nodeid)
+    return report
