@@ -19,7 +19,7 @@ from ledger_api.server.entitlement import EVERYBODY, Caller
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
 from ledger_api.server.interim import Estimates
-from ledger_api.server.logs import LogLimit
+from ledger_api.server.logs import LogLimits
 from ledger_api.server.room import ANSWER_BYTES, ANSWER_FACTOR, Room, answers_max_bytes
 from ledger_api.server.routes import About, Call, Parameter, Right, Route, RouteTable
 from ledger_api.server.settings import ApiSettings
@@ -157,14 +157,21 @@ class Api:
         self._settings = settings
         self._about = about
         self._loop = asyncio.get_running_loop()
-        self._log_limit = LogLimit(settings.problem_logs_per_s)
+        self._log_limits = LogLimits(settings.problem_logs_per_s)
         self._bodies_bytes = 0
         self._id_prefix = os.urandom(4).hex()
         self._id_numbers = itertools.count(1)
         key = bytes.fromhex(about.notary_key)
         welcome = Welcome(VERSION, settings.stream_window, settings.batch_max, about.replica, key)
         self._streams = SubmitStreams(
-            participant, gate, counts, settings, welcome=welcome, refusal=self._refusal, room=self._room
+            participant,
+            gate,
+            counts,
+            settings,
+            welcome=welcome,
+            refusal=self._refusal,
+            room=self._room,
+            limits=self._log_limits,
         )
         contract = Contract(about.version, asks_for_tokens=settings.tokens is not None)
         self.routes = RouteTable([*self._own_routes(), *reads, *queries, *contract.routes()])
@@ -198,7 +205,8 @@ class Api:
         except ConnectionError:
             raise  # the client is gone: nobody reads an answer
         except Exception as error:
-            _log.error("request_failed", request_id=request_id, route=label, exc_info=error)
+            write = self._log_limits.failed.write
+            write(_log.error, "request_failed", request_id=request_id, route=label, exc_info=error)
             detail = "an error of the replica's own; whether anything was decided is not known"
             reply = self._reply(NotNow(Code.INTERNAL.name, detail, _RETRY_ERROR_S), request_id)
         self._count(label, reply.code, self._loop.time() - started_s)
@@ -261,7 +269,7 @@ class Api:
             self._counts.in_flight -= 1
 
     async def _open_stream(self, call: Call) -> Reply:
-        if "websocket" not in call.request.headers.get("Upgrade", "").lower():
+        if call.request.headers.get("Upgrade", "").strip().lower() != "websocket":
             raise BadRequest("a stream of submissions is a WebSocket: see docs/api.md", Code.UPGRADE_REQUIRED)
         refusal = self._refusal(1)
         if refusal is None and self._counts.streams >= self._settings.streams_max:
@@ -376,11 +384,10 @@ class Api:
         return refuse_as_overloaded(self._participant.standing, detail)
 
     def _refuse(self, error: BadRequest, request_id: str) -> ProblemDocument:
-        withheld_count = self._log_limit.take()
-        if withheld_count is not None:
-            code, detail = error.code.name, error.detail
-            _log.info("request_refused", request_id=request_id, code=code, detail=detail, withheld=withheld_count)
-        return problem_document(error.code, error.detail, request_id)
+        problem = problem_document(error.code, error.detail, request_id)
+        write = self._log_limits.refused.write
+        write(_log.info, "request_refused", request_id=request_id, code=problem.code, detail=problem.detail)
+        return problem
 
     def _reply(self, result: Answer | ProblemDocument, request_id: str, more: bytes = b"") -> Reply:
         document = self._note(result, request_id)

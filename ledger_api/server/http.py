@@ -7,6 +7,7 @@ an empty handler), which is a tenth of what the whole path may use.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -19,6 +20,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.web_protocol import _ErrInfo
 
+from ledger_api.server.logs import LogLimit
 from ledger_api.server.room import Held
 from ledger_api.server.settings import ApiSettings
 from replica.notary.documents import problem_document
@@ -183,11 +185,21 @@ class HttpServer(web.Server):
             "max_headers": settings.headers_max,
             "lingering_time": _LINGER_S,
             "auto_decompress": False,
+            "logger": _limited_logger(settings.problem_logs_per_s),
         }
         self.at_limit_count = 0
 
     def __call__(self) -> web.RequestHandler:
         return Connection(self, loop=asyncio.get_running_loop(), **self._options)
+
+
+def _limited_logger(per_s: int) -> logging.Logger:
+    """For what aiohttp has to say of errors, tracebacks included: so many lines a second."""
+    limit = LogLimit(max(1, per_s))
+    logger = logging.Logger("aiohttp.server")
+    logger.parent = logging.getLogger("aiohttp.server")
+    logger.addFilter(lambda record: limit.take() is not None)
+    return logger
 
 
 class Connection(web.RequestHandler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TextIO, cast
 
 import structlog
@@ -49,3 +50,17 @@ class LogLimit:
         self._let_through += 1
         withheld, self._withheld = self._withheld, 0
         return withheld
+
+    def write(self, log: Callable[..., object], event: str, **values: object) -> None:
+        """Log the event, unless there were enough lines this second."""
+        withheld_count = self.take()
+        if withheld_count is not None:
+            log(event, **values, withheld=withheld_count)
+
+
+class LogLimits:
+    """One for what callers do wrong, and one for errors of our own, whose tracebacks are long."""
+
+    def __init__(self, per_s: int) -> None:
+        self.refused = LogLimit(per_s)
+        self.failed = LogLimit(max(1, per_s))

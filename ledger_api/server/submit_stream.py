@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 import structlog
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from ledger_api.server.entitlement import Caller
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import Reply
+from ledger_api.server.logs import LogLimits
 from ledger_api.server.room import ANSWER_BYTES, Held, Room, signed_answers_max_bytes
 from ledger_api.server.settings import ApiSettings
 from replica.link.counts import ApiCounts
 from replica.link.interface import Participant, Terms
 from replica.notary.answers import NotNow
+from replica.notary.documents import printable
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 from replica.notary.stream_frames import (
@@ -43,6 +46,8 @@ _ROOM_WAIT_S = 60.0  # then it is asked for again
 _PING_S = 20.0
 _CLOSE_MAX_S = 1.0
 _SWITCHED = 101
+_VERSIONS = ("13", "8", "7")
+_KEY = re.compile("[A-Za-z0-9+/]{22}==")
 _log = structlog.get_logger(__name__)
 _decoder = msgspec.msgpack.Decoder(Submissions)
 
@@ -60,9 +65,11 @@ class SubmitStreams:
         welcome: Welcome,
         refusal: Callable[[int], NotNow | None],
         room: Room,
+        limits: LogLimits,
     ) -> None:
         """`refusal` says why so many more submissions cannot be taken now; `room` is for all answers under way."""
         self.room = room
+        self.limits = limits
         self.participant = participant
         self.gate = gate
         self.counts = counts
@@ -75,8 +82,10 @@ class SubmitStreams:
     ) -> Reply:
         """Switch protocols, serve the stream until it ends, and return what stands for its answer in the counts.
 
-        All of it happens before an answer is returned: then aiohttp would have gone on with HTTP.
+        All of it happens before an answer is returned: then aiohttp would have gone on with HTTP. Raises BadRequest
+        when the handshake is none.
         """
+        check_handshake(request)
         socket = web.WebSocketResponse(
             protocols=(PROTOCOL,),
             heartbeat=_PING_S,
@@ -84,13 +93,31 @@ class SubmitStreams:
             max_msg_size=self.settings.body_max_bytes,
             timeout=_CLOSE_MAX_S,
         )
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except web.HTTPBadRequest:  # of aiohttp's own checks, should they ask for more than ours
+            raise _no_handshake("it cannot be understood") from None
         self.counts.streams += 1
         try:
             await _Stream(self, socket, request_id, caller, charge).run()
         finally:
             self.counts.streams -= 1
         return _Served(_SWITCHED, b"", request_id)
+
+
+def check_handshake(request: web.BaseRequest) -> None:
+    """Refuse what RFC 6455 does not take for the opening of a WebSocket. Raises BadRequest: HTTP_MALFORMED."""
+    headers = request.headers
+    if request.version < HttpVersion11 or "upgrade" not in headers.get("Connection", "").lower():
+        raise _no_handshake("it is not HTTP/1.1 with Connection: Upgrade")
+    if headers.get("Sec-WebSocket-Version") not in _VERSIONS:
+        raise _no_handshake("Sec-WebSocket-Version is not 13")
+    if not _KEY.fullmatch(headers.get("Sec-WebSocket-Key", "")):
+        raise _no_handshake("Sec-WebSocket-Key is not 16 bytes in base64")
+
+
+def _no_handshake(why: str) -> BadRequest:
+    return BadRequest(f"this does not open a WebSocket: {why}", Code.HTTP_MALFORMED)
 
 
 class _Served(Reply):
@@ -141,7 +168,8 @@ class _Stream:
                 raise
             await self._finish(_too_old())
         except BadRequest as error:
-            _log.info("stream_refused", request_id=self._request_id, code=error.code.name, detail=error.detail)
+            about = {"code": error.code.name, "detail": printable(error.detail)}
+            self._streams.limits.refused.write(_log.info, "stream_refused", request_id=self._request_id, **about)
             await self._finish(error)
         except ConnectionError:
             pass  # the client is gone: nobody reads an answer
@@ -243,7 +271,7 @@ class _Stream:
 
     async def _finish(self, error: BadRequest) -> None:
         try:
-            await self._send(Closing(error.code.name, error.detail))
+            await self._send(Closing(error.code.name, printable(error.detail)))
             await self._socket.close(code=WSCloseCode.POLICY_VIOLATION)
         except ConnectionError:
             pass
@@ -253,7 +281,8 @@ class _Stream:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ConnectionError):
-            _log.error("stream_failed", request_id=self._request_id, exc_info=error)
+            write = self._streams.limits.failed.write
+            write(_log.error, "stream_failed", request_id=self._request_id, exc_info=error)
             self._tasks.add(closing := asyncio.create_task(self._close()))
             closing.add_done_callback(self._tasks.discard)
 
@@ -283,7 +312,7 @@ def _too_old() -> BadRequest:
 
 
 def _rejected(error: BadRequest) -> Rejected:
-    return Rejected(error.code.name, error.detail)
+    return Rejected(error.code.name, printable(error.detail))
 
 
 def _decode(raw: bytes) -> Submissions:

@@ -36,6 +36,7 @@ NOTARISED = "NOTARISED"
 ACCEPTED = "ACCEPTED"
 ANONYMOUS = "anonymous"
 PROBLEM_TYPE = "urn:notary:problem:"
+DETAIL_MAX_CHARACTERS = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -286,18 +287,25 @@ def answer_to_document(answer: Answer, request_id: str = "") -> AnswerDocument:
 def problem_document(
     code: Code, detail: str, request_id: str = "", *, retry_after_s: float | None = None
 ) -> ProblemDocument:
-    """The problem document of a catalogue entry."""
+    """The problem document of a catalogue entry; `detail` may repeat what somebody sent."""
     return ProblemDocument(
         type=PROBLEM_TYPE + code.name,
         title=code.title,
         status=code.status,
-        detail=detail,
+        detail=printable(detail),
         code=code.name,
         remedy=code.remedy,
         retry=code.retry,
         request_id=request_id,
         retry_after_s=retry_after_s,
     )
+
+
+def printable(detail: str) -> str:
+    """A detail as it may be answered and logged: of bounded length, and nothing that is no Unicode text."""
+    if len(detail) > DETAIL_MAX_CHARACTERS:
+        detail = detail[:DETAIL_MAX_CHARACTERS] + " …"
+    return detail if detail.isascii() else detail.encode(errors="backslashreplace").decode()
 
 
 def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
