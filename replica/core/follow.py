@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -15,13 +15,14 @@ from replica.core.settings import CoreSettings
 from replica.core.tracing import UNTRACED, Trace
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
-from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
 
 log = structlog.get_logger()
 
 _NEVER = float("-inf")
+_HAZARDS_MAX_S = 0.5  # the log's end is not asked meanwhile
 
 
 class Follower:
@@ -53,6 +54,9 @@ class Follower:
         self._known_end = 0
         self._reached_at_s = _NEVER
         self._moved_at_s = _NEVER
+        self._topic_id: str | None = None
+        self._check_at_s = _NEVER
+        self.hazards: Sequence[str] = ()  # what is unsafe about the log, as last seen
         self._owes = False  # a reader gave nothing although the log goes on; until another one has given it
 
     @property
@@ -109,7 +113,8 @@ class Follower:
             await self._moved.wait()
 
     async def _session(self) -> None:
-        topic_id = await self._log.check()
+        # An unsafe log is refused at the start. Later it is told: all replicas would end, and bring no record back.
+        topic_id = self._topic_id = self._topic_id or await self._log.check()
         self._applier = self._applier or Applier(self._index, topic_id)
         reader = await open_behind(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self._watch_end())
@@ -171,7 +176,23 @@ class Follower:
             self._known_end = await end_after(self._log, applied_offset)
             self._reached_at_s = self._clock.boottime_s()
             self._owes = self._owes and self.lag_records > 0
+            await self._look_for_hazards()
             await self._clock.sleep_s(self._settings.read_wait_s)
+
+    async def _look_for_hazards(self) -> None:
+        """Ask now and then whether the log is safe. No answer is no news: whoever can tell may be away for a while."""
+        now_s = self._clock.boottime_s()
+        if now_s < self._check_at_s:
+            return
+        self._check_at_s = now_s + self._settings.log_check_every_s
+        with suppress(NotaryError, TimeoutError):
+            async with asyncio.timeout(_HAZARDS_MAX_S):
+                found, before = await self._log.hazards(), self.hazards
+                self.hazards = found
+                if found and list(found) != list(before):
+                    log.error("log_unsafe", code=Code.TOPIC_UNSAFE.name, detail="; ".join(found))
+                elif before and not found:
+                    log.info("log_safe_again")
 
 
 async def open_behind(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:

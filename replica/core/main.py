@@ -372,6 +372,7 @@ class _Replica:
                 "applied_offset": follower.applied_offset,
                 "lag_records": follower.lag_records,
                 "reaches_log": follower.reaches_log(),
+                "log_hazards": list(follower.hazards),
                 "front_ends": len(link.front_ends),
                 "scrub": scrubber.progress(),
                 "index_digests": {str(at): digest.hex() for at, digest in scrubber.digests().items()},

@@ -52,6 +52,8 @@ class _CoreMetrics(Collector, Generic[SessionT]):
             "notary_log_end_offset", "Offset behind the newest known record", participant.follower.log_end_offset
         )
         yield _gauge("notary_lag_records", "Records in the log and not applied here", participant.follower.lag_records)
+        hazards = float(len(participant.follower.hazards))
+        yield _gauge("notary_log_hazards", "Broken rules of the topic's contract, lost first records included", hazards)
         yield _gauge("notary_log_reached", "1 while the log answers", float(participant.follower.reaches_log()))
         skew_s = election.status()["clock_skew_s"]
         if isinstance(skew_s, float):

@@ -122,6 +122,12 @@ class CoreSettings(BaseModel):
     log_stall_max_s: float = Field(
         2.0, gt=0, le=3_600, description="An active that cannot read its own record back for this long steps down."
     )
+    log_check_every_s: float = Field(
+        30.0,
+        gt=0,
+        le=3_600,
+        description="How often a replica that runs asks whether the topic still keeps the contract; a breach is told.",
+    )
     log_retry_s: float = Field(0.25, gt=0, le=60, description="Pause before the log is tried again after it failed.")
     sign_max_s: float = Field(
         1.0, gt=0, le=30, description="Longest wait for a signature of a PKCS#11 token; past it the replica steps down."

@@ -62,6 +62,12 @@ class RequestLog(Protocol):
         LogUnavailable when the log cannot be asked.
         """
 
+    async def hazards(self) -> Sequence[str]:
+        """What is unsafe about the log by now: each broken rule of its contract, and first records that are gone.
+
+        For a replica that runs: to end all replicas for it would help nobody. Raises LogUnavailable, LogRefused.
+        """
+
     async def end_offset(self) -> int:
         """The offset that the next record will get.
 

@@ -19,7 +19,7 @@ from replica.log.interface import LogRecords
 from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, offset_is_gone, passes_by_itself
 from replica.log.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
-from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, agreed_end_offset, refuse_unsafe
+from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, agreed_end_offset, refuse_unsafe, violations
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
@@ -65,6 +65,12 @@ class KafkaLog:
         self._topic_id = facts.topic_id
         self._confirmed_at_s = asyncio.get_running_loop().time()
         return facts.topic_id
+
+    async def hazards(self) -> Sequence[str]:
+        """See `RequestLog.hazards`."""
+        facts, first = await self._admin.facts(), await self._admin.first_offset()
+        gone = [f"it begins at offset {first}: the records before are gone"] if first else []
+        return [*violations(facts, self._settings.single_broker), *gone]
 
     async def end_offset(self) -> int:
         """The offset that the next record will get.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from replica.log.interface import LogRecords
-from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.errors import Code, InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
 
@@ -87,18 +87,26 @@ class MemoryLog:
     def __init__(self, topic: MemoryTopic, delivery: Callable[[], Delivery] = Delivery) -> None:
         self.reachable = True
         self.old_end: int | None = None
+        self.unsafe: tuple[str, ...] = ()  # rules of the contract that are broken
         self._topic = topic
         self._topic_id = topic.topic_id
         self._delivery = delivery
         self._open: set[MemoryReader | MemoryWriter] = set()
 
     async def check(self) -> str:
-        """The topic's id; the settings of a topic in memory always keep the contract."""
+        """The topic's id. Raises LogRefused when it is made `unsafe`."""
         self._require_reachable()
+        if self.unsafe:
+            raise LogRefused("; ".join(self.unsafe), Code.TOPIC_UNSAFE)
         if self._topic.first_offset:
             raise LogTruncated(f"the topic begins at offset {self._topic.first_offset}: the records before are gone")
         self._topic_id = self._topic.topic_id
         return self._topic_id
+
+    async def hazards(self) -> Sequence[str]:
+        """See `RequestLog.hazards`."""
+        first = self._topic.first_offset
+        return [*self.unsafe, *([f"the topic begins at offset {first}"] if first else [])]
 
     async def end_offset(self) -> int:
         """See `RequestLog.end_offset`."""

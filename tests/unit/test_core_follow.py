@@ -11,7 +11,7 @@ from replica.core.settings import CoreSettings
 from replica.index.memory import MemoryIndex
 from replica.log.interface import LogRecords
 from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
-from replica.notary.errors import LogTruncated
+from replica.notary.errors import LogRefused, LogTruncated
 from tests.simulation.virtual import run_virtually
 from tests.unit.ha_world import LoopClock
 
@@ -144,5 +144,39 @@ def test_a_log_that_lost_its_end_is_refused_by_all_brokers_word() -> None:
         await asyncio.sleep(1.0)
         with pytest.raises(LogTruncated):
             await task
+
+    run_virtually(story())
+
+
+def test_a_log_that_becomes_unsafe_is_told_and_ends_nobody() -> None:
+    """Goal: a changed setting takes no replica away, let alone all. Method: break the contract, have the reader opened
+    anew meanwhile, mend it; then start on an unsafe log."""
+
+    async def story() -> None:
+        topic = MemoryTopic()
+        log = MemoryLog(topic)
+        follower, task = following(log)
+        for number in range(5):
+            topic.store(b"%d" % number)
+        await asyncio.sleep(1.0)
+        log.unsafe = ("retention.ms is 1, required is -1",)
+        topic.cut_off(2)
+        await asyncio.sleep(SETTINGS.log_check_every_s + 1.0)
+        assert list(follower.hazards) == ["retention.ms is 1, required is -1", "the topic begins at offset 2"]
+        log.reachable = False
+        await asyncio.sleep(3.0)
+        log.reachable = True
+        topic.store(b"5")
+        await asyncio.sleep(2.0)
+        assert (follower.applied_offset, follower.reaches_log(), task.done()) == (5, True, False)
+        log.unsafe, topic.first_offset = (), 0
+        await asyncio.sleep(SETTINGS.log_check_every_s + 1.0)
+        assert not follower.hazards
+        task.cancel()
+        log.unsafe = ("min.insync.replicas is 1, required is 2 or more",)
+        _, refused = following(log)
+        await asyncio.sleep(1.0)
+        with pytest.raises(LogRefused, match="TOPIC_UNSAFE"):
+            await refused
 
     run_virtually(story())
