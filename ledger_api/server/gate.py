@@ -21,6 +21,7 @@ from replica.notary.documents import (
     submission_from_document,
 )
 from replica.notary.errors import BadRequest, Code
+from replica.notary.one_value import check_batch, check_submission
 from replica.notary.requests import Submission, check_command
 from replica.notary.signatures import signatures_hold
 
@@ -51,7 +52,9 @@ class Gate:
 
         Raises BadRequest with the code of the first thing that is wrong.
         """
-        document = as_submitted_by(_decode(_submission_decoder, raw), caller)
+        given = _decode(_submission_decoder, raw)
+        check_submission(bytes(raw), given)
+        document = as_submitted_by(given, caller)
         submission = submission_from_document(document, _random_id)
         self._check_key(document.request.party, submission.public_key)
         return submission, PLAIN if document.deduplication is None else _terms(document.deduplication)
@@ -91,6 +94,7 @@ class Gate:
             raise BadRequest("the list of submissions is empty", Code.EMPTY_BATCH)
         if len(documents) > self._batch_max:
             raise BadRequest(f"{len(documents)} submissions, the limit is {self._batch_max}", Code.BATCH_TOO_LARGE)
+        check_batch(raw, documents)
         return documents
 
 

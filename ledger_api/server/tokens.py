@@ -24,6 +24,7 @@ from joserfc.jwk import Key, KeySet, import_key
 from ledger_api.server.entitlement import Caller
 from ledger_api.server.settings import TokenSettings
 from replica.notary.errors import BadRequest, Code, ConfigError
+from replica.notary.one_value import check_keys
 from replica.notary.requests import check_user_id
 
 KEYS_MAX = 100
@@ -65,13 +66,14 @@ def parse_keys(text: str, origin: str) -> KeySet:
     """The public keys in a JWKS or PEM. Raises ConfigError: no key, too many, a symmetric or private or weak one."""
     try:
         if text.lstrip().startswith("{"):
+            check_keys(text.encode())
             documents = json.loads(text).get("keys")
             if not isinstance(documents, list):
                 raise ValueError("a JWKS has a list of keys")
             keys = [import_key(document) for document in documents[: KEYS_MAX + 1]]
         else:
             keys = [_key_from_pem(text.encode())]
-    except (JoseError, ValueError, TypeError, AttributeError) as error:
+    except (JoseError, ValueError, TypeError, AttributeError, RecursionError, BadRequest) as error:
         raise ConfigError(f"{origin} holds no keys for tokens: {error}") from None
     if not 1 <= len(keys) <= KEYS_MAX:
         raise ConfigError(f"{origin} holds {len(keys)} keys for tokens; 1 to {KEYS_MAX} are taken")

@@ -142,6 +142,7 @@ def _read(lines: list[bytes]) -> list[Submission]:
     import msgspec
 
     from replica.notary.documents import SubmissionDocument, submission_from_document
+    from replica.notary.one_value import check_submission
 
     decoder = msgspec.json.Decoder(SubmissionDocument)
     if len(lines) > SUBMISSIONS_MAX:
@@ -150,7 +151,9 @@ def _read(lines: list[bytes]) -> list[Submission]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                submissions.append(submission_from_document(decoder.decode(line), lambda: os.urandom(16).hex()))
+                document = decoder.decode(line)
+                check_submission(line, document)
+                submissions.append(submission_from_document(document, lambda: os.urandom(16).hex()))
             except (msgspec.DecodeError, UnicodeDecodeError, BadRequest) as error:
                 raise BadRequest(f"line {number} is no submission: {error}") from None
     return submissions

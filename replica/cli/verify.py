@@ -78,8 +78,10 @@ def verify(
 def _receipt(raw: bytes) -> Receipt:
     import msgspec
 
+    from replica.notary.one_value import check_keys
     from replica.notary.receipts import ReceiptDocument, receipt_from_document
 
+    check_keys(raw)
     try:
         document = msgspec.json.decode(raw)
         if isinstance(document, dict) and "receipt" in document:
@@ -95,9 +97,12 @@ def _content(path: Path) -> tuple[bytes, bytes]:
 
     from replica.notary.canonical import summarise
     from replica.notary.documents import SubmissionDocument, submission_from_document
+    from replica.notary.one_value import check_keys
 
+    raw = path.read_bytes()
+    check_keys(raw)
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=SubmissionDocument)
+        document = msgspec.json.decode(raw, type=SubmissionDocument)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path} is no submission: {error}") from None
     tx_id, content_digest, _ = summarise(submission_from_document(document, lambda: "offline").request)

@@ -27,6 +27,7 @@ from ha.errors import HaError
 from ha.health import never_cached, runner_of
 from replica.core.settings import LOOPBACK_HOSTS, AdminSettings
 from replica.notary.errors import BadRequest, NotActive, StoreMismatch
+from replica.notary.one_value import check_keys
 from replica.store.interface import Pruned
 
 log = structlog.get_logger()
@@ -193,6 +194,7 @@ async def _steered(
 
 def read_call(kind: type[CallT], body: bytes) -> CallT:
     """The call in a body. Raises BadRequest."""
+    check_keys(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.api_world import ApiWorld, StubParticipant
+from ledger_api.client.signing import encode_submission
+from tests.api_world import ApiWorld, StubParticipant, make_submission
 
 KEY = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 VERSION = b"Sec-WebSocket-Version: 13\r\n"
@@ -86,3 +87,25 @@ async def test_malformed_http_is_never_an_error_of_our_own(head: bytes, tmp_path
     status, code = status_and_code(answered)
     assert (400 <= status < 500 and code) or status == 200
     assert not [line for line in lines if line["log_level"] == "error"]
+
+
+async def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    """Goal: nobody judges one value and logs another. Method: a signed submission with its user twice, alone, in a
+    batch, and a batch with two lists; nothing reaches the participant."""
+    good = encode_submission(make_submission())
+    twice = good[:-1] + b',"user_id":"a","user_id":"b"}'
+    bodies = {
+        "": [twice],
+        "/batch": [
+            b'{"submissions":[' + twice + b"]}",
+            b'{"submissions":[' + good + b'],"submissions":[' + good + b"]}",
+        ],
+    }
+    participant = StubParticipant()
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        for path, raws in bodies.items():
+            for raw in raws:
+                head = f"POST /v1/submissions{path} HTTP/1.1\r\nContent-Type: application/json\r\n".encode()
+                sent = head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
+                assert b'"code":"MALFORMED_JSON"' in await world.exchange(sent, close=False)
+    assert participant.reached == 0
