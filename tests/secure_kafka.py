@@ -29,6 +29,7 @@ class SecureBroker(KafkaBroker):
 
     def __init__(self, folder: Path, ports: PortReservation, authority: Authority) -> None:
         super().__init__(1, folder, ports.take(), ports.take(), find_libs())
+        self.topics_deletable = True  # so that only the authorizer keeps anybody from it
         self.sasl_port = ports.take()
         self._ca_file = authority.ca_file
         self._keystore = folder / "broker.pem"

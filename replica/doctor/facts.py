@@ -76,6 +76,7 @@ class LogFacts:
     first_offset: int = 0
     end_offset: int = 0
     brokers: int = 0
+    deletable: bool | None = False  # whether the brokers let topics be deleted; None: they do not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,19 @@ def _topic_contract(facts: Facts) -> Verdict:
     return ok("kept")
 
 
+@CHECKS.check("topic-deletion")
+def _topic_deletion(facts: Facts) -> Verdict:
+    """The brokers delete no topic, whoever asks."""
+    if facts.log.problem:
+        return unknown("the brokers were not reached")
+    if facts.log.deletable is None:
+        return unknown("the brokers do not tell their settings to this principal")
+    if facts.log.deletable:
+        fix = "delete.topic.enable=false on every broker and controller: docs/reference-deployment.md"
+        return warning("one command of somebody who has the right deletes the notary's memory", fix)
+    return ok("refused by the brokers")
+
+
 @CHECKS.check("topic-identity")
 def _topic_identity(facts: Facts) -> Verdict:
     """The topic is the one that the database belongs to."""

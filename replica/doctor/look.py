@@ -73,7 +73,14 @@ async def look_at_log(config: Config) -> LogFacts:
             return LogFacts(problem=error.detail, missing=True, brokers=brokers)
         first, end = await admin.first_offset(), await admin.end_offset()
         found = tuple(violations(facts, config.kafka.single_broker))
-        return LogFacts(topic_id=facts.topic_id, violations=found, first_offset=first, end_offset=end, brokers=brokers)
+        return LogFacts(
+            topic_id=facts.topic_id,
+            violations=found,
+            first_offset=first,
+            end_offset=end,
+            brokers=brokers,
+            deletable=await admin.may_delete_topics(),
+        )
     except NotaryError as error:
         return LogFacts(problem=error.detail)
     finally:

@@ -69,6 +69,7 @@ class ClusterSettings:
     parties: int = 5
     brokers: int = 1
     database_standby: bool = False
+    topics_deletable: bool = False
     further: Mapping[str, Any] = field(default_factory=dict)
     machines: Mapping[str, Machine] = field(
         default_factory=dict
@@ -244,6 +245,7 @@ class LocalCluster:
         ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
         machines = [self._machine(f"k{node}") for node in range(1, self.settings.brokers + 1)]
         self.kafka = KafkaCluster(self.folder / "kafka", ports, machines=machines)
+        self.kafka.allow_deletion(self.settings.topics_deletable)
         names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
         self._ways = {name: self._ways_of(name) for name in names}
         self._stack.push_async_callback(self._stopped, "Kafka", self.kafka.stop)

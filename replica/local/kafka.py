@@ -64,6 +64,7 @@ class KafkaBroker:
         self.folder = folder
         self.port = port
         self.controller_port = controller_port
+        self.topics_deletable = False  # as its settings say that are written with the next `format`
         self.further: dict[str, tuple[int, str]] = {}  # listeners by name: the port, the address that clients are told
         self._libs = libs
         self.process = ManagedProcess(self._command(f"kafka-{node_id}", "kafka.Kafka", str(self._properties_path)))
@@ -114,6 +115,8 @@ class KafkaBroker:
             # A topic that appears by itself would have none of the contract's settings.
             "auto.create.topics.enable": "false",
             "unclean.leader.election.enable": "false",
+            # The topic is the notary's memory: to delete it takes a change of settings and a restart, on purpose.
+            "delete.topic.enable": str(self.topics_deletable).lower(),
             "default.replication.factor": copies,
             "min.insync.replicas": in_sync,
             "offsets.topic.replication.factor": copies,
@@ -171,6 +174,11 @@ class KafkaCluster:
             broker.further[client.upper()] = (port, told)
             found.append(f"{told}:{port}")
         return ",".join(found)
+
+    def allow_deletion(self, allowed: bool = True) -> None:
+        """Whether topics may be deleted, from the brokers' next start on; nobody may, unless this was said."""
+        for broker in self.brokers:
+            broker.topics_deletable = allowed
 
     async def start(self) -> None:
         """Format new storage, start the brokers, wait until all of them are known. Raises ServerFailed."""
@@ -235,7 +243,7 @@ class KafkaCluster:
             raise ServerFailed(f"topic {name} was not changed: {error!r}") from error
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records. Raises ServerFailed."""
+        """Delete a topic with all its records; see `allow_deletion`. Raises ServerFailed."""
         future = self.admin().delete_topics([name], operation_timeout=ANSWER_MAX_S)[name]
         try:
             await asyncio.to_thread(future.result, ANSWER_MAX_S)
@@ -269,9 +277,12 @@ class KafkaCluster:
         return path.read_text()
 
 
-async def start_broker(folder: Path, ports: PortReservation, size: int = 1) -> KafkaCluster:
+async def start_broker(
+    folder: Path, ports: PortReservation, size: int = 1, *, topics_deletable: bool = False
+) -> KafkaCluster:
     """A started cluster of `size` brokers on ports of this reservation."""
     cluster = KafkaCluster(folder, [ports.take() for _ in range(2 * size)])
+    cluster.allow_deletion(topics_deletable)
     await cluster.start()
     return cluster
 

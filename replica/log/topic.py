@@ -202,6 +202,18 @@ class TopicAdmin:
         found = await self._answer(asked, "asking the brokers about themselves")
         return len(found.nodes)
 
+    async def may_delete_topics(self) -> bool | None:
+        """Whether a broker lets those delete topics who have the right to; None where the brokers do not tell us."""
+        name = "delete.topic.enable"
+        try:
+            cluster = await self._answer(self._client().describe_cluster(), "asking the brokers about themselves")
+            brokers = [ConfigResource(ResourceType.BROKER, str(node.id)) for node in cluster.nodes]
+            asked = self._client().describe_configs(brokers, request_timeout=self._settings.answer_max_s)
+            found = [await self._answer(asked[one], f"reading the settings of broker {one.name}") for one in brokers]
+        except (LogUnavailable, LogRefused):
+            return None
+        return any(str(entries[name].value) == "true" for entries in found if name in entries)
+
     async def first_offset(self) -> int:
         """The oldest offset that the topic still has."""
         return await self._offset(OffsetSpec.earliest())  # type: ignore[no-untyped-call]

@@ -49,12 +49,14 @@ async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
     await cluster.kafka.stop()
     kept = broker.folder.with_name("kept")
     shutil.copytree(broker.folder, kept)
+    cluster.kafka.allow_deletion()
     try:
         yield broker.folder / "data" / f"{cluster.topic}-0"
     finally:
         await cluster.kafka.stop()
         shutil.rmtree(broker.folder)
         kept.rename(broker.folder)
+        cluster.kafka.allow_deletion(False)
         await cluster.kafka.start()
 
 

@@ -55,7 +55,7 @@ def postgres_server(servers_folder: Path, ports: PortReservation) -> Iterator[Po
 @pytest.fixture(scope="session")
 def kafka_broker(servers_folder: Path, ports: PortReservation) -> Iterator[KafkaCluster]:
     """A running Kafka broker; clients use `kafka_broker.bootstrap_servers`."""
-    cluster = asyncio.run(start_broker(servers_folder / "kafka", ports))
+    cluster = asyncio.run(start_broker(servers_folder / "kafka", ports, topics_deletable=True))
     yield cluster
     asyncio.run(cluster.remove())
 

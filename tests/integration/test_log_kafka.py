@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from replica.local.kafka import KafkaCluster, start_broker
 from replica.local.ports import PortReservation
+from replica.local.process import ServerFailed
 from replica.log.interface import RequestLog
 from replica.log.kafka import KafkaLog
 from replica.log.settings import KafkaSettings
@@ -382,3 +383,27 @@ async def test_the_writers_round_trips_are_known_while_it_is_open(
         assert min(found.mean_s, found.p99_s) > 0
         await writer.close()
         assert log.round_trips.by_broker == {}
+
+
+async def test_a_topic_is_deleted_only_where_the_brokers_were_told_to(
+    servers_folder: Path, ports: PortReservation, kafka_broker: KafkaCluster, topic: str
+) -> None:
+    """Goal: no slip of the hand takes the log, and the doctor knows. Method: a broker of each kind; delete on both,
+    and on the second one once it was started again on purpose."""
+    admin = TopicAdmin(settings_for(kafka_broker, topic))
+    assert await admin.may_delete_topics() is True
+    await admin.close()
+    cluster = await start_broker(servers_folder / "kafka-kept", ports)
+    try:
+        await create_topic(settings := settings_for(cluster, "kept"))
+        admin = TopicAdmin(settings)
+        assert await admin.may_delete_topics() is False
+        await admin.close()
+        with pytest.raises(ServerFailed, match="TOPIC_DELETION_DISABLED"):
+            await cluster.delete_topic("kept")
+        await cluster.stop()
+        cluster.allow_deletion()
+        await cluster.start()
+        await cluster.delete_topic("kept")
+    finally:
+        await cluster.remove()

@@ -39,7 +39,7 @@ async def history_before(stage: Stage) -> Path:
 
 async def test_topic_loss(folder: Path) -> None:
     """Goal: a deleted topic comes back with every answer. Method: archive, delete it under the replicas, play."""
-    async with staged(ClusterSettings(folder=folder / "topic-loss")) as stage:
+    async with staged(ClusterSettings(folder=folder / "topic-loss", topics_deletable=True)) as stage:
         cluster = stage.cluster
         history = await history_before(stage)
         variables = {"REPLICAS": " ".join(cluster.replicas)}

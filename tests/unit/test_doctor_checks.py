@@ -156,6 +156,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("brokers", Severity.PROBLEM, log(problem="no answer", topic_id=None), "bootstrap_servers"),
     ("brokers", Severity.PROBLEM, log(brokers=1), "three brokers"),
     ("topic-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "notary topic create"),
+    ("topic-deletion", Severity.WARNING, log(deletable=True), "delete.topic.enable=false"),
     ("topic-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
     ("topic-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),
     ("topic-whole", Severity.PROBLEM, log(first_offset=5), "restore"),

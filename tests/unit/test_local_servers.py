@@ -95,6 +95,19 @@ def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:
     for each in (one, three):
         assert each["auto.create.topics.enable"] == "false"
         assert each["unclean.leader.election.enable"] == "false"
+        assert each["delete.topic.enable"] == "false"
+
+
+def test_topics_are_deleted_on_purpose_only(tmp_path: Path) -> None:
+    """Goal: no slip of the hand takes the log. Method: brokers' settings by default, when it is said, and after."""
+    kafka = KafkaCluster(tmp_path, [1, 2], libs=tmp_path)
+    seen = []
+    for allowed in (None, True, False):
+        if allowed is not None:
+            kafka.allow_deletion(allowed)
+        (line,) = [x for x in kafka.brokers[0].properties("1@127.0.0.1:2", 1).splitlines() if x.startswith("delete.")]
+        seen.append(line)
+    assert seen == [f"delete.topic.enable={value}" for value in ("false", "true", "false")]
 
 
 def test_the_account_is_changed_before_the_death_signal_is_asked_for(tmp_path: Path) -> None:
