@@ -5,6 +5,8 @@ A primary and a synchronous standby, three brokers, three replicas, HAProxy. Mac
 
 from __future__ import annotations
 
+import socket
+import struct
 from pathlib import Path
 from time import monotonic_ns
 
@@ -78,12 +80,31 @@ class Lab(LocalCluster):
         number = self._partition().leader
         return next(broker for broker in self.kafka.brokers if broker.node_id == number)
 
+    def controller(self) -> KafkaBroker:
+        """The broker that is the active controller. Blocks for a moment."""
+        asked = self.kafka.brokers[0]
+        number = quorum_leader(asked.machine.address, asked.port)
+        return next(broker for broker in self.kafka.brokers if broker.node_id == number)
+
     def in_sync(self) -> list[int]:
         """Brokers with all of the log, by number. Blocks for a moment."""
         return list(self._partition().isrs)
 
     def _partition(self) -> PartitionMetadata:
         return self.kafka.admin().list_topics(self.topic, timeout=10.0).topics[self.topic].partitions[0]
+
+
+def quorum_leader(host: str, port: int) -> int:
+    """Node id of the active controller, by Kafka's request DescribeQuorum, which our client lacks."""
+    name = b"__cluster_metadata"
+    head = struct.pack(">hhih", 55, 0, 1, -1) + b"\x00"
+    body = b"\x02" + bytes([len(name) + 1]) + name + b"\x02" + struct.pack(">i", 0) + b"\x00\x00\x00"
+    with socket.create_connection((host, port), 5.0) as asked:
+        asked.sendall(struct.pack(">i", len(head + body)) + head + body)
+        with asked.makefile("rb") as stream:
+            answer = stream.read(struct.unpack(">i", stream.read(4))[0])
+    at = 4 + 1 + 2 + 1 + 1 + len(name) + 1 + 4 + 2  # behind ids, errors, and the one topic's and partition's heads
+    return int(struct.unpack_from(">i", answer, at)[0])
 
 
 def lab_network() -> Network:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -22,9 +23,11 @@ from pathlib import Path
 
 from replica.local.machine import Machine
 from replica.local.process import SoftwareMissing
+from tests.faults.lab.slow_link import READY
 
 NAMESPACES = Path("/run/netns")
 PREFIX = "notary-lab"
+BAD_LINE, BAD_TABLE = "bad-line", 100  # the device in the router that packets of slow links pass, and the way there
 FIRST_NETWORK, LAST_NETWORK = 64, 126  # the second byte of a lab's addresses
 ROUTER, DESK, FIRST_HOST = 1, 2, 11  # the last byte
 # Loopback addresses are routed, from wherever they come, and between hosts.
@@ -69,15 +72,38 @@ class Namespaces:
     # ---- faults ----
 
     @contextmanager
-    def cut(self, some: Iterable[str], others: Iterable[str]) -> Iterator[None]:
-        """While the block runs, no packet passes between any of `some` and any of `others`, either way."""
+    def cut(self, some: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> Iterator[None]:
+        """While the block runs, no packet passes between any of `some` and any of `others`; `one_way`: from `some`."""
         between = list(product(some, others))
-        pairs = {*between, *((other, one) for one, other in between)} - self._cuts  # the rest is not ours to end
+        back = [] if one_way else [(other, one) for one, other in between]
+        pairs = {*between, *back} - self._cuts  # the rest is not ours to end
         self._drop(pairs)
         try:
             yield
         finally:
             self._pass(pairs)
+
+    @contextmanager
+    def slowed(self, some: Iterable[str], others: Iterable[str], delay_s: float, loss: float) -> Iterator[None]:
+        """While the block runs, packets between any of `some` and any of `others` come late, and some not at all."""
+        between = list(product(some, others))
+        pairs = [*between, *((other, one) for one, other in between)]
+        argv = [*self._enter("router"), sys.executable, "-m", "tests.faults.lab.slow_link", BAD_LINE]
+        with subprocess.Popen(
+            [*argv, f"{delay_s}", f"{loss}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        ) as line:
+            assert line.stdin is not None
+            assert line.stdout is not None
+            if line.stdout.readline() != READY:
+                raise SoftwareMissing("a slow link needs /dev/net/tun")
+            self._batch("router", [f"route add default dev {BAD_LINE} table {BAD_TABLE}"])
+            rules = [f"from {self._of(a)} to {self._of(b)} iif to-{a} lookup {BAD_TABLE}" for a, b in pairs]
+            self._batch("router", [f"rule add {rule}" for rule in rules])
+            try:
+                yield
+            finally:
+                self._batch("router", [f"rule del {rule}" for rule in rules])
+                line.stdin.close()  # it ends, and its device and route with it
 
     @contextmanager
     def unplugged(self, name: str) -> Iterator[None]:

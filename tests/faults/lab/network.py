@@ -33,10 +33,18 @@ class Network(Protocol):
     def machine(self, name: str) -> Machine:
         """Where a host's commands run, its address, and its ways to others."""
 
-    def cut(self, some: Iterable[str], others: Iterable[str]) -> AbstractContextManager[None]:
+    def cut(self, some: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> AbstractContextManager[None]:
         """While the block runs nothing passes between any of `some` and any of `others`, either way, without a word.
 
-        Raises SoftwareMissing when this kind of network cannot do that.
+        `one_way`: nothing from any of `some` to any of `others`; what those send arrives. Raises SoftwareMissing when
+        this kind of network cannot do that.
+        """
+
+    def slowed(
+        self, some: Iterable[str], others: Iterable[str], delay_s: float, loss: float
+    ) -> AbstractContextManager[None]:
+        """While the block runs each packet between any of `some` and any of `others` takes so much longer, each way,
+        and this share of them is lost. Raises SoftwareMissing as `cut` does.
         """
 
     def unplugged(self, name: str) -> AbstractContextManager[None]:

@@ -61,8 +61,10 @@ class Proxied:
         return self._machines[name]
 
     @contextmanager
-    def cut(self, some: Iterable[str], others: Iterable[str]) -> Iterator[None]:
+    def cut(self, some: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> Iterator[None]:
         """While the block runs nothing passes between any of `some` and any of `others`, and nobody is told."""
+        if one_way:
+            raise SoftwareMissing("a fault proxy cuts both ways; with network namespaces one can be cut")
         pairs = list(product(some, others))
         links = self._links()
         for one, other in pairs:
@@ -70,6 +72,12 @@ class Proxied:
                 raise SoftwareMissing(_NOT_BETWEEN.format(one=one, other=other))
         with self._silent({*pairs, *((other, one) for one, other in pairs)} & links):
             yield
+
+    @contextmanager
+    def slowed(self, some: Iterable[str], others: Iterable[str], delay_s: float, loss: float) -> Iterator[None]:
+        """Packets do not pass through a proxy, only what they carry: none can be lost."""
+        raise SoftwareMissing(f"a fault proxy loses no packets ({delay_s:g} s, {loss:.0%}); network namespaces can")
+        yield
 
     @contextmanager
     def unplugged(self, name: str) -> Iterator[None]:

@@ -148,3 +148,74 @@ def test_a_lab_whose_process_was_killed_is_removed_by_the_next() -> None:
         network.stop()
     assert "-y" in left
     assert "-x" not in left
+
+
+_HEAR = f"""
+import socket, sys
+heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+heard.bind((sys.argv[1], {PORT}))
+heard.settimeout(0.5)
+print(flush=True)
+try:
+    heard.recv(100)
+except TimeoutError:
+    sys.exit(1)
+"""
+_SAY = f"""
+import socket, sys
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (sys.argv[1], {PORT}))
+"""
+
+
+def heard(network: Network, speaker: str, hearer: str) -> bool:
+    """Whether one packet of a host reaches another."""
+    here, there = network.machine(speaker), network.machine(hearer)
+    with subprocess.Popen([*there.enter, sys.executable, "-c", _HEAR, there.address], stdout=subprocess.PIPE) as ear:
+        assert ear.stdout is not None
+        ear.stdout.readline()
+        subprocess.run([*here.enter, sys.executable, "-c", _SAY, there.address], check=True)
+    return ear.returncode == 0
+
+
+def test_one_way_can_be_cut_alone() -> None:
+    """Goal: half a connection. Method: namespaces; a packet each way, during the cut and after it."""
+    network = started(Namespaces(("a", "b")))
+    try:
+        with network.cut(["a"], ["b"], one_way=True):
+            assert (heard(network, "a", "b"), heard(network, "b", "a")) == (False, True)
+        assert heard(network, "a", "b")
+    finally:
+        network.stop()
+
+
+def test_a_slow_link_delays_and_loses_and_spares_the_others() -> None:
+    """Goal: a bad line between those named. Method: namespaces; time an echo; lose all; ask another host."""
+    network = started(Namespaces(("a", "b", "c")))
+    place = network.machine("a")
+    try:
+        argv = [*place.enter, sys.executable, "-c", _ECHO, place.address]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            try:
+                with network.slowed(["a"], ["b"], 0.3, 0.0):
+                    assert not reached(network, "b")  # it waits half a second; there and back are more
+                    assert reached(network, "c")
+                assert reached(network, "b")
+                with network.slowed(["a"], ["b"], 0.0, 1.0):
+                    assert (heard(network, "c", "b"), heard(network, "a", "b")) == (True, False)
+                with network.slowed(["a"], ["b"], 0.0, 0.0):
+                    assert reached(network, "b")
+            finally:
+                server.kill()
+    finally:
+        network.stop()
+
+
+def test_a_proxy_says_that_it_cuts_both_ways_and_loses_nothing() -> None:
+    """Goal: no scenario passes on a fault that is none. Method: ask a proxy for both."""
+    network = Proxied(("a", "b"))
+    with pytest.raises(SoftwareMissing, match="both ways"), network.cut(["a"], ["b"], one_way=True):
+        pass
+    with pytest.raises(SoftwareMissing, match="loses no packets"), network.slowed(["a"], ["b"], 0.1, 0.05):
+        pass
