@@ -105,7 +105,7 @@ async def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     async with ApiWorld(tmp_path, participant).serve() as world:
         for path, raws in bodies.items():
             for raw in raws:
-                head = f"POST /v1/submissions{path} HTTP/1.1\r\nContent-Type: application/json\r\n".encode()
+                head = f"POST /v1/submissions{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
                 sent = head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
                 assert b'"code":"MALFORMED_JSON"' in await world.exchange(sent, close=False)
     assert participant.reached == 0
