@@ -64,7 +64,7 @@ def problem_in(body: bytes) -> ProblemDocument | None:
 def why_not(body: bytes) -> NotActive | RequestRejected:
     """The error of an answer that is not the document that was asked for."""
     problem = problem_in(body)
-    if problem is not None and problem.retry is Retry.NO:
+    if problem is not None and (problem.retry is Retry.NO or problem.code == Code.OFFSET_AFTER_END.name):
         return RequestRejected(problem)
     return NotActive(f"no replica answers: {body[:QUOTE_MAX]!r}")
 

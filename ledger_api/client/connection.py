@@ -16,6 +16,7 @@ from ledger_api.client.answers import problem_in, why_not
 from ledger_api.client.errors import RequestRejected
 from ledger_api.client.exchange import NO_ANSWER, Decoder, Document, decode, read_answer_body, read_lines, told_by
 from ledger_api.client.retry import RetryPolicy
+from replica.notary.errors import Retry
 
 OnWait = Callable[[float], None]
 """Is told, while a call waits, within how many seconds the notary expects to have its answer."""
@@ -106,7 +107,8 @@ class Connection:
             error, problem = why_not(body), problem_in(body)
             told_s = 0.0 if problem is None else problem.retry_after_s or 0.0
             delay_s = policy.delay_s(attempt, told_s, self.random())
-            if isinstance(error, RequestRejected) or loop.time() + delay_s > deadline_s:
+            is_final = isinstance(error, RequestRejected) and error.problem.retry is Retry.NO
+            if is_final or loop.time() + delay_s > deadline_s:
                 raise error
             await asyncio.sleep(delay_s)
         raise AssertionError("attempts go on until the deadline")

@@ -59,7 +59,7 @@ class ReceiptInvalid(ClientError):
 
 
 class StreamEnded(ClientError):
-    """A stream of completions that cannot go on: what is asked for was pruned, or may not be seen."""
+    """A stream of completions that cannot go on: what is asked for is pruned, not to be seen, or of another ledger."""
 
     def __init__(self, problem: ProblemDocument, after: int) -> None:
         self.problem = problem

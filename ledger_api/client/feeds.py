@@ -26,7 +26,7 @@ from ledger_api.client.exchange import (
     told_by,
 )
 from replica.notary.documents import ProblemDocument
-from replica.notary.errors import Retry
+from replica.notary.errors import Code, Retry
 from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 
 COMPLETIONS, UPDATES = "/v1/completions", "/v1/updates"
@@ -48,14 +48,17 @@ async def follow(
     """What is published behind ledger offset `after`, live once caught up, for ever: it connects again by itself.
 
     Whoever keeps the offset of the last one goes on behind it later, on any replica. Raises StreamEnded when the server
-    says that going on is of no use, AnswerUnreadable when what is there speaks something else until the deadline, or
-    shows a certificate that is not trusted.
+    says that going on is of no use, or says nothing else until the policy's deadline than that its ledger ends before
+    `after`: a new active may lag for a moment, an offset of another ledger stays too high. Raises AnswerUnreadable when
+    what is there speaks something else until the deadline, or shows a certificate that is not trusted.
     """
     clock_s = asyncio.get_running_loop().time
     bearer, policy = connection.bearer, connection.policy
     failures = 0
     good_at_s, unreadable_at_s = -math.inf, math.inf  # of the last good line, and of the first bad one behind it
+    ahead_at_s = math.inf  # when we were first told that the ledger ends before our offset, if that is the newest word
     while True:
+        was_ahead_at_s, ahead_at_s = ahead_at_s, math.inf
         url = f"{connection.endpoint}{path}?{feed_query(after, user_id, parties)}&follow=true"
         told_s = 0.0
         token = await bearer.token()
@@ -68,6 +71,10 @@ async def follow(
                     was_good = clock_s() - good_at_s < policy.deadline_s
                     if problem.retry is Retry.NO and not await bearer.outlives(problem, token, was_good):
                         raise StreamEnded(bearer.explain(problem), after)
+                    if problem.code == Code.OFFSET_AFTER_END.name:
+                        ahead_at_s = min(was_ahead_at_s, clock_s())
+                        if clock_s() - ahead_at_s >= policy.deadline_s:
+                            raise StreamEnded(problem, after)
                     told_s = problem.retry_after_s or 0.0
                     break
                 if line.offset < after + (not isinstance(line, CheckpointDocument)):

@@ -65,6 +65,13 @@ def may_see_parties(caller: Caller, act_as: Sequence[str]) -> bool:
     return caller.read_as is None or not caller.read_as.isdisjoint(act_as)
 
 
+def parties_shown(caller: Caller, act_as: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the parties that the caller may be told of, in their order: he need not know who else acted."""
+    if caller.read_as is None or caller.read_as.issuperset(act_as):
+        return act_as
+    return tuple([party for party in act_as if party in caller.read_as])
+
+
 def _check_parties(caller: Caller, parties: Iterable[str]) -> None:
     for party in parties:
         if caller.act_as is not None and party not in caller.act_as:

@@ -11,10 +11,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import cast
 
 import msgspec
 
-from ledger_api.server.entitlement import Caller, may_see, may_see_parties
+from ledger_api.server.entitlement import Caller, may_see, may_see_parties, parties_shown
 from ledger_api.server.room import Held, Room
 from replica.link.interface import Participant, Standing, refuse_as_passive
 from replica.notary.answers import StateStatus
@@ -67,52 +68,78 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Entry:
-    """A completion at its ledger offset; its documents are made once, when somebody wants them."""
+    """A completion at its ledger offset; its documents are made once, when somebody wants them.
 
-    __slots__ = ("_completion_line", "_update_line", "completion", "offset")
+    For whoever may not be told of all its parties they are made anew, but not the conflicts, which are most of it.
+    """
+
+    __slots__ = ("_completion_line", "_conflicts", "_update_line", "completion", "offset")
 
     def __init__(self, offset: int, completion: Completion) -> None:
         self.offset = offset
         self.completion = completion
         self._completion_line: Line | None = None
+        self._conflicts: msgspec.Raw | None = None
         self._update_line: Line | None = None
 
     def line(self, wanted: Wanted) -> Line | None:
         """What a reader is told of it; None when it is not for him."""
         completion = self.completion
         act_as = completion.act_as
-        if wanted.parties is not None and wanted.parties.isdisjoint(act_as):
+        if wanted.parties is not None and wanted.parties.isdisjoint(parties_shown(wanted.caller, act_as)):
             return None
         if wanted.updates:
-            return self._as_update() if may_see_parties(wanted.caller, act_as) else None
+            return self._as_update(wanted.caller) if may_see_parties(wanted.caller, act_as) else None
         if wanted.user_id is not None and wanted.user_id != completion.user_id:
             return None
-        return self._as_completion() if may_see(wanted.caller, completion.user_id, act_as) else None
+        return self._as_completion(wanted.caller) if may_see(wanted.caller, completion.user_id, act_as) else None
 
-    def _as_completion(self) -> Line:
+    def _as_completion(self, caller: Caller) -> Line:
+        shown = parties_shown(caller, self.completion.act_as)
+        if shown is not self.completion.act_as:
+            return self._completion(shown)
         if self._completion_line is None:
-            raw = _encoder.encode(completion_document(self.offset, self.completion))
-            self._completion_line = Line(self.offset, "completion", raw)
+            self._completion_line = self._completion(shown)
         return self._completion_line
 
-    def _as_update(self) -> Line | None:
+    def _completion(self, parties: tuple[str, ...]) -> Line:
+        document = completion_document(self.offset, self.completion, parties, self._conflicts)
+        if self.completion.detail and self._conflicts is None and parties is not self.completion.act_as:
+            self._conflicts = msgspec.Raw(_encoder.encode(document.conflicts))
+        return Line(self.offset, "completion", _encoder.encode(document))
+
+    def _as_update(self, caller: Caller) -> Line | None:
         completion = self.completion
         if completion.notarised_offset != completion.log_offset:
             return None  # refused, or notarised by an earlier record
+        shown = parties_shown(caller, completion.act_as)
+        if shown is not completion.act_as:
+            return self._update(shown)
         if self._update_line is None:
-            raw = _encoder.encode(update_document(self.offset, completion))
-            self._update_line = Line(self.offset, "update", raw)
+            self._update_line = self._update(shown)
         return self._update_line
 
+    def _update(self, parties: tuple[str, ...]) -> Line:
+        return Line(self.offset, "update", _encoder.encode(update_document(self.offset, self.completion, parties)))
 
-def completion_document(offset: int, completion: Completion) -> CompletionDocument:
-    """The document of a completion: a function of the row alone."""
-    conflicts = _conflicts.decode(completion.detail) if completion.detail else ()
+
+def completion_document(
+    offset: int, completion: Completion, parties: tuple[str, ...], conflicts_json: msgspec.Raw | None = None
+) -> CompletionDocument:
+    """The document of a completion, a function of the row and of those of its parties that are shown.
+
+    `conflicts_json`: its conflicts, if they are rendered already.
+    """
+    if conflicts_json is None:
+        found = _conflicts.decode(completion.detail) if completion.detail else ()
+        conflicts = [ConflictDocument(format_state_ref(c.state), c.consumed_by_hash.hex(), c.usage) for c in found]
+    else:
+        conflicts = cast(list[ConflictDocument], conflicts_json)
     return CompletionDocument(
         offset=offset,
         user_id=completion.user_id,
         command_id=completion.command_id,
-        act_as=list(completion.act_as),
+        act_as=list(parties),
         submission_id=completion.submission_id,
         tx_id=completion.tx_id.hex(),
         content_digest=completion.content_digest.hex(),
@@ -120,18 +147,18 @@ def completion_document(offset: int, completion: Completion) -> CompletionDocume
         log_offset=completion.log_offset,
         notarised_offset=completion.notarised_offset,
         recorded_at=format_time(completion.recorded_us),
-        conflicts=[ConflictDocument(format_state_ref(c.state), c.consumed_by_hash.hex(), c.usage) for c in conflicts],
+        conflicts=conflicts,
     )
 
 
-def update_document(offset: int, completion: Completion) -> UpdateDocument:
-    """The document of a notarised transaction: a function of the row alone."""
+def update_document(offset: int, completion: Completion, parties: tuple[str, ...]) -> UpdateDocument:
+    """The document of a notarised transaction: a function of the row and of those of its parties that are shown."""
     assert completion.outcome == NOTARISED
     return UpdateDocument(
         offset=offset,
         tx_id=completion.tx_id.hex(),
         content_digest=completion.content_digest.hex(),
-        act_as=list(completion.act_as),
+        act_as=list(parties),
         log_offset=completion.log_offset,
         recorded_at=format_time(completion.recorded_us),
     )

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ledger_api.server.entitlement import Caller, may_see, may_see_parties
+from ledger_api.server.entitlement import Caller, may_see, may_see_parties, parties_shown
 from ledger_api.server.feed import LINE_MAX_BYTES, WINDOW_BYTES, Feed, FeedRefused, Wanted
 from ledger_api.server.http import Reply
 from ledger_api.server.query import Query
@@ -195,6 +195,6 @@ def _requester(caller: Caller, row: Row) -> RequesterDocument | None:
     return RequesterDocument(
         user_id=completion.user_id,
         command_id=completion.command_id,
-        act_as=list(completion.act_as),
+        act_as=list(parties_shown(caller, completion.act_as)),
         submission_id=completion.submission_id,
     )

@@ -19,6 +19,7 @@ from ledger_api.client import (
     ReceiptInvalid,
     RequestRejected,
     RetryPolicy,
+    StreamEnded,
     SyncNotaryClient,
     certifies,
 )
@@ -307,3 +308,30 @@ async def test_programs_without_an_event_loop_have_the_same_client(tmp_path: Pat
 
     async with ApiWorld(tmp_path, participant).serve() as world:
         await asyncio.to_thread(use, world.endpoint)
+
+
+async def test_an_offset_of_another_ledger_is_told_and_a_lag_is_not(tmp_path: Path) -> None:
+    """Goal: nobody waits for ever for a ledger that will not come; a new active that lags for a moment is waited for.
+    Method: an offset far behind the end; then one that the ledger reaches before the deadline."""
+    participant = StubParticipant()
+    participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=3, retry_after_s=0.02)
+    async with (
+        ApiWorld(tmp_path, participant).serve() as world,
+        NotaryClient(world.endpoint, RetryPolicy(deadline_s=0.5)) as client,
+    ):
+        for asked in (client.completions(after=10), client.updates(after=10)):
+            async with asyncio.timeout(30):
+                with pytest.raises(StreamEnded) as ended:
+                    await anext(asked)
+            assert (ended.value.code, ended.value.after) == (Code.OFFSET_AFTER_END, 10)
+        for asking in (anext(client.published(after=10)), anext(client.attempts(bytes(36), after=10))):
+            with pytest.raises(RequestRejected) as rejected:
+                await asking
+            assert rejected.value.code is Code.OFFSET_AFTER_END
+        participant.database.completions = [(n, make_completion(n)) for n in range(1, 12)]
+        waiting = asyncio.create_task(anext(client.completions(after=10)))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        participant.standing = msgspec.structs.replace(participant.standing, ledger_end=11)
+        participant.news.ring()
+        assert (await waiting).offset == 11

@@ -286,6 +286,35 @@ def test_filters_and_rights_are_joined() -> None:
     run_virtually(scenario())
 
 
+def test_a_reader_is_told_of_no_party_that_he_may_not_read() -> None:
+    """Goal: who else acted is their business, as in Canton. Method: completions, conflicts and updates of A and Z, read
+    with rights for A, for both, for all; in pages and in a stream; twice, as lines are kept."""
+
+    async def parties(core: Core, wanted: Wanted) -> list[list[str]]:
+        return [json.loads(line.json)["act_as"] for line in (await core.feed.page(wanted, 0, 100, 100)).lines]
+
+    async def scenario() -> None:
+        core = Core()
+        core.add(completion(1), completion(2, outcome="STATE_CONFLICT"), completion(3))
+        rights = {frozenset("AB"): ["A"], frozenset("ZA"): ["A", "Z"], None: ["A", "Z"], frozenset("Z"): ["Z"]}
+        for read_as, shown in [*rights.items()] * 2:
+            caller = Caller("u", read_as)
+            assert await parties(core, Wanted(caller=caller)) == [shown] * 3
+            assert await parties(core, Wanted(updates=True, caller=caller)) == [shown] * 2
+            reader = Reader(core.feed, wanted=Wanted(caller=caller))
+            await asyncio.sleep(1)
+            assert [json.loads(line.json)["act_as"] for line in reader.lines] == [shown] * 3
+            assert len(json.loads(reader.lines[1].json)["conflicts"]) == 1
+            await reader.stop()
+        some, everybody = Wanted(caller=Caller("u", frozenset("A"))), Wanted(caller=Caller("u"))
+        part, whole = [(await core.feed.page(wanted, 1, 1, 9)).lines[0].json for wanted in (some, everybody)]
+        assert json.loads(part) == json.loads(whole) | {"act_as": ["A"]}
+        asked = Wanted(caller=Caller("u", frozenset("A")), parties=frozenset("Z"))
+        assert await parties(core, asked) == []  # or who asks for Z would learn where it acted
+
+    run_virtually(scenario())
+
+
 def test_an_update_is_the_first_notarisation_only() -> None:
     """Goal: each transaction once. Method: a refusal, a success, and the same transaction for another command."""
 
