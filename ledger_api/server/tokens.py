@@ -70,7 +70,7 @@ def parse_keys(text: str, origin: str) -> KeySet:
             documents = json.loads(text).get("keys")
             if not isinstance(documents, list):
                 raise ValueError("a JWKS has a list of keys")
-            keys = [import_key(document) for document in documents[: KEYS_MAX + 1]]
+            keys = [_key_from_document(document, origin) for document in documents[: KEYS_MAX + 1]]
         else:
             keys = [_key_from_pem(text.encode())]
     except (JoseError, ValueError, TypeError, AttributeError, RecursionError, BadRequest) as error:
@@ -79,7 +79,7 @@ def parse_keys(text: str, origin: str) -> KeySet:
         raise ConfigError(f"{origin} holds {len(keys)} keys for tokens; 1 to {KEYS_MAX} are taken")
     for key in keys:
         if key.key_type not in KEY_TYPES or key.is_private:
-            raise ConfigError(f"{origin} holds a symmetric or private key: tokens are checked with public keys only")
+            raise ConfigError(_not_public(origin))
         raw = key.raw_value
         if isinstance(raw, RSAPublicKey) and raw.key_size < RSA_BITS_MIN:
             raise ConfigError(f"{origin} holds an RSA key of less than {RSA_BITS_MIN} bits")
@@ -106,6 +106,18 @@ def token_in(header: str | None) -> str:
     if scheme.lower() != "bearer" or not token:
         raise BadRequest("the call has no `Authorization: Bearer` header", Code.TOKEN_MISSING)
     return token.strip()
+
+
+def _not_public(origin: str) -> str:
+    return f"{origin} holds a symmetric or private key: tokens are checked with public keys only"
+
+
+def _key_from_document(document: dict[str, Any], origin: str) -> Key:
+    """The key in a JWK. Its kind is looked at first: one that is refused anyway is not read at all."""
+    kind = document.get("kty")
+    if kind == "oct":
+        raise ConfigError(_not_public(origin))
+    return import_key(document, kind)
 
 
 def _key_from_pem(pem: bytes) -> Key:

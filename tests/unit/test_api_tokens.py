@@ -264,3 +264,11 @@ def test_an_elliptic_key_signs_for_its_own_curve_only() -> None:
     )
     with pytest.raises(TokenRefused):
         check(token)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("document", ["secret-secret-secret", 7, None, [], {"kty": "oct", "k": "c2VjcmV0"}, {}])
+def test_what_is_no_public_key_in_a_key_set_is_refused_unread(document: object) -> None:
+    """Goal: a word in a key set is not taken for a symmetric key. Method: elements of every wrong kind; no warning."""
+    with pytest.raises(ConfigError):
+        parse_keys(json.dumps({"keys": [document]}), "jwks.json")

@@ -113,7 +113,10 @@ TAMPERINGS: dict[str, tuple[Callable[[Path], object], int]] = {
     "the first line dropped": (lambda f: write_lines(f, [1, 2, 3, 4]), 0),
     "the tail cut": (lambda f: write_lines(f, [0, 1, 2]), 20),
     "everything cut": (lambda f: (f / MANIFEST_NAME).unlink(), 0),
-    "a piece of a line at the end": (lambda f: (f / MANIFEST_NAME).open("ab").write(b'{"version":1,'), 35),
+    "a piece of a line at the end": (
+        lambda f: (f / MANIFEST_NAME).write_bytes((f / MANIFEST_NAME).read_bytes() + b'{"version":1,'),
+        35,
+    ),
 }
 
 
