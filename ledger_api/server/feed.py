@@ -19,7 +19,7 @@ from ledger_api.server.entitlement import Caller, may_see, may_see_parties, part
 from ledger_api.server.room import Held, Room
 from replica.link.interface import Participant, Standing, refuse_as_passive
 from replica.notary.answers import StateStatus
-from replica.notary.documents import NOTARISED, ConflictDocument, format_time
+from replica.notary.documents import NOTARISED, ConflictDocument, DeduplicationDocument, format_time
 from replica.notary.errors import Code, NotaryError, StoreUnavailable
 from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, UpdateDocument
 from replica.notary.requests import format_state_ref
@@ -148,7 +148,15 @@ def completion_document(
         notarised_offset=completion.notarised_offset,
         recorded_at=format_time(completion.recorded_us),
         conflicts=conflicts,
+        deduplication=_deduplication(completion),
     )
+
+
+def _deduplication(completion: Completion) -> DeduplicationDocument | None:
+    duration_us, after = completion.deduplication_us, completion.deduplication_after
+    if duration_us is None and after is None:
+        return None
+    return DeduplicationDocument(None if duration_us is None else duration_us / 1e6, after)
 
 
 def update_document(offset: int, completion: Completion, parties: tuple[str, ...]) -> UpdateDocument:

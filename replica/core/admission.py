@@ -30,7 +30,8 @@ from replica.store.interface import Admitted, Command, ParticipantStore
 
 
 class Waiting(msgspec.Struct):
-    """A submission on its way, and who waits for its answer. `states` is what it weighs (replica/core/load.py)."""
+    """A submission on its way, and who waits for its answer. `states` is what it weighs (replica/core/load.py),
+    `period` the deduplication period that is honoured, once it is admitted."""
 
     replies: Replies
     ticket: int
@@ -38,6 +39,7 @@ class Waiting(msgspec.Struct):
     command: Command
     states: int
     terms: Terms
+    period: Period | None = None
 
 
 Found = Deduplication | Answer
@@ -58,7 +60,7 @@ class Admission:
         estimate: CompletionEstimate,
         failures: SubmissionFailures,
         append: Callable[[Sequence[Waiting]], dict[int, NotNow]],
-        answer_accepted: Callable[[Sequence[tuple[Waiting, int]]], None],
+        answer_accepted: Callable[[Sequence[tuple[Waiting, Deduplication]]], None],
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -162,7 +164,7 @@ class Admission:
             again = dict(zip(map(id, in_flight), (found for _, found in await self._ask(in_flight)), strict=True))
             outcomes = [(waiting, again.get(id(waiting), found)) for waiting, found in outcomes]
         failed = self._append([waiting for waiting, found in outcomes if _is(found, Admitted.FRESH)])
-        accepted: list[tuple[Waiting, int]] = []
+        accepted: list[tuple[Waiting, Deduplication]] = []
         answers: list[tuple[Waiting, Answer]] = []
         for waiting, outcome in outcomes:
             found = failed.get(id(waiting), outcome)
@@ -173,10 +175,11 @@ class Admission:
             self._load.leave(1, waiting.states)
             if not isinstance(found, Deduplication):
                 answers.append((waiting, found))
-            elif found.outcome is Admitted.ACCEPTED and found.notarised_offset is not None:
-                accepted.append((waiting, found.notarised_offset))
+            elif found.outcome is Admitted.ACCEPTED:
+                accepted.append((waiting, found))
             elif found.outcome is Admitted.REUSED:
-                answers.append((waiting, Refused(Code.COMMAND_ID_REUSED.name, waiting.command.tx_id)))
+                tx_id = waiting.command.tx_id
+                answers.append((waiting, Refused(Code.COMMAND_ID_REUSED.name, tx_id, earlier=found.earlier)))
             else:
                 answers.append((waiting, self._in_flight()))
         send(answers)
@@ -211,6 +214,7 @@ class Admission:
                 code = Code.DEDUPLICATION_PERIOD_TOO_LONG.name
                 yield waiting, Refused(code, waiting.command.tx_id, bound=found)
             else:
+                waiting.period = found
                 yield waiting, found
 
     async def _ask_together(self, part: list[Waiting], period: Period) -> list[tuple[Waiting, Found]]:

@@ -23,10 +23,14 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Period(msgspec.Struct, frozen=True):
-    """What is asked of the store: acceptances recorded at `since_us` or later, above the ledger offset `after`."""
+    """What is asked of the store: acceptances recorded at `since_us` or later, above the ledger offset `after`.
+
+    `duration_us` is what that is called in microseconds; None for a period that goes by the offset.
+    """
 
     since_us: int
     after: int
+    duration_us: int | None = None
 
 
 def period_of(terms: Terms, remembered: Remembered, now_us: int) -> Period | DeduplicationBound:
@@ -38,8 +42,11 @@ def period_of(terms: Terms, remembered: Remembered, now_us: int) -> Period | Ded
     if after is not None:
         return Period(0, after) if after >= remembered.pruned_to else remembered.bound(now_us)
     if wanted_s is None:
-        return Period(max(now_us - round(remembered.max_s * 1e6), remembered.pruned_us + 1), remembered.pruned_to)
+        since_us = max(now_us - round(remembered.max_s * 1e6), remembered.pruned_us + 1)
+        return Period(since_us, remembered.pruned_to, max(0, now_us - since_us))
     if not 0 <= wanted_s <= remembered.max_s:
         return remembered.bound(now_us)
-    since_us = now_us - round(wanted_s * 1e6)
-    return Period(since_us, 0) if since_us > remembered.pruned_us else remembered.bound(now_us)
+    duration_us = round(wanted_s * 1e6)
+    if now_us - duration_us <= remembered.pruned_us:
+        return remembered.bound(now_us)
+    return Period(now_us - duration_us, 0, duration_us)

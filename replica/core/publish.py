@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from ha.clock import Clock
 from replica.core.apply import Applied, judge_records
+from replica.core.deduplication import Period
 from replica.core.follow import bounded_runs, open_behind
 from replica.core.settings import CoreSettings
 from replica.index.interface import Index
@@ -33,18 +34,22 @@ CODE_OF = {
 DETAIL_BYTES_MAX = 1_000_000
 
 
-def completions_of(applied: Applied) -> list[Completion]:
-    """The completions of a run of records, in log order: a function of the log alone, whoever computes it."""
+def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None = None) -> list[Completion]:
+    """The completions of a run of records, in log order: a function of the log alone, whoever computes it.
+
+    But for the deduplication periods, by log offset, which only the replica knows that admitted the submissions.
+    """
+    known = periods or {}
     completions: list[Completion] = []
     for entry, verdict in applied.decided():
         if isinstance(entry, CountedSettlement):
             completions.extend(_of_settlement(entry))
         elif verdict is not None:
-            completions.append(_of_request(entry, verdict))
+            completions.append(_of_request(entry, verdict, known.get(entry.offset)))
     return completions
 
 
-def _of_request(entry: CountedRequest, verdict: Verdict) -> Completion:
+def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) -> Completion:
     submission = entry.record.submission
     return Completion(
         entry.offset,
@@ -59,6 +64,8 @@ def _of_request(entry: CountedRequest, verdict: Verdict) -> Completion:
         verdict.notarised_offset,
         entry.judged_us,
         msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
+        None if period is None else period.duration_us,
+        None if period is None or period.duration_us is not None else period.after,
     )
 
 
@@ -171,9 +178,16 @@ class Publisher:
         """Take note of how far completions may be gone."""
         self.pruned_to, self.pruned_us = published.pruned_to, published.pruned_us
 
-    def add(self, applied: Applied, submissions: int, states: int) -> None:
-        """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published."""
-        completions = completions_of(applied)
+    def add(
+        self, applied: Applied, submissions: int, states: int, periods: Mapping[int, Period | None]
+    ) -> dict[int, int]:
+        """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published.
+
+        Returns the ledger offset that the completion of each request will have, by the log offset of its record. Ledger
+        offsets are dense in log order, so whoever publishes it, publishes it there: a successor, say.
+        """
+        completions = completions_of(applied, periods)
+        first = self.ledger_end + self._waiting_completions + 1
         detail_bytes = sum([len(completion.detail) for completion in completions])
         self._queue.append(_Unpublished(completions, detail_bytes, applied.position, submissions, states))
         self._added += 1
@@ -181,6 +195,7 @@ class Publisher:
         self._arrived.set()
         if self._waiting_completions >= self._settings.publish_batch_max:
             self._hurry.set()
+        return {completion.log_offset: at for at, completion in enumerate(completions, first)}
 
     def decided_changes(self) -> set[bytes]:
         """Change ids of commands that are decided by the log and not published yet."""

@@ -8,7 +8,7 @@ answers are what the log says once a record is read back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -48,6 +48,7 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Submission
 from replica.notary.rules import Outcome, Verdict
+from replica.store.interface import Admission as Deduplication
 from replica.store.interface import Command, ParticipantStore, Pruned, Published
 
 log = structlog.get_logger()
@@ -280,9 +281,10 @@ class Reign:
                 self._in_force = applied.position  # published by `open`, together with what lies before
             return
         answered = self._match(applied)
-        self.publisher.add(applied, len(answered), sum(waiting.states for waiting, _, _ in answered))
+        periods = {entry.offset: waiting.period for waiting, entry, _ in answered}
+        offsets = self.publisher.add(applied, len(answered), sum(waiting.states for waiting, _, _ in answered), periods)
         if answered:
-            self._answer_decided(answered)
+            self._answer_decided(answered, offsets)
         if barrier is None or barrier.activation_id != self.activation_id:
             self._on_lost(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
 
@@ -297,8 +299,10 @@ class Reign:
                     answered.append((waiting, entry, verdict))
         return answered
 
-    def _answer_decided(self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]]) -> None:
-        """Answer a batch with one signature for all that were notarised in it."""
+    def _answer_decided(
+        self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]], offsets: Mapping[int, int]
+    ) -> None:
+        """Answer a batch with one signature for all that were notarised in it. `offsets`: see Publisher.add."""
         now_s = self._clock.boottime_s()
         states = sum([waiting.states for waiting, _, _ in answered])
         if self._estimate.note_batch(states, now_s - self._busy_since_s, self.load.states - states):
@@ -312,13 +316,16 @@ class Reign:
         ]
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
-            send(self._answers(answered, receipts))
+            send(self._answers(answered, receipts, offsets))
             self._trace.answered(everybody, began_us)
 
         self._desk.make(notarised, answer)
 
     def _answers(
-        self, answered: Sequence[tuple[Waiting, CountedRequest, Verdict]], made: Sequence[Receipt] | None
+        self,
+        answered: Sequence[tuple[Waiting, CountedRequest, Verdict]],
+        made: Sequence[Receipt] | None,
+        offsets: Mapping[int, int],
     ) -> list[tuple[Waiting, Answer]]:
         """What was decided, for those who wait; a success without a receipt is not told yet."""
         receipts = iter(made or ())
@@ -335,16 +342,23 @@ class Reign:
                     entry.offset,
                     False,
                     next(receipts),
+                    offsets[entry.offset],
                 )
             else:
-                judged_us = entry.judged_us if verdict.outcome is Outcome.TIME_WINDOW_CLOSED else None
+                closed = verdict.outcome is Outcome.TIME_WINDOW_CLOSED
                 answer = Refused(
-                    CODE_OF[verdict.outcome], entry.request.tx_id, entry.offset, verdict.conflicts, judged_us
+                    CODE_OF[verdict.outcome],
+                    entry.request.tx_id,
+                    entry.offset,
+                    verdict.conflicts,
+                    entry.judged_us if closed else None,
+                    window=entry.request.window if closed else None,
+                    ledger_offset=offsets[entry.offset],
                 )
             answers.append((waiting, answer))
         return answers
 
-    def _answer_accepted(self, accepted: Sequence[tuple[Waiting, int]]) -> None:
+    def _answer_accepted(self, accepted: Sequence[tuple[Waiting, Deduplication]]) -> None:
         """Give recorded answers again: the command was accepted before, its transaction is in the log."""
         contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
 
@@ -353,8 +367,8 @@ class Reign:
                 send((waiting, self._unsigned()) for waiting, _ in accepted)
                 return
             send(
-                (waiting, Notarised(waiting.command.tx_id, waiting.command.content_digest, offset, None, True, receipt))
-                for (waiting, offset), receipt in zip(accepted, made, strict=True)
+                (waiting, _recorded(waiting.command, found, receipt))
+                for (waiting, found), receipt in zip(accepted, made, strict=True)
             )
 
         self._desk.make(contents, answer)
@@ -505,6 +519,14 @@ class Reign:
         if self._writer is None:
             raise ActivationFailed("the log is not open for writing")
         return self._writer
+
+
+def _recorded(command: Command, found: Deduplication, receipt: Receipt) -> Answer:
+    """The answer to a command that was accepted before."""
+    if found.notarised_offset is None:
+        raise InvariantBroken(f"command {command.command_id!r} is accepted, and its transaction is nowhere")
+    offset = None if found.earlier is None else found.earlier.ledger_offset
+    return Notarised(command.tx_id, command.content_digest, found.notarised_offset, None, True, receipt, offset)
 
 
 def _settled(command: Command) -> SettledCommand:

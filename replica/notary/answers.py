@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.receipts import Receipt
+from replica.notary.requests import TimeWindow
 from replica.notary.rules import Conflict
 
 
@@ -12,7 +13,8 @@ class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
     """Final. `log_offset` is where the transaction was first notarised: the same for ever.
 
     `record_offset` is this submission's own record; None when the recorded answer was given again without a new one
-    (then `duplicate` is set), or for a look-up.
+    (then `duplicate` is set), or for a look-up. `ledger_offset` is where its completion is, or, of a duplicate, that of
+    the submission that was accepted; it may be told before it is published. None: not known, as for a look-up.
     """
 
     tx_id: bytes
@@ -21,6 +23,17 @@ class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
     record_offset: int | None
     duplicate: bool
     receipt: Receipt
+    ledger_offset: int | None = None
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """The submission that a command belongs to, and the ledger offset of its completion.
+
+    Each is None where it is not known: the id if the completion is gone, the offset while it is under way.
+    """
+
+    submission_id: str | None
+    ledger_offset: int | None
 
 
 class DeduplicationBound(msgspec.Struct, frozen=True):
@@ -31,7 +44,10 @@ class DeduplicationBound(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Final for this request. `code` is a name in the error catalogue; `record_offset` None when nothing was logged."""
+    """Final for this request. `code` is a name in the error catalogue; `record_offset` None when nothing was logged,
+    and with it `ledger_offset`, where its completion is. `window` is the one that is closed, `earlier` is whose the
+    command id is.
+    """
 
     code: str
     tx_id: bytes
@@ -39,6 +55,9 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     conflicts: tuple[Conflict, ...] = ()
     judged_us: int | None = None  # the time a window was judged at, microseconds UTC
     bound: DeduplicationBound | None = None  # of a deduplication period that is too long
+    window: TimeWindow | None = None
+    earlier: Earlier | None = None
+    ledger_offset: int | None = None
 
 
 class NotNow(msgspec.Struct, frozen=True, tag="not_now"):

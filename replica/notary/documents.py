@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, DeduplicationBound, Earlier, Notarised, NotNow, Refused
 from replica.notary.canonical import decode_request, encode_request
 from replica.notary.errors import BadRequest, Code, Retry
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, receipt_to_document
@@ -108,7 +108,11 @@ class BatchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A success."""
+    """A success.
+
+    `ledger_offset` is the offset of this submission's completion; of a duplicate, that of the one that was accepted. It
+    may be told before the completion can be read. Null: not known, as for a look-up.
+    """
 
     status: int = 200
     code: str = NOTARISED
@@ -118,6 +122,7 @@ class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
     record_offset: int | None
     duplicate: bool
     receipt: ReceiptDocument
+    ledger_offset: Offset | None = None
 
 
 class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +148,13 @@ class ConflictDocument(msgspec.Struct, frozen=True):
     usage: Usage
 
 
+class EarlierDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The submission that a command id belongs to, as far as it is known; no offset while it is under way."""
+
+    submission_id: str | None = None
+    ledger_offset: Offset | None = None
+
+
 class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A problem of RFC 9457. `code` and `retry` are for programs; `detail` and `remedy` are for people."""
 
@@ -162,6 +174,9 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     ledger_end: int | None = None
     pruned_to: int | None = None
     deduplication_max_s: float | None = None
+    time_window: WindowDocument | None = None
+    earlier: EarlierDocument | None = None
+    ledger_offset: Offset | None = None
 
 
 AnswerDocument = NotarisedDocument | AcceptedDocument | ProblemDocument
@@ -274,6 +289,7 @@ def answer_to_document(answer: Answer, request_id: str = "") -> AnswerDocument:
                 record_offset=answer.record_offset,
                 duplicate=answer.duplicate,
                 receipt=receipt_to_document(answer.receipt),
+                ledger_offset=answer.ledger_offset,
             )
         case NotNow():
             code = Code[answer.code]
@@ -321,6 +337,7 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
             document.record_offset,
             document.duplicate,
             receipt_from_document(document.receipt),
+            document.ledger_offset,
         )
     if isinstance(document, AcceptedDocument):
         return Accepted(document.submission_id, document.estimate_s)
@@ -335,6 +352,9 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
         tuple([_conflict_from_document(conflict) for conflict in document.conflicts]),
         parse_time(document.judged_at) if document.judged_at else None,
         _bound_from_document(document),
+        None if document.time_window is None else _window_from_document(document.time_window),
+        None if document.earlier is None else Earlier(document.earlier.submission_id, document.earlier.ledger_offset),
+        document.ledger_offset,
     )
 
 
@@ -398,7 +418,7 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
     judged_at = "" if refused.judged_us is None else format_time(refused.judged_us)
     if code is Code.TIME_WINDOW_CLOSED and judged_at:
         detail = f"judged at {judged_at}, which is outside the window"
-    bound = refused.bound
+    bound, earlier = refused.bound, refused.earlier
     if bound is not None:
         detail = f"the longest period is {bound.longest_s:g} s, or the ledger offsets above {bound.earliest_offset}"
     return msgspec.structs.replace(
@@ -412,6 +432,11 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
         judged_at=judged_at,
         deduplication_max_s=None if bound is None else bound.longest_s,
         pruned_to=None if bound is None else bound.earliest_offset,
+        time_window=None if refused.window is None else _window_to_document(refused.window),
+        earlier=None
+        if earlier is None
+        else EarlierDocument(submission_id=earlier.submission_id, ledger_offset=earlier.ledger_offset),
+        ledger_offset=refused.ledger_offset,
     )
 
 

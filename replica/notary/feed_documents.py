@@ -10,13 +10,15 @@ from typing import Annotated
 
 import msgspec
 
-from replica.notary.documents import ConflictDocument, ProblemDocument, refers_to
+from replica.notary.documents import ConflictDocument, DeduplicationDocument, ProblemDocument, refers_to
 
 
 class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
     """The one final word on a submission. `code` is NOTARISED or a code of the error catalogue.
 
     `log_offset` is the record that it comes from; `notarised_offset` is where the transaction was first notarised.
+    `deduplication` is the period that was honoured; null where that is not known: of a submission that was admitted by
+    another replica than published it, or before an upgrade.
     """
 
     offset: int
@@ -31,6 +33,7 @@ class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="k
     notarised_offset: int | None
     recorded_at: str
     conflicts: list[ConflictDocument]
+    deduplication: DeduplicationDocument | None = None
 
 
 class UpdateDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="update"):

@@ -10,17 +10,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from replica.store.interface import Admission, Admitted, Command, Completion
+from replica.notary.answers import Earlier
+from replica.store.interface import Admission, Admitted, Command, Completion, is_for_the_log
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a command: its transaction, and where that was notarised; None while it is in flight."""
+    """What is known of a command: its transaction, and where that was notarised; None while it is in flight.
+
+    `submission_id` is empty if it is not known.
+    """
 
     tx_id: bytes
     content_digest: bytes
     notarised_offset: int | None = None
     submission_id: str = ""
     admission: int = 0  # the number of the admission that it is in flight by
+    ledger_offset: int | None = None  # of its completion
 
 
 class InFlight:
@@ -76,8 +81,10 @@ _FRESH = Admission(Admitted.FRESH)
 
 
 def _compare(command: Command, known: Known) -> Admission:
+    earlier = Earlier(known.submission_id or None, known.ledger_offset)
     if (known.tx_id, known.content_digest) != (command.tx_id, command.content_digest):
-        return Admission(Admitted.REUSED)
+        waits = known.notarised_offset is None and is_for_the_log(command, known.tx_id, known.content_digest)
+        return Admission(Admitted.IN_FLIGHT if waits else Admitted.REUSED, None, earlier)
     if known.notarised_offset is None:
-        return Admission(Admitted.IN_FLIGHT)
-    return Admission(Admitted.ACCEPTED, known.notarised_offset)
+        return Admission(Admitted.IN_FLIGHT, None, earlier)
+    return Admission(Admitted.ACCEPTED, known.notarised_offset, earlier)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from replica.notary.answers import Earlier
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 
@@ -39,17 +40,33 @@ class Admitted(Enum):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """The outcome for one command; `notarised_offset` is set for ACCEPTED."""
+    """The outcome for one command; `notarised_offset` is set for ACCEPTED, `earlier` for all but FRESH."""
 
     outcome: Admitted
     notarised_offset: int | None = None
+    earlier: Earlier | None = None
+
+
+def is_for_the_log(command: Command, tx_id: bytes, content_digest: bytes) -> bool:
+    """Whether a command that another content of its own transaction id has taken is no matter of deduplication.
+
+    Without an id of the caller's choice a command is named after its transaction. Then nobody has used a command id
+    again, but a transaction id, and what becomes of that is for the log to judge: TX_ID_REUSED, if the other content
+    was notarised.
+    """
+    return (
+        tx_id == command.tx_id
+        and content_digest != command.content_digest
+        and command.command_id == command.tx_id.hex()
+    )
 
 
 class Completion(msgspec.Struct, frozen=True):
     """The one final word on a submission, before it gets its ledger offset.
 
     `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes from
-    (a settlement yields several). `detail` holds a conflict's states, MessagePack, empty otherwise.
+    (a settlement yields several). `detail` holds a conflict's states, MessagePack, empty otherwise. The deduplication
+    period that was honoured is so many microseconds, or all above a ledger offset; both are None where it is not known.
     """
 
     log_offset: int
@@ -64,6 +81,8 @@ class Completion(msgspec.Struct, frozen=True):
     notarised_offset: int | None
     recorded_us: int  # the time it was judged at, microseconds UTC; for a settlement the highest stamp before it
     detail: bytes = b""
+    deduplication_us: int | None = None
+    deduplication_after: int | None = None
 
 
 NOTARISED = "NOTARISED"
@@ -131,7 +150,8 @@ class ParticipantStore(Protocol):
 
         Rejected commands, and those accepted before `accepted_since_us`, or at a ledger offset not above
         `accepted_after`, count as unknown; so may those accepted at or below `pruned_to`. Of two commands with one
-        change id in the same call, the second is in flight (or REUSED, if it is another transaction). Raises
+        change id in the same call, the second is in flight (or REUSED, if it is another transaction). Where
+        `is_for_the_log`, the command is FRESH, or in flight. Raises
         InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled first.
         Raises ValuesRefused when a command has a value that the database does not take: none of them was recorded.
         """

@@ -9,10 +9,20 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from replica.notary.answers import Earlier
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.store.interface import NOTARISED, Admission, Admitted, Command, Completion, Pruned, Published
+from replica.store.interface import (
+    NOTARISED,
+    Admission,
+    Admitted,
+    Command,
+    Completion,
+    Pruned,
+    Published,
+    is_for_the_log,
+)
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 
 _T = TypeVar("_T")
@@ -28,6 +38,7 @@ class Accepted(msgspec.Struct, frozen=True):
     notarised_offset: int
     accepted_us: int
     ledger_offset: int
+    submission_id: str
 
 
 class MemoryDatabase:
@@ -96,6 +107,7 @@ class MemoryDatabase:
                     completion.notarised_offset,
                     completion.recorded_us,
                     len(self.completions),
+                    completion.submission_id,
                 )
         return len(self.completions)
 
@@ -131,17 +143,24 @@ class MemoryDatabase:
         same = (command.tx_id, command.content_digest)
         waiting = self.in_flight.get(command.change_id)
         if waiting is not None:
-            in_flight = (waiting.tx_id, waiting.content_digest) == same
-            return Admission(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED)
+            known = (waiting.tx_id, waiting.content_digest)
+            in_flight = known == same or is_for_the_log(command, *known)
+            earlier = Earlier(waiting.submission_id, None)
+            return Admission(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED, None, earlier)
         accepted = self.accepted.get(command.change_id)
         if (
             accepted is not None
             and accepted.accepted_us >= accepted_since_us
             and accepted.ledger_offset > accepted_after
         ):
-            if (accepted.tx_id, accepted.content_digest) == same:
-                return Admission(Admitted.ACCEPTED, accepted.notarised_offset)
-            return Admission(Admitted.REUSED)
+            known, earlier = (
+                (accepted.tx_id, accepted.content_digest),
+                Earlier(accepted.submission_id, accepted.ledger_offset),
+            )
+            if known == same:
+                return Admission(Admitted.ACCEPTED, accepted.notarised_offset, earlier)
+            if not is_for_the_log(command, *known):
+                return Admission(Admitted.REUSED, None, earlier)
         self.in_flight[command.change_id] = command
         self.ends_at_admission[command.change_id] = len(self.completions)
         return Admission(Admitted.FRESH)

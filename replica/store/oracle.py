@@ -17,7 +17,16 @@ from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, S
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
-from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published, published_of
+from replica.store.interface import (
+    NOTARISED,
+    Admission,
+    Command,
+    Completion,
+    Pruned,
+    Published,
+    is_for_the_log,
+    published_of,
+)
 from replica.store.schema import check_version, read_migrations, read_statement
 
 CHARACTER_SET = "AL32UTF8"
@@ -174,8 +183,11 @@ class OracleStore:
         async with self._transaction("admit") as connection:
             fresh = self._in_flight.fresh(commands)
             accepted = await _accepted(connection, list(fresh), accepted_since_us, accepted_after)
-            for change_id in accepted:
-                del fresh[change_id]
+            for change_id, known in list(accepted.items()):
+                if is_for_the_log(fresh[change_id], known.tx_id, known.content_digest):
+                    del accepted[change_id]
+                else:
+                    del fresh[change_id]
             if fresh:
                 rows = [_row_of_command(command) for command in fresh.values()]
                 await connection.run_many(named_statement("admit"), rows, commit=True)
@@ -243,8 +255,9 @@ async def _accepted(
         values: dict[str, Any] = {f"id_{at}": part[min(at, len(part) - 1)] for at in range(length)}
         values |= {"accepted_since_us": since_us, "accepted_after": after}
         rows = await connection.rows(_accepted_statement(length), values)
-        for change_id, tx_id, content_digest, notarised_offset in rows:
-            known[change_id] = Known(tx_id, content_digest, int(notarised_offset))
+        for change_id, tx_id, digest, notarised_offset, ledger_offset, submission_id in rows:
+            offset = int(ledger_offset)
+            known[change_id] = Known(tx_id, digest, int(notarised_offset), submission_id or "", 0, offset)
     return known
 
 
@@ -285,6 +298,8 @@ def _row_of_completion(ledger_offset: int, completion: Completion) -> dict[str, 
         "outcome": completion.outcome,
         "notarised_offset": completion.notarised_offset,
         "recorded_us": completion.recorded_us,
+        "deduplication_us": completion.deduplication_us,
+        "deduplication_after": completion.deduplication_after,
         "act_as": PARTIES_JOINT.join(completion.act_as),
         "detail": completion.detail or None,  # an empty RAW is NULL here
     }
@@ -302,7 +317,7 @@ def parties(act_as: str) -> tuple[str, ...]:
 def completion_of(row: Sequence[Any]) -> Completion:
     """The completion in a row of its table, which begins with the ledger offset."""
     _, log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id, content_digest, outcome, *rest = row
-    notarised_offset, recorded_us, detail = rest
+    notarised_offset, recorded_us, detail, *deduplication = rest
     return Completion(
         log_offset,
         change_id,
@@ -316,6 +331,7 @@ def completion_of(row: Sequence[Any]) -> Completion:
         notarised_offset,
         recorded_us,
         detail or b"",
+        *deduplication,
     )
 
 

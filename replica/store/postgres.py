@@ -20,7 +20,16 @@ from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.in_flight import InFlight, Known
-from replica.store.interface import NOTARISED, Admission, Command, Completion, Pruned, Published, published_of
+from replica.store.interface import (
+    NOTARISED,
+    Admission,
+    Command,
+    Completion,
+    Pruned,
+    Published,
+    is_for_the_log,
+    published_of,
+)
 from replica.store.looking import check_encoding
 from replica.store.migrate import newest_version
 from replica.store.schema import check_version, read_statement
@@ -176,8 +185,10 @@ class PostgresStore:
         One round trip, two if something was accepted already: then the first one records nothing.
         """
         accepted: dict[bytes, Known] = {}
+        for_the_log: set[bytes] = set()
         while fresh:
             values = _columns_to_admit(fresh.values()) | {
+                "asked_ids": ids([change_id for change_id in fresh if change_id not in for_the_log]),
                 "number": self._admission + 1,
                 "accepted_since_us": accepted_since_us,
                 "accepted_after": accepted_after,
@@ -185,8 +196,11 @@ class PostgresStore:
             rows = await _rows(connection, "admit", values, prepare=True)
             if not rows:
                 break
-            for change_id, *known in rows:
-                accepted[change_id] = Known(*known)
+            for change_id, tx_id, digest, notarised_offset, ledger_offset, submission_id in rows:
+                if is_for_the_log(fresh[change_id], tx_id, digest):
+                    for_the_log.add(change_id)
+                    continue
+                accepted[change_id] = Known(tx_id, digest, notarised_offset, submission_id or "", 0, ledger_offset)
                 del fresh[change_id]
         return accepted
 
@@ -257,6 +271,8 @@ def _columns_of_completions(completions: Sequence[Completion]) -> dict[str, obje
         "notarised_offsets": int8s([c.notarised_offset for c in completions]),
         "recorded_us": int8s([c.recorded_us for c in completions]),
         "details": byteas([c.detail for c in completions]),
+        "deduplication_us": int8s([c.deduplication_us for c in completions]),
+        "deduplication_after": int8s([c.deduplication_after for c in completions]),
         "accepting": bools([accepting.get(c.change_id) == at for at, c in enumerate(completions)]),
     }
 

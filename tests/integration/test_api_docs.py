@@ -74,6 +74,7 @@ def completion(log_offset: int, tx_id: bytes, command: str, user: str = "treasur
         notarised_offset,
         time_us,
         detail,
+        604_800_000_000,
     )
 
 
@@ -88,9 +89,9 @@ def judge(submission: Submission) -> Answer:
     """The state of the page's examples: one transaction took the input, any other conflicts with it."""
     tx_id = submission.request[16:48]
     if tx_id == WINNER:
-        return notarise(submission)
+        return msgspec.structs.replace(notarise(submission), ledger_offset=1)
     conflict = Conflict(submission.request[52:88], hash_of_tx_id(WINNER), Usage.INPUT)
-    return Refused(Code.STATE_CONFLICT.name, tx_id, 42, (conflict,))
+    return Refused(Code.STATE_CONFLICT.name, tx_id, 42, (conflict,), ledger_offset=2)
 
 
 async def exchange(folder: Path, request: Message, *, passive: bool) -> tuple[Message, Any]:

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from ha.election.settings import ElectionSettings
 from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
@@ -95,7 +97,9 @@ class Tables(MemoryDatabase):
         start = len(self.completions)
         end = super().publish(completions, position)
         self._story.tell("database", "publish", count=len(completions), to=position.offset, ledger_end=end)
-        for at, completion in enumerate(completions, start + 1):
+        for at, published in enumerate(completions, start + 1):
+            # what the log does not have, a successor does not know
+            completion = replace(published, deduplication_us=None, deduplication_after=None)
             before = self.published_ever.setdefault(at, completion)
             if before != completion:
                 self.contradictions.append(f"ledger offset {at} was {before}, now it is {completion}")

@@ -9,6 +9,7 @@ from hashlib import sha256
 import msgspec
 import pytest
 
+from replica.notary.answers import Earlier
 from replica.notary.errors import Code, InvariantBroken, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.position import Position
@@ -29,12 +30,28 @@ Ends = Callable[[], Awaitable[dict[int, tuple[str | None, str | None]]]]
 NewStore = Callable[[], Awaitable[ParticipantStore]]  # a store on a new lock session to the one database of the test
 
 TOPIC = "topic-1"
-FRESH, IN_FLIGHT, REUSED = (Admission(outcome) for outcome in (Admitted.FRESH, Admitted.IN_FLIGHT, Admitted.REUSED))
+
+
+class Told(msgspec.Struct, frozen=True, eq=False):
+    """What a test expects of an outcome; whose the command is, is told in tests of its own."""
+
+    outcome: Admitted
+    notarised_offset: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Admission | Told):
+            return NotImplemented
+        return (other.outcome, other.notarised_offset) == (self.outcome, self.notarised_offset)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+FRESH, IN_FLIGHT, REUSED = (Told(outcome) for outcome in (Admitted.FRESH, Admitted.IN_FLIGHT, Admitted.REUSED))
 REJECTED = Code.STATE_CONFLICT.name
 
 
-def accepted(notarised_offset: int) -> Admission:
-    return Admission(Admitted.ACCEPTED, notarised_offset)
+def accepted(notarised_offset: int) -> Told:
+    return Told(Admitted.ACCEPTED, notarised_offset)
 
 
 def name_of(number: int) -> bytes:
@@ -262,6 +279,43 @@ class StoreContract:
         asked = [command(1), command(2), command(4, submission="s2")]
         assert await store.admit(asked, 0) == [FRESH, accepted(30), FRESH]
         assert await (await activated(new_store)).pending(10) == in_order([asked[0], asked[2]])
+
+    async def test_whose_a_command_is_can_be_told(self, new_store: NewStore) -> None:
+        """Goal: who is refused learns by which submission, and where it ended. Method: in flight, then accepted, asked
+        for by this session and by the next one; with the same and with another transaction."""
+        store = await serving(new_store)
+        await store.admit([command(1), command(2, submission="first")], 0)
+        for tx in (2, 9):
+            (found,) = await store.admit([command(2, tx=tx, submission="second")], 0)
+            assert found.earlier == Earlier("first", None)
+        done = [completion(command(1), 7, REJECTED), completion(command(2, submission="first"), 8)]
+        await store.publish(done, at(8))
+        for asked in (store, await serving(new_store)):
+            for tx, outcome in ((2, Admitted.ACCEPTED), (9, Admitted.REUSED)):
+                (found,) = await asked.admit([command(2, tx=tx, submission="second")], 0)
+                assert (found.outcome, found.earlier) == (outcome, Earlier("first", 2))
+        (fresh,) = await store.admit([command(1, submission="second")], 0)
+        assert fresh.earlier is None
+
+    async def test_a_default_command_id_leaves_other_content_to_the_log(self, new_store: NewStore) -> None:
+        """Goal: who has chosen no command id is told of his transaction id. Method: other content under a command named
+        after its transaction, in flight and accepted, in a mixed batch; a chosen id, and another transaction's name."""
+        store = await serving(new_store)
+
+        def named(tx: int, digest: int, name_after: int | None = None) -> Command:
+            of = command(0, tx=tx, submission=f"{tx} {digest}")
+            name = name_of(1_000_000 + (tx if name_after is None else name_after)).hex()
+            change = name_of(5_000_000 + (tx if name_after is None else name_after))
+            return msgspec.structs.replace(of, change_id=change, command_id=name, content_digest=name_of(digest))
+
+        assert await store.admit([named(1, 1), named(1, 2), command(3)], 0) == [FRESH, IN_FLIGHT, FRESH]
+        assert await store.admit([named(1, 2), named(2, 1, name_after=1)], 0) == [IN_FLIGHT, REUSED]
+        await store.publish([completion(named(1, 1), 7), completion(command(3), 8)], at(8))
+        batch = [named(1, 2), named(1, 3), command(3), command(3, tx=9), named(2, 1, name_after=1), command(4)]
+        assert await store.admit(batch, 0) == [FRESH, IN_FLIGHT, accepted(8), REUSED, REUSED, FRESH]
+        await store.publish([completion(named(1, 2), 9, Code.TX_ID_REUSED.name)], at(9))
+        assert await store.admit([named(1, 1), named(2, 1, name_after=1)], 0) == [accepted(7), REUSED]
+        assert await (await activated(new_store)).pending(10) == [command(4)]
 
     async def test_an_old_acceptance_is_forgotten(self, new_store: NewStore) -> None:
         """Goal: the deduplication period ends. Method: ask just inside and just outside of it."""

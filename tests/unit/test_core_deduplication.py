@@ -23,12 +23,12 @@ TERMS = st.just(Terms()) | SECONDS.map(lambda s: Terms(False, s)) | OFFSETS.map(
 @pytest.mark.parametrize(
     ("terms", "remembered", "expected"),
     [
-        (Terms(), UNPRUNED, Period(NOW_US - 7 * DAY_US, 0)),
-        (Terms(deduplication_s=7 * 86_400.0), UNPRUNED, Period(NOW_US - 7 * DAY_US, 0)),
+        (Terms(), UNPRUNED, Period(NOW_US - 7 * DAY_US, 0, 7 * DAY_US)),
+        (Terms(deduplication_s=7 * 86_400.0), UNPRUNED, Period(NOW_US - 7 * DAY_US, 0, 7 * DAY_US)),
         (Terms(deduplication_s=7 * 86_400.0 + 1), UNPRUNED, DeduplicationBound(7 * 86_400.0, 0)),
         (Terms(deduplication_after=0), UNPRUNED, Period(0, 0)),
-        (Terms(), PRUNED, Period(NOW_US - 3 * DAY_US + 1, 100)),
-        (Terms(deduplication_s=2 * 86_400.0), PRUNED, Period(NOW_US - 2 * DAY_US, 0)),
+        (Terms(), PRUNED, Period(NOW_US - 3 * DAY_US + 1, 100, 3 * DAY_US - 1)),
+        (Terms(deduplication_s=2 * 86_400.0), PRUNED, Period(NOW_US - 2 * DAY_US, 0, 2 * DAY_US)),
         (Terms(deduplication_s=3 * 86_400.0), PRUNED, DeduplicationBound(3 * 86_400.0 - 1e-6, 100)),
         (Terms(deduplication_after=100), PRUNED, Period(0, 100)),
         (Terms(deduplication_after=99), PRUNED, DeduplicationBound(3 * 86_400.0 - 1e-6, 100)),
@@ -52,7 +52,8 @@ def test_whatever_is_honoured_is_remembered_and_fits_a_database(
         assert found.after >= pruned_to or found.since_us > pruned_us
         assert -(2**63) <= found.since_us < 2**63
         if terms.deduplication_s is not None:
-            assert found == Period(NOW_US - round(terms.deduplication_s * 1e6), 0)
+            duration_us = round(terms.deduplication_s * 1e6)
+            assert found == Period(NOW_US - duration_us, 0, duration_us)
     else:
         assert 0 <= found.longest_s <= max_s
         assert found.earliest_offset == pruned_to

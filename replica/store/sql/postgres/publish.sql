@@ -9,14 +9,18 @@ WITH moved AS (
 ),
 completed AS (
     INSERT INTO completion (ledger_offset, log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id,
-                            content_digest, outcome, notarised_offset, recorded_us, detail)
+                            content_digest, outcome, notarised_offset, recorded_us, detail, deduplication_us,
+                            deduplication_after)
     SELECT ledger_start + ordinal, log_offset, change_id, user_id, command_id, string_to_array(act_as, E'\n'),
-           submission_id, tx_id, content_digest, outcome, notarised_offset, recorded_us, detail
+           submission_id, tx_id, content_digest, outcome, notarised_offset, recorded_us, detail, deduplication_us,
+           deduplication_after
       FROM moved,
            unnest(%(log_offsets)b, %(change_ids)b, %(user_ids)b, %(command_ids)b, %(act_as)b, %(submission_ids)b,
-                  %(tx_ids)b, %(content_digests)b, %(outcomes)b, %(notarised_offsets)b, %(recorded_us)b, %(details)b)
+                  %(tx_ids)b, %(content_digests)b, %(outcomes)b, %(notarised_offsets)b, %(recorded_us)b, %(details)b,
+                  %(deduplication_us)b, %(deduplication_after)b)
            WITH ORDINALITY AS c (log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id,
-                                 content_digest, outcome, notarised_offset, recorded_us, detail, ordinal)
+                                 content_digest, outcome, notarised_offset, recorded_us, detail, deduplication_us,
+                                 deduplication_after, ordinal)
 ),
 accepted AS (
     INSERT INTO command_accepted (change_id, tx_id, content_digest, notarised_offset, accepted_us, ledger_offset)
