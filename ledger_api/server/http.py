@@ -15,8 +15,9 @@ from http import HTTPStatus
 from typing import Any, Self
 
 import msgspec
-from aiohttp import HttpVersion10, web
+from aiohttp import HttpVersion10, StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMessage
 from aiohttp.web_protocol import _ErrInfo
 
@@ -30,6 +31,7 @@ JSON, PROBLEM = b"application/json", b"application/problem+json"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _ALWAYS = b"\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Request-Id: "
 ANSWER_READ_MAX_S = 10.0  # then a client that does not read its answer loses the connection
+_PART_S = 0.05  # after an answer, so that requests that came with it are begun
 _LINGER_S = 1.0  # how long the rest of a refused body is read and dropped, so that the client sees the answer
 _DETAIL_MAX = 200
 _COPIED_MAX_BYTES = 64 * 1024  # a larger answer is not made one with its head
@@ -149,13 +151,30 @@ async def read_body(request: web.BaseRequest, settings: ApiSettings) -> bytes:
     """The whole body. Raises BadRequest when it turns out too large, comes too slowly, or is broken."""
     if request.content.is_eof():
         return request.content.read_nowait()  # the usual case: it came along with the head
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    was_cut = False
+
+    def cut() -> None:
+        nonlocal was_cut
+        was_cut = True
+        request.content.feed_eof()
+
+    connection.when_half_closed = cut
+    if connection.is_half_closed:
+        cut()
     try:
         async with asyncio.timeout(settings.body_read_max_s):
-            return await _read_slowly(request, settings.body_max_bytes)
+            body = await _read_slowly(request, settings.body_max_bytes)
+        if was_cut:
+            raise BadRequest("the client's side of the connection ended within the body", Code.HTTP_MALFORMED)
+        return body
     except TimeoutError:
         raise BadRequest(f"no whole body within {settings.body_read_max_s:g} s", Code.BODY_TOO_SLOW) from None
     except web.RequestPayloadError as error:
         raise BadRequest(f"the body's transfer coding is broken: {error}", Code.HTTP_MALFORMED) from None
+    finally:
+        connection.when_half_closed = None
 
 
 async def _read_slowly(request: web.BaseRequest, limit: int) -> bytes:
@@ -175,7 +194,7 @@ class HttpServer(web.Server):
     """Makes the connections' protocols; counts connections, and closes at once those above the limit."""
 
     def __init__(self, handle: Handle, settings: ApiSettings) -> None:
-        super().__init__(handle)
+        super().__init__(handle, request_factory=_begin)
         self.connections_max = settings.connections_max
         self._options: dict[str, Any] = {
             "access_log": None,
@@ -193,6 +212,19 @@ class HttpServer(web.Server):
         return Connection(self, loop=asyncio.get_running_loop(), **self._options)
 
 
+def _begin(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: AbstractStreamWriter,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    """A request, which its connection counts until it is answered."""
+    if isinstance(protocol, Connection):
+        protocol.begun += 1
+    return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
 def _limited_logger(per_s: int) -> logging.Logger:
     """For what aiohttp has to say of errors, tracebacks included: so many lines a second."""
     limit = LogLimit(max(1, per_s))
@@ -205,15 +237,37 @@ def _limited_logger(per_s: int) -> logging.Logger:
 class Connection(web.RequestHandler):
     """One client connection. What is no HTTP gets a problem document as well.
 
-    `when_lost` is called when the client is gone: for an answer that may have nothing to write for long.
+    `when_lost` is called when the client is gone: for an answer that may have nothing to write for long. A client that
+    ends its side (a half-close) is answered what it has asked, then the connection ends. Two cannot be told from one
+    that is gone, and end with its side: a stream, and a connection with TLS, which knows no half.
     """
 
-    __slots__ = ("_is_broken", "when_lost")
+    __slots__ = ("_is_broken", "begun", "is_half_closed", "when_half_closed", "when_lost")
 
     def __init__(self, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self.when_lost: Callable[[], object] | None = None
+        self.when_half_closed: Callable[[], object] | None = (
+            None  # who reads a body is told that there is no more of it
+        )
+        self.begun = 0  # requests that are not answered yet
         self._is_broken = False
+        self.is_half_closed = False
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp's says None, asyncio takes both
+        """Whether the transport stays open for what is to be answered."""
+        transport = self.transport
+        if self.when_lost is not None or transport is None or transport.get_extra_info("sslcontext") is not None:
+            return False
+        self.is_half_closed = True
+        if self.when_half_closed is not None:
+            self.when_half_closed()
+        asyncio.get_running_loop().call_later(_PART_S, self._part_if_idle)
+        return True
+
+    def _part_if_idle(self) -> None:
+        if self.begun == 0 and self.transport is not None:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """What comes behind something that is no HTTP is not looked at: each piece would be kept with an error."""
@@ -246,6 +300,9 @@ class Connection(web.RequestHandler):
                 resp.content = b""
                 if resp.held is not None:
                     resp.held.give_back()
+            self.begun -= 1
+            if self.is_half_closed:
+                asyncio.get_running_loop().call_later(_PART_S, self._part_if_idle)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)

@@ -52,6 +52,8 @@ class StreamReply(Reply):
         task, connection = asyncio.current_task(), request.protocol
         assert task is not None
         assert isinstance(connection, Connection)
+        if connection.is_half_closed:
+            raise ConnectionResetError("the client's side of the connection ended")
         connection.when_lost = task.cancel
         self._counts.streams += 1
         try:

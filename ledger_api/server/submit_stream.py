@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from ledger_api.server.entitlement import Caller
 from ledger_api.server.gate import Gate
-from ledger_api.server.http import Reply
+from ledger_api.server.http import Connection, Reply
 from ledger_api.server.logs import LogLimits
 from ledger_api.server.room import ANSWER_BYTES, Held, Room, signed_answers_max_bytes
 from ledger_api.server.settings import ApiSettings
@@ -97,11 +97,17 @@ class SubmitStreams:
             await socket.prepare(request)
         except web.HTTPBadRequest:  # of aiohttp's own checks, should they ask for more than ours
             raise _no_handshake("it cannot be understood") from None
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        if connection.is_half_closed:
+            raise ConnectionResetError("the client's side of the connection ended")
+        connection.when_lost = _nothing  # a stream whose client's side ended has nobody to answer
         self.counts.streams += 1
         try:
             await _Stream(self, socket, request_id, caller, charge).run()
         finally:
             self.counts.streams -= 1
+            connection.when_lost = None
         return _Served(_SWITCHED, b"", request_id)
 
 
@@ -114,6 +120,10 @@ def check_handshake(request: web.BaseRequest) -> None:
         raise _no_handshake("Sec-WebSocket-Version is not 13")
     if not _KEY.fullmatch(headers.get("Sec-WebSocket-Key", "")):
         raise _no_handshake("Sec-WebSocket-Key is not 16 bytes in base64")
+
+
+def _nothing() -> None:
+    """The stream finds out by itself."""
 
 
 def _no_handshake(why: str) -> BadRequest:

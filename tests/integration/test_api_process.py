@@ -267,3 +267,15 @@ def _is_running(pid: int) -> bool:
 
 async def _holds(what: bool) -> bool:
     return what
+
+
+async def test_a_client_that_ends_its_side_is_answered(core: Core) -> None:
+    """Goal: the event loop that we serve with does it, too. Method: a request, the end of the client's side, read."""
+    await core.spawn(core.document())
+    await connected(core)
+    reader, writer = await asyncio.open_connection("127.0.0.1", core.port)
+    writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n")
+    writer.write_eof()
+    async with asyncio.timeout(30):
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+    writer.close()
