@@ -26,6 +26,7 @@ from replica.checker.operations import (
     command_of,
 )
 from replica.checker.order import DenialCheck, OrderCheck
+from replica.checker.reuse import ReuseCheck
 
 
 class _Claim(msgspec.Struct, gc=False):
@@ -62,9 +63,11 @@ class AnswerCheck:
             self._note_sent(operation)
         self._claims = self._claims_of(operations)
         self._denials = DenialCheck(operations)
+        self._reuses = ReuseCheck(operations)
 
     def see(self, judged: Judged) -> None:
         """The next record of the log."""
+        self._reuses.see(judged)
         own: _Claim | None = None
         recalled: list[_Claim] = []
         while self._claims and self._claims[-1].offset == judged.offset:
@@ -97,6 +100,7 @@ class AnswerCheck:
                     claim = _Claim(-1, operation, answer)
                     self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
         self._denials.finish(notarised, self._findings)
+        self._reuses.finish(self._may_precede, self._findings)
         self._order.finish(self._findings)
 
     # ---- before the log ----
@@ -163,12 +167,17 @@ class AnswerCheck:
         if sorted(claim.answer.conflicts) != sorted(true):
             self._add(FindingCode.WRONG_CONFLICT, claim)
         for conflict in judged.conflicts:
-            sent_ns = self._sent_ns.get(conflict.consumed_by)
-            if sent_ns is None and (conflict.consumed_at < self._first_offset or not self._complete):
-                continue
-            if sent_ns is None or sent_ns >= claim.answer.at_ns:
+            if not self._may_precede(conflict.consumed_by, conflict.consumed_at, claim.answer.at_ns):
+                sent_ns = self._sent_ns.get(conflict.consumed_by)
                 self._add(FindingCode.WINNER_FROM_NOWHERE, claim, winner=conflict.consumed_by.hex(), sent_ns=sent_ns)
                 return
+
+    def _may_precede(self, tx_id: bytes, offset: int, at_ns: int) -> bool:
+        """Whether a transaction that is in the log at `offset` can have been sent before `at_ns`."""
+        sent_ns = self._sent_ns.get(tx_id)
+        if sent_ns is None:
+            return offset < self._first_offset or not self._complete
+        return sent_ns < at_ns
 
     def _check_recalled(self, claim: _Claim, judged: Judged) -> None:
         """A success without a record of its own: it must name the record that first notarised the transaction."""

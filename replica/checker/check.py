@@ -5,7 +5,8 @@ was answered, and walk the log backwards once for real-time order. Invariants (d
 
     I1  no state consumed by two successes           DOUBLE_SPEND
     I2  nothing answered is lost or changed          LOST_ANSWER, OK_FOR_VOID, WRONG_RECORD, WRONG_VERDICT,
-                                                     WRONG_DIGEST, WRONG_TIME, DENIED, SHARED_RECORD, RECEIPT_INVALID
+                                                     WRONG_DIGEST, WRONG_TIME, DENIED, SHARED_RECORD, RECEIPT_INVALID,
+                                                     REFUSED_WRONGLY
     I3  a conflict names a winner sent before it     WRONG_CONFLICT, WINNER_FROM_NOWHERE, RECORD_FROM_NOWHERE
     I4  all inputs are consumed, or none             follows from the judge; WRONG_CONFLICT, WRONG_VERDICT
     I5  a success stays, with its log offset         WRONG_OFFSET, WRONG_VERDICT
@@ -26,6 +27,7 @@ import msgspec
 
 from replica.checker.answers import AnswerCheck
 from replica.checker.completions import CommandCheck, CompletionCheck, CompletionRow, completions_of
+from replica.checker.door import Door
 from replica.checker.findings import Findings, Report, Summary
 from replica.checker.history import Event
 from replica.checker.judge import (
@@ -45,12 +47,14 @@ _SIGNATURES_KEPT = 65_536  # one signature covers a batch: most are met again so
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """What the history and the completions cover of the log.
 
+    door: who was let in, if that is known.
     first_offset: records below it are older than the history. complete: every attempt of every client is in the
     history. deduplication_us: how long an accepted command blocks another run; None if longer than the log took.
     published_offset: the completions cover the log up to this offset, None to its end. first_ledger_offset: of the
     first completion. pruned_to: completions up to this ledger offset may be gone, and are not looked for.
     """
 
+    door: Door = Door()
     first_offset: int = 0
     complete: bool = True
     deduplication_us: int | None = None
@@ -76,12 +80,12 @@ def check(
     """Check a history, and the completions in order of their ledger offsets, against the whole log (offset, value).
 
     Raises HistoryError when the history is none, InvariantBroken when the log has a gap, FormatUnknown when a newer
-    release wrote it. Memory grows with operations, consumed states and commands, about 1.8 kB for an operation of four
+    release wrote it. Memory grows with operations, consumed states and commands, about 1.9 kB for an operation of four
     inputs; the log is streamed.
     """
     scope = scope or Scope()
     findings, summary = Findings(), Summary()
-    operations = collect(history, verify, findings, summary)
+    operations = collect(history, verify, findings, summary, scope.door)
     answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings)
     commands = CommandCheck(scope.deduplication_us, findings)
     published = None

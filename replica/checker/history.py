@@ -52,6 +52,13 @@ class CommandIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     submission_id: str
 
 
+class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request was signed with, in hexadecimal: lets the checker say whether the signature holds."""
+
+    public_key: Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
+    signature: Annotated[str, msgspec.Meta(min_length=128, max_length=128)]
+
+
 class Invoke(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="invoke"
 ):
@@ -63,6 +70,7 @@ class Invoke(
     tx_id: _Hash
     content: Content | None = None
     command: CommandIds | None = None
+    signed: Signed | None = None
 
 
 class Ok(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="ok"):
@@ -139,7 +147,8 @@ def invoke_submission(process: str, op: int, at_ns: int, request: Request, submi
         None if window is None else window.until_us,
     )
     command = CommandIds(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
-    return Invoke(process, op, at_ns, request.tx_id.hex(), content, command)
+    signed = Signed(submission.public_key.hex(), submission.signature.hex())
+    return Invoke(process, op, at_ns, request.tx_id.hex(), content, command, signed)
 
 
 def encode_event(event: Event) -> bytes:

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
+from replica.checker.door import Door, problem_of_refusal, request_in
 from replica.checker.findings import FindingCode, Findings, Summary
 from replica.checker.history import CommandIds, Content, Event, HistoryError, Invoke, Ok, Refused, Unknown
 from replica.checker.judge import NOTARISED, STATE_CONFLICT, TIME_WINDOW_CLOSED, TX_ID_REUSED
@@ -16,9 +17,10 @@ from replica.notary.canonical import change_id, content_digest
 from replica.notary.errors import BadRequest, Code, Retry
 from replica.notary.receipts import Receipt, ReceiptDocument, receipt_from_document
 from replica.notary.records import SettledCommand
-from replica.notary.requests import Submission, TimeWindow, make_request, parse_state_ref
+from replica.notary.requests import Submission, parse_state_ref
 
 NOT_FOUND = "TX_NOT_FOUND"
+COMMAND_ID_REUSED = "COMMAND_ID_REUSED"
 DECIDED_BY_LOG = frozenset({NOTARISED, TX_ID_REUSED, STATE_CONFLICT, TIME_WINDOW_CLOSED})
 _FINAL = frozenset(code.name for code in Code if code.retry is Retry.NO and 400 <= code.status < 500)
 
@@ -54,6 +56,7 @@ class Operation(msgspec.Struct, gc=False):
     tx_id: bytes
     content_digest: bytes | None  # of what was sent; of what was answered to a look-up
     command: bytes | None  # `command_of`, if the history names commands
+    change_id: bytes | None  # of the command, without the submission id
     sent_ns: int
     answer: Answer | None = None
 
@@ -81,12 +84,13 @@ def collect(
     verify_receipt: Callable[[Receipt], bool] | None,
     findings: Findings,
     summary: Summary,
+    at_the_door: Door = Door(),  # noqa: B008 (a frozen value)
 ) -> list[Operation]:
-    """The operations of a history, and findings that need no log: digests, receipts.
+    """The operations of a history, and findings that need no log: digests, receipts, what is refused at the door.
 
     Raises HistoryError when events do not fit together, or say what no client can have sent or heard.
     """
-    collector = _Collector(verify_receipt, findings)
+    collector = _Collector(verify_receipt, findings, at_the_door)
     for event in history:
         try:
             if isinstance(event, Invoke):
@@ -105,10 +109,11 @@ def collect(
 class _Collector:
     """Pairs the events of each operation. Its methods raise BadRequest for what is no history."""
 
-    def __init__(self, verify_receipt: Callable[[Receipt], bool] | None, findings: Findings) -> None:
+    def __init__(self, verify_receipt: Callable[[Receipt], bool] | None, findings: Findings, door: Door) -> None:
         self._verify_receipt = verify_receipt
         self._findings = findings
-        self._open: dict[tuple[str, int], Operation] = {}
+        self._door = door
+        self._open: dict[tuple[str, int], tuple[Operation, Invoke]] = {}
         self._newest: dict[str, int] = {}  # process -> number of its newest operation
         self.operations: list[Operation] = []
         self.answers: Counter[str] = Counter()
@@ -121,15 +126,18 @@ class _Collector:
         process, is_look_up = sys.intern(event.process), event.content is None
         tx_id = _hash(event.tx_id)
         digest = None if event.content is None else _digest(tx_id, event.content)
-        command = None if event.command is None else command_of(event.command)
-        operation = Operation(process, event.op, is_look_up, tx_id, digest, command, event.at_ns)
-        self._open[process, event.op] = operation
+        ids = event.command
+        command = None if ids is None else command_of(ids)
+        change = None if ids is None else change_id(ids.user_id, ids.command_id, ids.act_as)
+        operation = Operation(process, event.op, is_look_up, tx_id, digest, command, change, event.at_ns)
+        self._open[process, event.op] = operation, event
         self.operations.append(operation)
 
     def ended(self, event: Ok | Refused | Unknown) -> None:
-        operation = self._open.pop((event.process, event.op), None)
-        if operation is None:
+        sent = self._open.pop((event.process, event.op), None)
+        if sent is None:
             raise BadRequest("it was not sent, or ended twice")
+        operation, invoke = sent
         if event.at_ns < operation.sent_ns:
             raise BadRequest("it was answered before it was sent")
         if isinstance(event, Ok):
@@ -137,6 +145,11 @@ class _Collector:
             self._check_success(event, operation)
         elif isinstance(event, Refused):
             operation.answer = _refusal(event)
+            problem = problem_of_refusal(event.code, invoke, self._door)
+            if problem is not None:
+                self._findings.add(
+                    FindingCode.REFUSED_WRONGLY, operation=operation.name, answer=event.code, problem=problem
+                )
         if operation.answer is not None:
             self.answers[operation.answer.code] += 1
 
@@ -166,12 +179,7 @@ class _Collector:
 
 
 def _digest(tx_id: bytes, content: Content) -> bytes:
-    window = None
-    if content.from_us is not None or content.until_us is not None:
-        window = TimeWindow(content.from_us, content.until_us)
-    inputs = [parse_state_ref(text) for text in content.inputs]
-    references = [parse_state_ref(text) for text in content.references]
-    return content_digest(make_request(tx_id, inputs, references, window, content.party))
+    return content_digest(request_in(tx_id, content))
 
 
 def _success(event: Ok) -> Answer:

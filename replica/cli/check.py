@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from replica.checker.completions import CompletionRow
+    from replica.checker.door import Door
     from replica.checker.findings import Report
     from replica.checker.history import Event
     from replica.config import Config
@@ -43,6 +44,13 @@ FirstOption = Annotated[
 PartialOption = Annotated[
     bool, typer.Option("--partial", help="Clients that are not in the history used the notary at the same time.")
 ]
+RegistryOption = Annotated[
+    bool,
+    typer.Option(
+        "--registry-changed",
+        help="The party registry changed meanwhile: refusals of parties are not held against it.",
+    ),
+]
 KeyOption = Annotated[
     str | None, typer.Option("--notary-key", help="The notary's public key in hexadecimal; else its key file's.")
 ]
@@ -54,6 +62,7 @@ def check_history(
     config: ConfigChoice = None,
     first_offset: FirstOption = 0,
     partial: PartialOption = False,
+    registry_changed: RegistryOption = False,
     notary_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,7 +74,8 @@ def check_history(
     quiet_libraries()
     settings = load(find_config(config))
     began_s = monotonic()
-    report = _check(settings, histories, first_offset, not partial, _public_keys(settings, notary_key))
+    door = _door(settings, registry_changed)
+    report = _check(settings, histories, first_offset, not partial, door, _public_keys(settings, notary_key))
     took_s = monotonic() - began_s
     if as_json:
         print_json(document(report, took_s))
@@ -74,12 +84,15 @@ def check_history(
     raise typer.Exit(EXIT_FAILED if report.counts else EXIT_OK)
 
 
-def _check(config: Config, histories: list[Path], first_offset: int, complete: bool, keys: list[bytes]) -> Report:
+def _check(
+    config: Config, histories: list[Path], first_offset: int, complete: bool, door: Door, keys: list[bytes]
+) -> Report:
     from replica.checker.check import Scope, check, receipt_verifier
     from replica.local.topic_reader import read_topic
 
     with config.shared_database().export() as export, err.status("reading the log") as status:
         scope = Scope(
+            door=door,
             first_offset=first_offset,
             complete=complete,
             deduplication_us=_deduplication_us(config, export),
@@ -93,6 +106,18 @@ def _check(config: Config, histories: list[Path], first_offset: int, complete: b
             verify=receipt_verifier(*keys),
             scope=scope,
         )
+
+
+def _door(config: Config, registry_changed: bool) -> Door:
+    """Whom the front ends let in, as they are configured now."""
+    from ledger_api.server.registry import ALWAYS, read_registry
+    from replica.checker.door import Door
+
+    registered = None
+    if not registry_changed and config.api.registry_path.exists():
+        pairs = read_registry(config.api.registry_path)
+        registered = frozenset(pair for pair, period in pairs.items() if period is ALWAYS)
+    return Door(registered=registered, tokens=config.api.tokens is not None)
 
 
 def _told(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:

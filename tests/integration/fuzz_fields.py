@@ -90,7 +90,22 @@ NUMBERS = [
     *("1e309", "-1e309", "1" + 400 * "0", 5_000 * "9", "0." + 5_000 * "1", "NaN", "Infinity", "-Infinity", "nan", "+1"),
 ]
 _TEXTS = [
-    *("", " ", "0", "\0", "a\0b", "\x1f", "\x7f", "\x85", "\u200d", "\u2028", "\u202e", "\u2066", "\ufeff", "\U0010ffff"),
+    *(
+        "",
+        " ",
+        "0",
+        "\0",
+        "a\0b",
+        "\x1f",
+        "\x7f",
+        "\x85",
+        "\u200d",
+        "\u2028",
+        "\u202e",
+        "\u2066",
+        "\ufeff",
+        "\U0010ffff",
+    ),
     *("'; --", "%00%s{0}$(x)", "../../x", "null", "NaN", "é" * 128, "x" * 255, "x" * 256, "x" * 512, "x" * 513),
     *("x" * DEEP, "0" * 64, "G" * 64, "f" * 63 + " ", "0" * 128, "0" * 64 + ":4294967295", "0" * 64 + ":4294967296"),
     *("0" * 64 + ":-1", "0" * 64 + ":١", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "1969-12-31T23:59:59Z"),
@@ -115,7 +130,10 @@ JSON_VALUES = [
 
 MSGPACK_VALUES = [
     *(msgspec.msgpack.encode(value) for value in (None, True, False, [], {}, [None], [[]], b"", {"a": 1}, "", b"\0")),
-    *(msgspec.msgpack.encode(value) for value in (0, 1, -1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))),
+    *(
+        msgspec.msgpack.encode(value)
+        for value in (0, 1, -1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))
+    ),
     *(msgspec.msgpack.encode(value) for value in (0.0, -0.0, -1.0, 1e-320, 1e13, 1e303, 1e308)),
     *(msgspec.msgpack.encode(value) for value in (math.nan, math.inf, -math.inf)),
     *(msgspec.msgpack.encode(text) for text in _TEXTS),
@@ -123,8 +141,22 @@ MSGPACK_VALUES = [
     msgspec.msgpack.encode(["a"] * 17),
     msgspec.msgpack.encode([0] * DEEP),
     *(b"\x91" * depth + b"\xc0" for depth in (100, DEEP)),
-    *(b"\xa1\xff", b"\xa3\xed\xa0\x80", b"\xc1", b"\xd9", b"\xdb\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"),
-    *(b"\xd4\x01\x00", b"\xd6\xff\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x82\xa1a\x01\xa1a\x02", b"\xca\x7f\xc0\x00\x00"),
+    *(
+        b"\xa1\xff",
+        b"\xa3\xed\xa0\x80",
+        b"\xc1",
+        b"\xd9",
+        b"\xdb\xff\xff\xff\xff",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+    ),
+    *(
+        b"\xd4\x01\x00",
+        b"\xd6\xff\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\x82\xa1a\x01\xa1a\x02",
+        b"\xca\x7f\xc0\x00\x00",
+    ),
 ]
 """MessagePack values, and some that are none."""
 

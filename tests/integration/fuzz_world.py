@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import http.client
-import io
 import itertools
 import json
 import socket
@@ -15,14 +14,13 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from ledger_api.client import Party
-from ledger_api.server.registry import write_registry
 from replica.link.frames import PROTOCOL, Answers, FromCore, Hello, Wait, Word
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.local.process import descendants
@@ -82,11 +80,15 @@ class FuzzedReplica:
 
     def processes(self) -> Processes:
         core = self.replica.pid
-        front_ends = [pid for pid in descendants(core) if b"ledger_api.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        front_ends = [
+            pid for pid in descendants(core) if b"ledger_api.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         return Processes((core, _started(core)), tuple(sorted((pid, _started(pid)) for pid in front_ends)))
 
     def health(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://{self.address.host}:{self.address.health_port}/health", timeout=10) as page:
+        with urllib.request.urlopen(
+            f"http://{self.address.host}:{self.address.health_port}/health", timeout=10
+        ) as page:
             found: dict[str, Any] = json.loads(page.read())
             return found
 
@@ -106,7 +108,9 @@ class FuzzedReplica:
         health = self.health()
         for name in ("epoch", "active", "role", "front_ends"):
             assert health[name] == self.health_before[name], (case, name, self.replica.log_tail()[-1_500:])
-        with urllib.request.urlopen(f"http://{self.address.host}:{self.address.health_port}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(
+            f"http://{self.address.host}:{self.address.health_port}/metrics", timeout=10
+        ) as page:
             assert page.status == 200
         if self.resident_before:
             grown = {pid: now - self.resident_before[pid] for pid, now in self.before.resident_bytes().items()}
@@ -162,10 +166,8 @@ class FuzzedReplica:
     def http(self, raw: bytes, port: int | None = None) -> HttpAnswer:
         """One HTTP exchange, whatever these bytes are; the request must end the connection."""
         with socket.create_connection((self.address.host, port or self.address.api_port), ANSWER_MAX_S) as connection:
-            try:
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused in the middle: the answer may be there
                 connection.sendall(raw)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # refused in the middle: the answer may be there all the same
             return _read_answer(connection)
 
     def post(self, path: str, body: bytes, port: int | None = None) -> HttpAnswer:

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from ledger_api.server.api import ASYNCHRONOUS, ASYNCHRONOUS_BATCH, BATCH, STREAM, SUBMISSIONS
 from ledger_api.server.contract import OPENAPI
 from replica.core.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
-from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.link.counts import ApiCounts, Latency
+from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.notary.documents import BatchDocument, ProblemDocument, SubmissionDocument
 from replica.notary.errors import Code
 from replica.notary.stream_frames import PROTOCOL, Answers, Closing, FromServer, Rejected, Submissions, Welcome
@@ -48,7 +48,15 @@ pytestmark = [pytest.mark.cluster]
 FEW, MANY = 60, 3_000  # examples of Hypothesis for each document
 # Nobody who sends nonsense is told that the notary does not know, or is not there.
 NEVER = {"INTERNAL", "NOT_ACTIVE", "OUTCOME_UNKNOWN", "FEED_UNAVAILABLE", "SUBMISSION_NOT_SEQUENCED"}
-REQUEST_IDS = (b"X-Request-Id", b"Last-Event-ID", b"Accept", b"Authorization", b"Content-Type", b"Expect", b"traceparent")
+REQUEST_IDS = (
+    b"X-Request-Id",
+    b"Last-Event-ID",
+    b"Accept",
+    b"Authorization",
+    b"Content-Type",
+    b"Expect",
+    b"traceparent",
+)
 _from_server = msgspec.msgpack.Decoder(FromServer)
 _problem = msgspec.json.Decoder(ProblemDocument)
 
@@ -188,15 +196,62 @@ def test_json_bodies(replica: FuzzedReplica, path: str, examples: int) -> None:
 # ---- HTTP heads ----
 
 QUERY_VALUES = [
-    *(b"0", b"1", b"-1", b"1e9", b"9223372036854775807", b"9223372036854775808", 5_000 * b"9", b"NaN", b"1.0", b"\xd9\xa1"),
-    *(b"", b" ", b"%00", b"%", b"%zz", b"%ff", b"%ed%a0%80", b"%e2%80%ae", b"+", b"true", b"TRUE", b"null", b"[]", b"{}"),
-    *(b"a" * 7_000, b"a" * 70_000, b"\x00", b"\x7f", b"\xff", b"\t", b"..%2f..%2f", b"a&after=1", b"a&a=1", b"a;b", b"a=b=c"),
-    *(b"0" * 64, b"f" * 64 + b":0", b"0" * 64 + b":4294967296", b"0" * 64 + b"%3A0", b"/" * 100, b"#", b"?", b"??after=0"),
+    *(
+        b"0",
+        b"1",
+        b"-1",
+        b"1e9",
+        b"9223372036854775807",
+        b"9223372036854775808",
+        5_000 * b"9",
+        b"NaN",
+        b"1.0",
+        b"\xd9\xa1",
+    ),
+    *(
+        b"",
+        b" ",
+        b"%00",
+        b"%",
+        b"%zz",
+        b"%ff",
+        b"%ed%a0%80",
+        b"%e2%80%ae",
+        b"+",
+        b"true",
+        b"TRUE",
+        b"null",
+        b"[]",
+        b"{}",
+    ),
+    *(
+        b"a" * 7_000,
+        b"a" * 70_000,
+        b"\x00",
+        b"\x7f",
+        b"\xff",
+        b"\t",
+        b"..%2f..%2f",
+        b"a&after=1",
+        b"a&a=1",
+        b"a;b",
+        b"a=b=c",
+    ),
+    *(
+        b"0" * 64,
+        b"f" * 64 + b":0",
+        b"0" * 64 + b":4294967296",
+        b"0" * 64 + b"%3A0",
+        b"/" * 100,
+        b"#",
+        b"?",
+        b"??after=0",
+    ),
 ]
 
 
 def test_paths_queries_and_headers(replica: FuzzedReplica, examples: int) -> None:
-    """Goal: no head of a request harms anybody. Method: hostile bytes in each parameter, path and header of each GET."""
+    """Goal: no head of a request harms anybody. Method: hostile bytes in each parameter, path and header of a GET."""
     described = Described(replica)
 
     def call(path: str, target: bytes, headers: bytes = b"") -> None:
@@ -419,7 +474,11 @@ def test_the_admin_listener(replica: FuzzedReplica, examples: int) -> None:
 
 REGISTRIES = [
     *(b"", b"\xff", b"[parties]", b"[parties", b"parties = 1", b"[[parties]]", b"a = " + b"[" * 100_000, b"x = 1e400"),
-    *(b"[parties]\n%b = %b\n" % (name, keys) for name in (b'"CN=A"', b'""', b'"\\u200D"') for keys in (b"1", b"[1]", b'[""]')),
+    *(
+        b"[parties]\n%b = %b\n" % (name, keys)
+        for name in (b'"CN=A"', b'""', b'"\\u200D"')
+        for keys in (b"1", b"[1]", b'[""]')
+    ),
     b'[parties]\n"CN=A" = [{key = 1}]\n',
     b'[parties]\n"CN=A" = [{key = "%b", from = 0001-01-01T00:00:00+23:59}]\n' % (b"00" * 32),
     b'[parties]\n"CN=A" = [{key = "%b", until = 9999-12-31T23:59:59-23:59}]\n' % (b"00" * 32),
@@ -428,7 +487,7 @@ REGISTRIES = [
 
 
 def test_party_registries(replica: FuzzedReplica) -> None:
-    """Goal: a registry that cannot be read leaves the old one in force. Method: SIGHUP with one bad file after another."""
+    """Goal: a registry that cannot be read leaves the old one in force. Method: one bad file after another."""
     path = replica.cluster.config.api.registry_path
     good = path.read_bytes()
     try:

@@ -12,10 +12,12 @@ from random import Random
 import msgspec
 from nacl.signing import SigningKey
 
+from replica.checker.door import request_in
 from replica.checker.findings import FindingCode
-from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Unknown
+from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Signed, Unknown
+from replica.notary.canonical import encode_request
 from replica.notary.records import RequestRecord, decode_record
-from tests.unit.checker_world import World, receipt_of
+from tests.unit.checker_world import KNOWN, STRANGER, World, receipt_of
 from tests.unit.notary_logs import tx
 
 replace = msgspec.structs.replace
@@ -308,3 +310,84 @@ def a_success_is_recalled_before_anybody_sent_it(world: World, random: Random) -
 
 def _is_of(event: Event, other: Event) -> bool:
     return (event.process, event.op) == (other.process, other.op)
+
+
+# ---- refusals without a record ----
+
+
+def _is_refused(code: str) -> Callable[[Event], bool]:
+    return lambda event: isinstance(event, Refused) and event.code == code
+
+
+def _sent(world: World, answer: Event) -> int:
+    return next(n for n, event in enumerate(world.history) if isinstance(event, Invoke) and _is_of(event, answer))
+
+
+def _sign(world: World, answer: Event, key: SigningKey) -> None:
+    """Let what was refused have been signed rightly, by this key."""
+    at = _sent(world, answer)
+    invoke = world.history[at]
+    assert isinstance(invoke, Invoke)
+    assert invoke.content is not None
+    raw = encode_request(request_in(bytes.fromhex(invoke.tx_id), invoke.content))
+    signed = Signed(bytes(key.verify_key).hex(), key.sign(raw).signature.hex())
+    world.history[at] = replace(invoke, signed=signed)
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def a_signature_that_holds_is_refused(world: World, random: Random) -> bool:
+    at = pick(world, random, _is_refused("SIGNATURE_INVALID"))
+    if at is not None:
+        _sign(world, world.history[at], STRANGER)
+    return at is not None
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def a_registered_party_is_said_to_be_unknown(world: World, random: Random) -> bool:
+    at = pick(world, random, _is_refused("PARTY_UNKNOWN"))
+    if at is not None:
+        _sign(world, world.history[at], KNOWN)
+    return at is not None
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def a_caller_is_denied_where_nobody_asks_for_tokens(world: World, random: Random) -> bool:
+    world.scope = replace(world.scope, door=replace(world.scope.door, tokens=False))
+    return pick(world, random, _is_refused("PERMISSION_DENIED")) is not None
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def a_fresh_command_is_said_to_be_reused(world: World, random: Random) -> bool:
+    code = "COMMAND_ID_REUSED"
+    return change_event(world, random, is_conflict, lambda e: Refused(e.process, e.op, e.at_ns, code))
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def the_same_submission_again_is_said_to_be_reused(world: World, random: Random) -> bool:
+    recalled = lambda event: is_recalled(event) and event.duplicate  # noqa: E731
+    code = "COMMAND_ID_REUSED"
+    return change_event(world, random, recalled, lambda e: Refused(e.process, e.op, e.at_ns, code))
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def a_command_is_said_to_be_reused_before_its_other_use(world: World, random: Random) -> bool:
+    at = pick(world, random, _is_refused("COMMAND_ID_REUSED"))
+    if at is None:
+        return False
+    answer = world.history[at]
+    sent = _sent(world, answer)
+    world.history[sent] = replace(world.history[sent], at_ns=0)
+    world.history[at] = replace(answer, at_ns=0)
+    return True
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def a_request_in_canonical_form_is_said_to_be_malformed(world: World, random: Random) -> bool:
+    code = random.choice(["MALFORMED_REQUEST", "MALFORMED_JSON", "TOO_MANY_STATES", "TX_NOT_FOUND", "OFFSET_PRUNED"])
+    return change_event(world, random, is_conflict, lambda e: Refused(e.process, e.op, e.at_ns, code))
+
+
+@mutant(FindingCode.REFUSED_WRONGLY)
+def a_look_up_is_refused_as_a_submission_is(world: World, random: Random) -> bool:
+    code = random.choice(["PARTY_UNKNOWN", "SIGNATURE_INVALID", "COMMAND_ID_REUSED", "MALFORMED_REQUEST"])
+    return change_event(world, random, _is_refused("TX_NOT_FOUND"), lambda event: replace(event, code=code))

@@ -14,6 +14,7 @@ from nacl.signing import SigningKey
 
 from replica.checker.check import Scope, check, receipt_verifier
 from replica.checker.completions import CompletionRow
+from replica.checker.door import Door
 from replica.checker.findings import Report
 from replica.checker.history import (
     ConflictText,
@@ -31,10 +32,12 @@ from replica.notary.receipts import make_receipts, receipt_to_document
 from replica.notary.records import RequestRecord, SettledCommand, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
-from tests.unit.notary_logs import LogMaker, judge_knowing, request_of, submission_of
+from tests.unit.notary_logs import PARTY, LogMaker, judge_knowing, request_of, submission_of
 
 NOTARY = SigningKey(b"\x21" * 32)
 NOTARY_KEY = bytes(NOTARY.verify_key)
+KNOWN, STRANGER = SigningKey(b"\x22" * 32), SigningKey(b"\x23" * 32)
+KNOWN_KEY = bytes(KNOWN.verify_key)
 CODES = {
     Outcome.NOTARISED: "NOTARISED",
     Outcome.TX_ID_REUSED: "TX_ID_REUSED",
@@ -50,7 +53,7 @@ class World:
     history: list[Event]
     values: list[bytes]
     completions: list[CompletionRow]
-    scope: Scope = field(default_factory=Scope)
+    scope: Scope = field(default_factory=lambda: Scope(door=Door(registered=frozenset({(PARTY, KNOWN_KEY)}))))
 
     def check(self) -> Report:
         """What the checker says of it."""
@@ -83,9 +86,9 @@ def receipt_of(tx_id: bytes, digest: bytes, key: SigningKey = NOTARY) -> object:
 
 
 class _Notary:
-    def __init__(self, seed: int, ids: int, states: int, windows: bool) -> None:
+    def __init__(self, seed: int, ids: int, states: int, windows: bool, unlogged: bool) -> None:
         self.random = Random(seed)
-        self.ids, self.states, self.windows = ids, states, windows
+        self.ids, self.states, self.windows, self.unlogged = ids, states, windows, unlogged
         self.now_ns = 1_000
         self.history: list[Event] = []
         self.log = LogMaker()
@@ -248,6 +251,32 @@ class _Notary:
                 Ok(process, op, self._tick(), digest.hex(), offset, None, True, receipt, *who)  # type: ignore[arg-type]
             )
 
+    def refused_at_the_door(self) -> None:
+        """A signature that does not hold, a stranger's, a caller without the right: refused, and not logged."""
+        process, op = self._name()
+        code = self.random.choice(["SIGNATURE_INVALID", "PARTY_UNKNOWN", "PERMISSION_DENIED"])
+        request = request_of(self.random.randrange(self.ids))
+        submission = submission_of(request, f"command-{process}-{op}")
+        if code != "SIGNATURE_INVALID":
+            key = STRANGER if code == "PARTY_UNKNOWN" else KNOWN
+            submission = msgspec.structs.replace(
+                submission, public_key=bytes(key.verify_key), signature=key.sign(submission.request).signature
+            )
+        self.history.append(invoke_submission(process, op, self._tick(), request, submission))
+        self.history.append(Refused(process, op, self._tick(), code))
+
+    def reuse(self) -> None:
+        """A command id of another transaction, which was accepted or is on its way: refused, and not logged."""
+        known = [submission for _, submission, _ in self.accepted.values()]
+        known += [attempt.submission for attempt in self.sent if attempt.activation_id == self.log.activation_id]
+        if known:
+            earlier = self.random.choice(known)
+            process, op = self._name()
+            request = request_of(self.ids + self.now_ns)
+            submission = submission_of(request, earlier.command_id)
+            self.history.append(invoke_submission(process, op, self._tick(), request, submission))
+            self.history.append(Refused(process, op, self._tick(), "COMMAND_ID_REUSED"))
+
     def look_up(self) -> None:
         """Ask for a transaction, which is answered at once."""
         tx_id = request_of(self.random.randrange(self.ids)).tx_id
@@ -286,12 +315,20 @@ class _Notary:
             self.random.choice(actions)()
         while any(attempt.offset is not None for attempt in self.sent):
             self.answer()
+        for _ in range(6 if self.unlogged else 0):
+            self.reuse()
+            self.refused_at_the_door()
         return World(self.history, self.log.values, self.completions)
 
 
-def good_world(seed: int, steps: int = 250, ids: int = 61, states: int = 40, windows: bool = True) -> World:
-    """A run in which everything is right, over so many transaction ids and states."""
-    return _Notary(seed, ids, states, windows).run(steps)
+def good_world(
+    seed: int, steps: int = 250, ids: int = 61, states: int = 40, windows: bool = True, unlogged: bool = True
+) -> World:
+    """A run in which everything is right, over so many transaction ids and states.
+
+    `unlogged`: at its end there are refusals that no record stands for.
+    """
+    return _Notary(seed, ids, states, windows, unlogged).run(steps)
 
 
 def _settled(submission: Submission) -> SettledCommand:

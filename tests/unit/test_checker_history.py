@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
+from nacl.signing import SigningKey
 
+from replica.checker.check import Scope, check
+from replica.checker.door import UNCHECKED, Door
 from replica.checker.findings import Findings, Summary
 from replica.checker.history import (
     LINE_MAX_BYTES,
@@ -23,7 +27,8 @@ from replica.checker.history import (
     read_history,
 )
 from replica.checker.operations import collect
-from replica.notary.canonical import content_digest
+from replica.notary.canonical import content_digest, encode_request
+from replica.notary.errors import Code, Retry
 from replica.notary.requests import TimeWindow
 from tests.golden.samples import history
 from tests.unit.notary_logs import request_of, submission_of, tx
@@ -119,6 +124,39 @@ def test_a_submission_becomes_an_event_and_an_operation() -> None:
     (operation,) = collect([event], None, Findings(), Summary())
     assert (operation.tx_id, operation.content_digest) == (request.tx_id, content_digest(request))
     assert (operation.name, operation.sent_ns, operation.is_look_up, operation.answer) == ("p/3", 77, False, None)
+
+
+def test_every_definite_refusal_is_held_against_something() -> None:
+    """Goal: no code is believed unseen. Method: each final code, of a plain submission and of a look-up, at a door that
+    asks for no token and knows the party; those that are about bytes on the way are named as such."""
+    key = SigningKey(b"\x01" * 32)
+    request = request_of(1)
+    submission = msgspec.structs.replace(
+        submission_of(request),
+        public_key=bytes(key.verify_key),
+        signature=key.sign(encode_request(request)).signature,
+    )
+    door = Door(registered=frozenset({(request.party, submission.public_key)}), tokens=False)
+    asked = [invoke_submission("p", 0, 10, request, submission), Invoke("p", 0, 10, ID)]
+    believed = set()
+    for code in Code:
+        if code.retry is Retry.NO and 400 <= code.status < 500:
+            for sent in asked:
+                report = check([sent, Refused("p", 0, 20, code.name)], [], scope=Scope(door=door))
+                if not report.counts:
+                    believed.add((code, sent.content is None))
+    assert {code for code, _ in believed} <= UNCHECKED | {Code.TX_NOT_FOUND}
+    assert (Code.TX_NOT_FOUND, False) not in believed
+
+
+def test_what_may_have_been_on_its_way_excuses_a_refusal() -> None:
+    """Goal: no false alarm. Method: a command id that another transaction may have used, by an open operation."""
+    other, own = (invoke_submission("p", op, 10, request_of(op), submission_of(request_of(op))) for op in (1, 2))
+    refused = Refused("p", 2, 20, "COMMAND_ID_REUSED")
+    assert check([other, own, refused], []).counts == {}
+    late = msgspec.structs.replace(other, process="q", at_ns=20)
+    assert check([own, refused, late], []).counts == {"REFUSED_WRONGLY": 1}
+    assert check([other, Refused("p", 1, 15, "COMMAND_ID_REUSED"), own, refused], []).counts == {"REFUSED_WRONGLY": 2}
 
 
 def test_answers_are_counted_by_code() -> None:

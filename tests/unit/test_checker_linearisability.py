@@ -90,7 +90,7 @@ def is_linearisable(attempts: list[Attempt]) -> bool:
 
 
 def _small(seed: int) -> World | None:
-    world = good_world(seed, steps=22, ids=4, states=4, windows=False)
+    world = good_world(seed, steps=22, ids=4, states=4, windows=False, unlogged=False)
     return world if len(_attempts(world)) <= OPERATIONS_MAX else None
 
 

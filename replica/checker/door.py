@@ -1,0 +1,124 @@
+"""Refusals before the log: what a front end says of a request or its sender, held against what was sent.
+
+They name no record, so the log cannot show them right. But a signature either holds or it does not, a request that has
+a canonical form keeps to its format, and of who may call the checker may be told (`Door`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.checker.history import Content, Invoke, Signed
+from replica.notary.canonical import encode_request
+from replica.notary.errors import BadRequest, Code
+from replica.notary.requests import (
+    PUBLIC_KEY_BYTES,
+    SIGNATURE_BYTES,
+    Request,
+    TimeWindow,
+    check_command,
+    make_request,
+    parse_state_ref,
+)
+from replica.notary.signatures import signature_holds
+
+_OF_FORMAT = {Code.MALFORMED_JSON, Code.MALFORMED_REQUEST, Code.TOO_MANY_STATES}
+_OF_TOKENS = {Code.TOKEN_MISSING, Code.TOKEN_INVALID, Code.PERMISSION_DENIED}
+_OF_KEYS = {Code.PARTY_UNKNOWN, Code.KEY_NOT_VALID}
+_OF_SUBMISSIONS = {
+    *_OF_KEYS,
+    Code.SIGNATURE_INVALID,
+    Code.TOO_MANY_STATES,
+    Code.BATCH_TOO_LARGE,
+    Code.WINDOW_EXCEEDED,
+    Code.STATE_CONFLICT,
+    Code.TX_ID_REUSED,
+    Code.TIME_WINDOW_CLOSED,
+    Code.COMMAND_ID_REUSED,
+}
+# Nobody who submits or looks up a transaction asks for what these refuse.
+_OF_OTHER_CALLS = {Code.EMPTY_BATCH, Code.OFFSET_PRUNED}
+UNCHECKED = {  # they are about bytes on the way, which a history does not have
+    Code.BODY_TOO_LARGE,
+    Code.MEDIA_TYPE_UNSUPPORTED,
+    Code.UPGRADE_REQUIRED,
+    Code.HTTP_MALFORMED,
+    Code.QUERY_INVALID,
+    Code.ROUTE_NOT_FOUND,
+    Code.METHOD_NOT_ALLOWED,
+    Code.BATCH_TOO_LARGE,
+    Code.WINDOW_EXCEEDED,
+}
+
+
+class Door(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is let in, as far as it did not change while the history was written.
+
+    `registered`: pairs of party and public key that may sign at any time; None: not known. `tokens`: whether callers
+    have to show one.
+    """
+
+    registered: frozenset[tuple[str, bytes]] | None = None
+    tokens: bool = True
+
+
+def problem_of_refusal(name: str, sent: Invoke, door: Door) -> str | None:
+    """What is wrong with this definite refusal of what was sent; None if nothing, or nothing that can be told.
+
+    Raises BadRequest when the history has no key or signature where it names one.
+    """
+    code = Code[name]
+    if code in _OF_OTHER_CALLS:
+        return "no submission and no look-up is refused so"
+    if code in _OF_TOKENS:
+        return None if door.tokens else "no token is asked for"
+    if sent.content is None:
+        return "a look-up is not refused so" if code in _OF_SUBMISSIONS | _OF_FORMAT else None
+    if code is Code.TX_NOT_FOUND:
+        return "a submission is not refused so"
+    if code in _OF_FORMAT:
+        return _problem_of_format(sent)
+    return None if sent.signed is None else _problem_of_signer(code, sent, sent.content, sent.signed, door)
+
+
+def _problem_of_signer(code: Code, sent: Invoke, content: Content, signed: Signed, door: Door) -> str | None:
+    key = _bytes(signed.public_key, PUBLIC_KEY_BYTES)
+    signature = _bytes(signed.signature, SIGNATURE_BYTES)
+    if code in _OF_KEYS and door.registered is not None and (content.party, key) in door.registered:
+        return "the party is registered with this key"
+    if code is Code.SIGNATURE_INVALID:
+        request = request_in(bytes.fromhex(sent.tx_id), content)
+        return "the signature holds" if signature_holds(key, encode_request(request), signature) else None
+    return None
+
+
+def request_in(tx_id: bytes, content: Content) -> Request:
+    """The request of a history. Raises BadRequest."""
+    window = None
+    if content.from_us is not None or content.until_us is not None:
+        window = TimeWindow(content.from_us, content.until_us)
+    inputs = [parse_state_ref(text) for text in content.inputs]
+    references = [parse_state_ref(text) for text in content.references]
+    return make_request(tx_id, inputs, references, window, content.party)
+
+
+def _problem_of_format(sent: Invoke) -> str | None:
+    """The content has a canonical form, or it would be in no history; the ids of the command may not."""
+    ids = sent.command
+    if ids is None:
+        return None
+    try:
+        check_command(ids.user_id, ids.command_id, ids.act_as, ids.submission_id)
+    except BadRequest:
+        return None
+    return "the request and its command keep to the format"
+
+
+def _bytes(text: str, size: int) -> bytes:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != size:
+        raise BadRequest(f"a key or a signature is {2 * size} hexadecimal digits")
+    return raw

@@ -1,0 +1,66 @@
+"""COMMAND_ID_REUSED: said of a command only if the same one was submitted for another transaction or content."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from replica.checker.findings import FindingCode, Findings
+from replica.checker.judge import Judged, JudgedRequest, JudgedSettlement
+from replica.checker.operations import COMMAND_ID_REUSED, Operation
+from replica.notary.canonical import change_id
+from replica.notary.records import SettledCommand
+from replica.notary.requests import Submission
+
+_Other = tuple[bytes, bytes, int]  # transaction id, content digest, offset in the log; -1 while it is not known
+
+
+class ReuseCheck:
+    """Takes the log record by record. A command that was on its way is in it, too: as a request, or settled.
+
+    What was submitted and is in no record may be on its way still: an operation whose outcome is unknown is believed.
+    """
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        operations = list(operations)
+        self._refused = [o for o in operations if o.answer is not None and o.answer.code == COMMAND_ID_REUSED]
+        wanted = {operation.change_id for operation in self._refused if operation.change_id is not None}
+        self._others: dict[bytes, set[_Other]] = defaultdict(set)
+        self._wanted = wanted
+        for operation in operations if wanted else ():
+            change, digest = operation.change_id, operation.content_digest
+            if operation.answer is None and change in wanted and change is not None and digest is not None:
+                self._others[change].add((operation.tx_id, digest, -1))
+
+    def see(self, judged: Judged) -> None:
+        """The next record of the log."""
+        if not self._wanted:
+            return
+        if isinstance(judged, JudgedRequest):
+            self._note(judged.record.submission, judged.request.tx_id, judged.content_digest, judged.offset)
+        elif isinstance(judged, JudgedSettlement):
+            for command in judged.record.commands:
+                self._note(command, command.tx_id, command.content_digest, judged.offset)
+
+    def finish(self, may_precede: Callable[[bytes, int, int], bool], findings: Findings) -> None:
+        """The log has ended. `may_precede`: whether a transaction, in the log at an offset, can have been sent before a
+        moment in ns."""
+        for operation in self._refused:
+            answer, change = operation.answer, operation.change_id
+            if answer is None or change is None:
+                continue
+            own = (operation.tx_id, operation.content_digest)
+            others = [other for other in self._others[change] if other[:2] != own]
+            if not any(may_precede(tx_id, offset, answer.at_ns) for tx_id, _, offset in others):
+                problem = "nothing else" if not others else "nothing else before the answer"
+                findings.add(
+                    FindingCode.REFUSED_WRONGLY,
+                    operation=operation.name,
+                    answer=answer.code,
+                    problem=f"{problem} was submitted under this command",
+                )
+
+    def _note(self, command: Submission | SettledCommand, tx_id: bytes, digest: bytes, offset: int) -> None:
+        change = change_id(command.user_id, command.command_id, command.act_as)
+        if change in self._wanted:
+            self._others[change].add((tx_id, digest, offset))
