@@ -27,6 +27,7 @@ from replica.cli.common import (
 if TYPE_CHECKING:
     from rich.status import Status
 
+    from replica.checker.check import Scope
     from replica.checker.completions import CompletionRow
     from replica.checker.door import Door
     from replica.checker.findings import Report
@@ -74,8 +75,10 @@ def check_history(
     quiet_libraries()
     settings = load(find_config(config))
     began_s = monotonic()
-    door = _door(settings, registry_changed)
-    report = _check(settings, histories, first_offset, not partial, door, _public_keys(settings, notary_key))
+    from replica.checker.check import Scope
+
+    asked = Scope(door=_door(settings, registry_changed), first_offset=first_offset, complete=not partial)
+    report = _check(settings, histories, asked, _public_keys(settings, notary_key))
     took_s = monotonic() - began_s
     if as_json:
         print_json(document(report, took_s))
@@ -84,17 +87,16 @@ def check_history(
     raise typer.Exit(EXIT_FAILED if report.counts else EXIT_OK)
 
 
-def _check(
-    config: Config, histories: list[Path], first_offset: int, complete: bool, door: Door, keys: list[bytes]
-) -> Report:
-    from replica.checker.check import Scope, check, receipt_verifier
+def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes]) -> Report:
+    """`asked`: the scope as far as the caller knows it; the database knows the rest."""
+    import msgspec
+
+    from replica.checker.check import check, receipt_verifier
     from replica.local.topic_reader import read_topic
 
     with config.shared_database().export() as export, err.status("reading the log") as status:
-        scope = Scope(
-            door=door,
-            first_offset=first_offset,
-            complete=complete,
+        scope = msgspec.structs.replace(
+            asked,
             deduplication_us=_deduplication_us(config, export),
             published_offset=export.published_offset,
             pruned_to=export.pruned_to,

@@ -22,9 +22,9 @@ from replica.core.publish import Publisher
 from replica.core.settings import CoreSettings
 from replica.link.interface import Replies, Terms
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, NotNow, Refused
-from replica.notary.canonical import change_id, summarise
+from replica.notary.canonical import change_id, decode_request
 from replica.notary.errors import Code, ValuesRefused
-from replica.notary.requests import Submission
+from replica.notary.requests import Submission, check_command
 from replica.store.interface import Admission as Deduplication
 from replica.store.interface import Admitted, Command, ParticipantStore
 
@@ -247,20 +247,24 @@ class Admission:
 
 
 def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms, now_us: int) -> Waiting:
-    """The submission with what the core needs to know of it. Raises all sorts if the front end let nonsense through."""
-    tx_id, digest, states_count = summarise(submission.request)
+    """The submission with what the core needs to know of it. Raises all sorts if the front end let nonsense through.
+
+    It is read as every reader of the log will: a record that is void would never be answered, which is a stall.
+    """
+    request, digest = decode_request(submission.request)
     user, command_id, act_as = submission.user_id, submission.command_id, submission.act_as
+    check_command(user, command_id, act_as, submission.submission_id)
     command = Command(
         change_id(user, command_id, act_as),
         user,
         command_id,
         act_as,
         submission.submission_id,
-        tx_id,
+        request.tx_id,
         digest,
         now_us,
     )
-    return Waiting(replies, ticket, submission, command, weight_of(submission, states_count), terms)
+    return Waiting(replies, ticket, submission, command, weight_of(submission, request.state_count), terms)
 
 
 def _is(found: Found, outcome: Admitted) -> bool:

@@ -33,6 +33,9 @@ from tests.waiting import eventually
 ANSWER_MAX_S = 20.0
 LOG_LINES_PER_S = 5  # of each front end, for calls that are refused
 GROWTH_MAX_BYTES = 96 * 2**20  # of one process, from the end of the warming up
+MILD = ("info", "warning")
+# What a front end should have refused fails in the core, alone; a registry that cannot be read is an operator's affair.
+EXPECTED = ("submission_failed", "reload_refused")
 Result = TypeVar("Result")
 _from_core = msgspec.msgpack.Decoder(FromCore)
 
@@ -127,8 +130,9 @@ class FuzzedReplica:
                 entry = json.loads(line)
             except ValueError:
                 raise AssertionError(f"a line that is not ours: {line[:500]!r}") from None
-            assert "exception" not in entry, entry
-            assert entry.get("level") in ("info", "warning"), entry
+            if entry.get("front_end") == "fuzzer":
+                continue  # front ends do not come and go by the hundred
+            assert entry["event"] in EXPECTED or ("exception" not in entry and entry["level"] in MILD), entry
             assert len(line) <= 20_000, line[:500]
             counts[entry["event"]] += 1
         elapsed_s = time.monotonic() - self.began_s + 1
