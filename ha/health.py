@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ha.clock import Clock
 
@@ -103,11 +105,25 @@ class HealthListener:
         await self._runner.cleanup()
 
 
+def _without_traceback_of_strangers(record: logging.LogRecord) -> bool:
+    """What somebody sends that is no HTTP is his affair: a line, not an error of ours with its traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.levelno, record.levelname, record.exc_info = logging.INFO, "INFO", None
+        record.msg, record.args = f"{record.getMessage()}: no HTTP", None
+    return True
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_without_traceback_of_strangers)
+
+
 def runner_of(app: web.Application) -> web.AppRunner:
     """What serves an app beside the API: without access log or signal handlers, and gone soon when it is stopped."""
     return web.AppRunner(
         app,
         access_log=None,
+        logger=_log,
         handle_signals=False,
         keepalive_timeout=KEEPALIVE_S,
         shutdown_timeout=SHUTDOWN_MAX_S,

@@ -9,6 +9,7 @@ from typing import TextIO, cast
 
 import structlog
 
+from replica.notary.library_lines import take_library_lines
 from replica.notary.log_lines import LogLines
 
 
@@ -27,6 +28,7 @@ def set_up_logging(level: str, **bound: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(**bound)
+    take_library_lines()
 
 
 class LogLimit:

@@ -7,6 +7,7 @@ from typing import TextIO, cast
 
 import structlog
 
+from replica.notary.library_lines import take_library_lines
 from replica.notary.log_lines import LogLines
 
 
@@ -25,3 +26,4 @@ def set_up_logging(**bound: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(**bound)
+    take_library_lines()

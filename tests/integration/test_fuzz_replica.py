@@ -426,7 +426,7 @@ def test_link_frames(replica: FuzzedReplica, examples: int) -> None:
 # ---- operators ----
 
 
-def test_the_admin_listener(replica: FuzzedReplica, examples: int) -> None:
+def test_the_admin_and_health_listeners(replica: FuzzedReplica, examples: int) -> None:
     """Goal: no call of an operator's harms, unless it says so. Method: hostile texts in each field, and heads."""
     port = replica.address.admin_port
     assert port is not None
@@ -466,7 +466,10 @@ def test_the_admin_listener(replica: FuzzedReplica, examples: int) -> None:
     for value in QUERY_VALUES:
         for target in (b"/page/data?after=" + value, STATUS_PATH.encode() + b"?" + value, b"/" + value):
             assert replica.get(target, port=port).status in (200, 400, 403, 404), target[:100]
-    replica.check("admin")
+    for value in QUERY_VALUES:
+        for target in (b"/health?" + value, b"/metrics?" + value, b"/" + value):
+            assert replica.get(target, port=replica.address.health_port).status in (200, 400, 404), target[:100]
+    replica.check("admin and health")
 
 
 # ---- files ----
