@@ -22,6 +22,7 @@ from replica.index.rocks import RocksIndex, verify_index
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.notary.records import record_digest
+from replica.notary.untrusted import UNREADABLE
 
 LABEL_NAME = "checkpoint.json"
 INDEX_NAME = "index"
@@ -79,7 +80,7 @@ def verify_checkpoint(folder: Path, manifest: Manifest, public_key: bytes) -> Po
         label = msgspec.json.decode((folder / LABEL_NAME).read_bytes(), type=Label)
         signed = SIGNED_TAG + msgspec.json.encode(replace(label, signature=""))
         Ed25519PublicKey.from_public_bytes(public_key).verify(bytes.fromhex(label.signature), signed)
-    except (OSError, msgspec.DecodeError, ValueError, InvalidSignature) as error:
+    except (OSError, *UNREADABLE, ValueError, InvalidSignature) as error:
         raise ArchiveDamaged(f"{folder / LABEL_NAME} is not one that the archive's key signed: {error!r}") from None
     if label.archive_id != manifest.opened.archive_id:
         raise ArchiveMismatch(f"the checkpoint is of archive {label.archive_id}, not of {manifest.opened.archive_id}")

@@ -7,7 +7,6 @@ One TOML file serves all replicas of a participant; a replica is told its name. 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -28,6 +27,7 @@ from replica.link.settings import LinkSettings, TracingSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
 from replica.notary.errors import Code, ConfigError
 from replica.notary.secret_files import read_secret
+from replica.notary.untrusted import parse_toml
 from replica.watch.settings import WatchSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
@@ -241,11 +241,10 @@ def load_config(path: Path) -> Config:
     Raises ConfigError naming every setting that is wrong.
     """
     try:
-        with path.open("rb") as file:
-            values = tomllib.load(file)
+        values = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}; `notary init` writes one") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     return make_config(values, path.resolve().parent, str(path))
 

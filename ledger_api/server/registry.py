@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +26,9 @@ from cryptography import x509
 
 from replica.notary.documents import bytes_from_hex
 from replica.notary.errors import BadRequest, ConfigError
-from replica.notary.requests import PARTY_MAX_BYTES, PUBLIC_KEY_BYTES
+from replica.notary.requests import PUBLIC_KEY_BYTES
+from replica.notary.requests import check_party as check_party_name
+from replica.notary.untrusted import parse_toml
 
 KEYS_PER_PARTY_MAX = 100
 
@@ -68,7 +69,7 @@ class Registry:
 def read_registry(path: Path) -> Pairs:
     """All pairs of party and public key in a registry file, with their periods. Raises ConfigError."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"the party registry cannot be read: {error}") from None
     except ValueError as error:  # broken UTF-8 and broken TOML
@@ -107,8 +108,10 @@ def check_party(party: str) -> str:
         raise ConfigError(f"{party!r} is no X.500 name in RFC 4514 form: {error}") from None
     if party != canonical:
         raise ConfigError(f"the party {party!r} is to be spelt {canonical!r}")
-    if not 1 <= len(party.encode()) <= PARTY_MAX_BYTES or not party.isprintable():
-        raise ConfigError(f"the party {party!r} has 1 to {PARTY_MAX_BYTES} bytes, all printable")
+    try:
+        check_party_name(party)  # by the same list of characters as requests, which no release of Python changes
+    except BadRequest as error:
+        raise ConfigError(f"the party {party!r}: {error.detail}") from None
     return party
 
 

@@ -38,6 +38,7 @@ from replica.notary.stream_frames import (
     Welcome,
     encoder,
 )
+from replica.notary.untrusted import UNREADABLE
 
 CHUNK = 104  # submissions that are checked and handed over together: some ms, then others get their turn
 FRAME_MAX_BYTES = 2**20  # of a frame of answers; one answer alone may have more
@@ -328,5 +329,5 @@ def _rejected(error: BadRequest) -> Rejected:
 def _decode(raw: bytes) -> Submissions:
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadRequest(f"a frame cannot be read: {error}", Code.MALFORMED_REQUEST) from None

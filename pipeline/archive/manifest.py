@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pipeline.archive.segment import SegmentFacts, sync_file
 from replica.notary.errors import ArchiveDamaged, FormatUnknown
 from replica.notary.position import Position, begin, decode_position
+from replica.notary.untrusted import UNREADABLE
 from replica.store.archive_head import ArchiveHead
 
 MANIFEST_NAME = "manifest.jsonl"
@@ -211,7 +212,7 @@ def _checked(number: int, encoded: bytes, verify: Callable[[bytes, bytes], None]
             verify(bytes.fromhex(line.signature), SIGNED_TAG + msgspec.json.encode(unsigned))
     except InvalidSignature:
         raise BadLine(number, "its signature is not the archive's: it was edited, or signed with another key") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, AttributeError) as error:
+    except (*UNREADABLE, ValueError, AttributeError) as error:
         raise BadLine(number, f"it is not a line of a manifest: {error}") from None
     return line
 

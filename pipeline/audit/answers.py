@@ -20,6 +20,7 @@ from pipeline.jobs.tasks import Batches
 from pipeline.jobs.verdicts import NOTARISED
 from replica.notary.errors import BadRequest, Code
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
+from replica.notary.untrusted import UNREADABLE
 
 DECIDED_BY_LOG = {Code.STATE_CONFLICT.name, Code.TX_ID_REUSED.name, Code.TIME_WINDOW_CLOSED.name}
 _ARROW = pa.schema(
@@ -104,7 +105,7 @@ def _told(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
         receipt = None if document is None else receipt_from_document(document)
         digest = None if answer.content_digest is None else bytes.fromhex(answer.content_digest)
         tx_id = None if answer.tx_id is None else bytes.fromhex(answer.tx_id)
-    except (msgspec.DecodeError, BadRequest, ValueError):
+    except (*UNREADABLE, BadRequest, ValueError):
         return
     if receipt is not None:
         fits = digest in (None, receipt.content_digest) and tx_id in (None, receipt.tx_id)

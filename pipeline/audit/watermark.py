@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from replica.notary.errors import ConfigError
+from replica.notary.untrusted import UNREADABLE
 
 VERSION = 2
 VERSIONS_READ = (1, 2)  # the first had no checksum
@@ -37,7 +38,7 @@ def load_watermark(path: Path) -> Watermark | None:
         found = msgspec.json.decode(path.read_bytes(), type=Watermark)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path} is not an audit's watermark: {error}") from None
     if found.version not in VERSIONS_READ:
         raise ConfigError(f"{path} has version {found.version} of the watermark, this release knows {VERSION}")

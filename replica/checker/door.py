@@ -38,7 +38,8 @@ _OF_SUBMISSIONS = {
 }
 # Nobody who submits or looks up a transaction asks for what these refuse.
 _OF_OTHER_CALLS = {Code.EMPTY_BATCH, Code.OFFSET_PRUNED}
-UNCHECKED = {  # they are about bytes on the way, which a history does not have
+UNCHECKED = {  # they are about bytes on the way and terms, which a history does not have
+    Code.DEDUPLICATION_PERIOD_TOO_LONG,
     Code.BODY_TOO_LARGE,
     Code.MEDIA_TYPE_UNSUPPORTED,
     Code.UPGRADE_REQUIRED,

@@ -16,6 +16,7 @@ import msgspec
 from replica.notary.errors import Code, NotaryError
 from replica.notary.receipts import ReceiptDocument
 from replica.notary.requests import STATES_LIMIT, Request, Submission, format_state_ref
+from replica.notary.untrusted import UNREADABLE
 
 LINE_MAX_BYTES = 4_000_000  # a conflict over 9,999 states, each with a hash, has about 1,900,000
 
@@ -182,5 +183,5 @@ def read_history(stream: IO[bytes], name: str = "history") -> Iterator[Event]:
             raise HistoryError(f"{name}, line {number} {problem}")
         try:
             yield decode_event(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise HistoryError(f"{name}, line {number}: {error}") from None

@@ -11,6 +11,7 @@ import msgspec
 from replica.config import Config
 from replica.core.admin import Refusal
 from replica.notary.errors import ConfigError
+from replica.notary.untrusted import UNREADABLE
 
 AnswerT = TypeVar("AnswerT")
 
@@ -31,7 +32,7 @@ async def ask_admin(
                 refusal = msgspec.json.decode(content, type=Refusal)
                 raise ConfigError(f"{name} refuses: {refusal.code}, {refusal.detail}")
             return msgspec.json.decode(content, type=kind)
-    except (aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
+    except (aiohttp.ClientError, OSError, *UNREADABLE) as error:
         raise ConfigError(
             f"{name}'s admin listener does not answer on {url}: run this on its machine ({error})"
         ) from None

@@ -143,6 +143,7 @@ def _read(lines: list[bytes]) -> list[Submission]:
 
     from replica.notary.documents import SubmissionDocument, submission_from_document
     from replica.notary.one_value import check_submission
+    from replica.notary.untrusted import UNREADABLE
 
     decoder = msgspec.json.Decoder(SubmissionDocument)
     if len(lines) > SUBMISSIONS_MAX:
@@ -154,7 +155,7 @@ def _read(lines: list[bytes]) -> list[Submission]:
                 document = decoder.decode(line)
                 check_submission(line, document)
                 submissions.append(submission_from_document(document, lambda: os.urandom(16).hex()))
-            except (msgspec.DecodeError, UnicodeDecodeError, BadRequest) as error:
+            except (*UNREADABLE, BadRequest) as error:
                 raise BadRequest(f"line {number} is no submission: {error}") from None
     return submissions
 

@@ -13,6 +13,7 @@ from replica.notary.errors import BadRequest
 if TYPE_CHECKING:
     from replica.notary.receipts import Receipt
 
+RECEIPT_MAX_BYTES = 16 * 2**20  # a whole answer with conflicts has about 2
 ReceiptArgument = Annotated[
     typer.FileBinaryRead,
     typer.Argument(help="JSON file with a receipt, or with a whole answer; '-' reads standard input."),
@@ -49,7 +50,7 @@ def verify(
     from replica.notary.receipts import verify_receipt
 
     try:
-        found = _receipt(receipt.read())
+        found = _receipt(receipt.read(RECEIPT_MAX_BYTES + 1))
         keys = [bytes_from_hex("--notary-key", key, 32) for key in notary_key or ()]
         keys += [key.raw for key in read_keys(notary_keys)] if notary_keys else []
         if not keys:
@@ -80,14 +81,17 @@ def _receipt(raw: bytes) -> Receipt:
 
     from replica.notary.one_value import check_keys
     from replica.notary.receipts import ReceiptDocument, receipt_from_document
+    from replica.notary.untrusted import UNREADABLE
 
+    if len(raw) > RECEIPT_MAX_BYTES:
+        raise BadRequest(f"no receipt: more than {RECEIPT_MAX_BYTES:,} bytes")
     check_keys(raw)
     try:
         document = msgspec.json.decode(raw)
         if isinstance(document, dict) and "receipt" in document:
             document = document["receipt"]
         return receipt_from_document(msgspec.convert(document, ReceiptDocument))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadRequest(f"no receipt: {error}") from None
 
 
@@ -98,12 +102,13 @@ def _content(path: Path) -> tuple[bytes, bytes]:
     from replica.notary.canonical import summarise
     from replica.notary.documents import SubmissionDocument, submission_from_document
     from replica.notary.one_value import check_keys
+    from replica.notary.untrusted import UNREADABLE, read_bounded
 
-    raw = path.read_bytes()
+    raw = read_bounded(path)
     check_keys(raw)
     try:
         document = msgspec.json.decode(raw, type=SubmissionDocument)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BadRequest(f"{path} is no submission: {error}") from None
     tx_id, content_digest, _ = summarise(submission_from_document(document, lambda: "offline").request)
     return tx_id, content_digest

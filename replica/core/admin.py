@@ -28,6 +28,7 @@ from ha.health import never_cached, runner_of
 from replica.core.settings import LOOPBACK_HOSTS, AdminSettings
 from replica.notary.errors import BadRequest, NotActive, StoreMismatch
 from replica.notary.one_value import check_keys
+from replica.notary.untrusted import UNREADABLE
 from replica.store.interface import Pruned
 
 log = structlog.get_logger()
@@ -197,7 +198,7 @@ def read_call(kind: type[CallT], body: bytes) -> CallT:
     check_keys(body)
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadRequest(str(error)) from None
 
 

@@ -23,6 +23,7 @@ from replica.notary.errors import IndexMismatch, LogRefused
 from replica.notary.position import Position, begin
 from replica.notary.reading import CountedRequest
 from replica.notary.rules import keys_of
+from replica.notary.untrusted import UNREADABLE
 
 WALK_VERSION = 1
 MARK_SPACING = 4_096  # records between two digests; doubled as the log grows
@@ -103,7 +104,7 @@ def decode_walk(raw: bytes) -> Walk | None:
         return None
     try:
         walk = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return walk if walk.version == WALK_VERSION else None
 

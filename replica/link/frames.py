@@ -15,6 +15,7 @@ import msgspec
 from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
 from replica.notary.requests import Offset
+from replica.notary.untrusted import UNREADABLE
 
 PROTOCOL = 1
 _SIZE_BYTES = 4
@@ -147,7 +148,7 @@ class FrameProtocol(asyncio.Protocol, Generic[Frame]):
                 at = end
                 try:
                     yield self._decoder.decode(bytes(unread[start:end]))
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                except UNREADABLE as error:
                     raise LinkBroken(f"a frame cannot be read: {error}") from None
         finally:
             del unread[:at]

@@ -11,6 +11,7 @@ import msgspec
 from ha.lock.interface import ServerLease
 from haproxy.render import ReplicaAddress
 from replica.notary.formats import Known
+from replica.notary.untrusted import UNREADABLE
 
 ANSWER_MAX_S = 1.0
 
@@ -62,7 +63,7 @@ async def fetch_health(session: aiohttp.ClientSession, address: ReplicaAddress) 
     try:
         async with session.get(url, timeout=aiohttp.ClientTimeout(total=ANSWER_MAX_S)) as answer:
             return _decoder.decode(await answer.read())
-    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+    except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE):
         return None
 
 

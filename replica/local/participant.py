@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from ledger_api.server.registry import write_registry
 from replica.config_file import render_config
 from replica.core.signer import create_key, load_signer
 from replica.notary.errors import ConfigError
+from replica.notary.untrusted import parse_toml
 
 CONFIG_NAME = "notary.toml"
 _TITLE = (
@@ -108,7 +108,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

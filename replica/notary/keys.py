@@ -19,6 +19,7 @@ import msgspec
 
 from replica.notary.documents import NotaryKey
 from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.untrusted import UNREADABLE, read_bounded
 
 KEYS_MAX = 1_000
 KEYS_NAME = "notary-keys.toml"  # beside the key, unless the configuration names another
@@ -31,11 +32,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_keys(path: Path) -> list[NotaryKey]:
     """The keys in a file, in its order. Raises ConfigError naming what is wrong with it."""
     try:
-        keys = msgspec.toml.decode(path.read_bytes(), type=_File).keys
+        keys = msgspec.toml.decode(read_bounded(path), type=_File).keys
         distinct = {key.raw for key in keys}
     except OSError as error:
         raise ConfigError(f"the notary's keys {path} cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path}: {error}") from None
     except BadRequest as error:
         raise ConfigError(f"{path}: {error.detail}") from None

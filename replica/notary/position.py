@@ -9,6 +9,7 @@ import msgspec
 
 from replica.notary.errors import FormatUnknown
 from replica.notary.records import BarrierRecord
+from replica.notary.untrusted import UNREADABLE
 
 POSITION_VERSION = 1
 BEGIN = -1  # the offset of a reader that has read nothing
@@ -64,7 +65,7 @@ def decode_position(raw: bytes) -> Position:
         if version != POSITION_VERSION:
             raise FormatUnknown(f"a stored position has version {version}, this release knows {POSITION_VERSION}")
         position = _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise FormatUnknown(f"a stored position cannot be read: {error}") from None
     if _encoder.encode(position) != raw:
         raise FormatUnknown("a stored position cannot be read: its bytes are not those that encode it")

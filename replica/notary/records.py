@@ -18,6 +18,7 @@ import msgspec
 
 from replica.notary.errors import BadRequest
 from replica.notary.requests import DIGEST_BYTES, TIME_MAX_US, TX_ID_BYTES, Submission, check_command
+from replica.notary.untrusted import UNREADABLE
 
 FORMAT = 1  # the newest record format that this release writes and reads
 FORMATS_KNOWN = frozenset({1})
@@ -108,7 +109,7 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
         for command in commands:
             check_command(command.user_id, command.command_id, command.act_as, command.submission_id)
         return record
-    except (msgspec.DecodeError, UnicodeDecodeError, BadRequest) as error:  # a validation error is a decode error too
+    except (*UNREADABLE, BadRequest) as error:  # a validation error is a decode error too
         raise Undecodable(str(error)) from None
 
 

@@ -140,7 +140,12 @@ def check_request(request: Request) -> None:
         raise BadRequest("a state is both an input and a reference")
     if request.window is not None:
         _check_window(request.window)
-    _check_text("party", request.party, PARTY_MAX_BYTES)
+    check_party(request.party)
+
+
+def check_party(party: str) -> None:
+    """Bound the name of a party, wherever one is named. Raises BadRequest."""
+    _check_text("party", party, PARTY_MAX_BYTES)
 
 
 def check_user_id(user_id: str) -> None:

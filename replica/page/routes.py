@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from ha.clock import Clock
+from replica.notary.untrusted import UNREADABLE
 from replica.page.samples import SAMPLE_S, Reading, Sample, Samples
 
 PEER_ANSWER_MAX_S = 0.5
@@ -136,7 +137,7 @@ async def _ask(session: aiohttp.ClientSession, name: str, url: str) -> Peer:
         async with session.get(f"{url}/health") as answer:
             found = msgspec.json.decode(await answer.read(), type=dict[str, object])
             return Peer(name, url, found)
-    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+    except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE):
         return Peer(name, url)
 
 

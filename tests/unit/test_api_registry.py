@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger_api.server.registry import ALWAYS, Registry, read_registry, write_registry
-from replica.notary.errors import ConfigError
+from ledger_api.server.registry import ALWAYS, Registry, check_party, read_registry, write_registry
+from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.requests import make_request
 
 KEY_A, KEY_B = "ab" * 32, "cd" * 32
 PARTIES = {
@@ -113,3 +114,24 @@ def test_nothing_wrong_is_written(tmp_path: Path, parties: dict[str, list[str]])
     with pytest.raises(ConfigError):
         write_registry(path, parties)
     assert path.read_text() == before
+
+
+def test_names_hold_what_requests_may_hold(tmp_path: Path) -> None:
+    """Goal: one list of characters, the one of docs/formats.md. Method: every tenth character and all near the list's
+    ends: what a request may name can be registered, and nothing else."""
+    path = tmp_path / "parties.toml"
+    listed = [*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+    near = {code + step for code in listed for step in (-1, 0, 1) if code + step >= 0}
+    for code in sorted({*near, 0xAD, 0x200C, 0x200D, 0x0378, 0xE000, *range(0x100, 0x3000, 10)}):
+        party = f"CN=A{chr(code)}B"
+        if chr(code) in ',+"\\<>;=#':
+            continue  # RFC 4514 has them escaped
+        if code in listed:
+            with pytest.raises(ConfigError):
+                check_party(party)
+            with pytest.raises(BadRequest):
+                make_request(bytes(32), [], [], None, party)
+        else:
+            write_registry(path, {party: [KEY_A]})
+            assert list(read_registry(path)) == [(party, bytes.fromhex(KEY_A))]
+            assert make_request(bytes(32), [], [], None, party).party == party

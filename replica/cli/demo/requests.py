@@ -17,6 +17,7 @@ import msgspec
 
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.requests import make_request, parse_state_ref, parse_tx_id
+from replica.notary.untrusted import UNREADABLE
 
 SHARED_FILE = Path("../shared/data/mainnet-requests.jsonl.gz")
 _EXCERPT = "mainnet-excerpt.jsonl"
@@ -71,7 +72,7 @@ def parse_requests(lines: Iterable[bytes], origin: str) -> RequestFile:
             continue
         try:
             request = _parse(line)
-        except (msgspec.DecodeError, BadRequest) as error:
+        except (*UNREADABLE, BadRequest) as error:
             problem = error.detail if isinstance(error, BadRequest) else str(error)
             raise ConfigError(f"{origin}, line {number}: {problem}") from None
         if request.tx_id in ids or not consumed.isdisjoint(request.inputs):
