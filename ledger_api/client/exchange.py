@@ -86,4 +86,17 @@ async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def told_by(error: BaseException) -> str:
     """What to tell of a failed exchange. Not its `repr`: aiohttp's has the headers, and so the token."""
-    return f"{type(error).__name__}: {error}"[:QUOTE_MAX]
+    match error:
+        case aiohttp.ClientSSLError():
+            said = f"{type(error).__name__}: {error}"
+        case aiohttp.ClientConnectorDNSError():
+            said = f"the name of the host {error.host} is not known"
+        case aiohttp.ClientConnectorError():
+            said = f"nobody takes connections at {error.host}:{error.port}"
+        case TimeoutError():
+            said = str(error) or "no answer in time"
+        case aiohttp.ServerDisconnectedError() | ConnectionError():
+            said = "the connection ended before there was an answer"
+        case _:
+            said = f"{type(error).__name__}: {error}"
+    return said[:QUOTE_MAX]

@@ -105,8 +105,11 @@ def _forged() -> BadRequest:
 def _decode(decoder: msgspec.json.Decoder[Document], raw: bytes | msgspec.Raw) -> Document:
     try:
         return decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(str(error), Code.MALFORMED_JSON) from None
+    except UnicodeDecodeError:
+        raise BadRequest("the document is not in UTF-8", Code.MALFORMED_JSON) from None
+    except msgspec.DecodeError as error:
+        said = "a text has half of a surrogate pair" if "surrogate" in str(error) else str(error)
+        raise BadRequest(said, Code.MALFORMED_JSON) from None
     except RecursionError:
         raise BadRequest("the document is nested too deep", Code.MALFORMED_JSON) from None
 

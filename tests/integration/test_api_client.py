@@ -335,3 +335,11 @@ async def test_an_offset_of_another_ledger_is_told_and_a_lag_is_not(tmp_path: Pa
         participant.standing = msgspec.structs.replace(participant.standing, ledger_end=11)
         participant.news.ring()
         assert (await waiting).offset == 11
+
+
+async def test_a_host_that_is_not_there_is_told_in_our_words(tmp_path: Path, ports: PortReservation) -> None:
+    """Goal: no text of a library. Method: a port where nobody listens."""
+    async with NotaryClient(f"http://127.0.0.1:{ports.take()}", RetryPolicy(deadline_s=0.0)) as client:
+        answer = await client.submit(make_submission())
+    assert isinstance(answer, NotNow)
+    assert "nobody takes connections at 127.0.0.1:" in answer.detail
