@@ -294,6 +294,7 @@ class Wire(Delivery):
         self._loop = asyncio.get_running_loop()
         self._purged = False
         self._lands_at_s = 0.0
+        self._view = View(skies)
 
     def send(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
         if self._strike(0.05, "queue_full"):
@@ -311,7 +312,7 @@ class Wire(Delivery):
         again = partial(self._transmit, value, topic, give_up, tries_until_s)
         if self._process.stopped:
             self._process.deliver(again)
-        elif self._skies.of(self._name).log_cut:
+        elif self._skies.of(self._name).log_cut or self._view.takes_nothing():
             if self._loop.time() > tries_until_s:
                 give_up()
             else:
@@ -347,6 +348,29 @@ class Wire(Delivery):
         return strikes
 
 
+class View:
+    """Whom one connection takes for the leader, while the old one is cut off from its peers.
+
+    Who was connected before stays with it until the cut is healed. Who connects meanwhile asks some broker: an even
+    chance.
+    """
+
+    def __init__(self, skies: Skies) -> None:
+        self._skies = skies
+        self._opened_s = asyncio.get_running_loop().time()
+        self._is_old = skies.leader_cut is not None and skies.views.random() < 0.5
+
+    def old_end(self) -> int | None:
+        """Where the log ends for it; None: where it does."""
+        cut = self._skies.leader_cut
+        return cut.end if cut is not None and (self._is_old or self._opened_s < cut.since_s) else None
+
+    def takes_nothing(self) -> bool:
+        """Whether an append is acknowledged by nobody."""
+        cut = self._skies.leader_cut
+        return cut is not None and (self.old_end() is not None or asyncio.get_running_loop().time() < cut.elected_s)
+
+
 class SimulatedLog(MemoryLog):
     """One process' access to the topic."""
 
@@ -354,6 +378,8 @@ class SimulatedLog(MemoryLog):
         super().__init__(topic, lambda: Wire(name, process, skies, story, linger_s))
         self.name = name
         self.skies = skies
+        self.reader: SlowReader | None = None  # the newest
+        self._finds_at_s = -1.0  # when questions are sent to the new leader
 
     async def check(self) -> str:
         await self.travel()
@@ -361,9 +387,19 @@ class SimulatedLog(MemoryLog):
 
     async def end_offset(self) -> int:
         await self.travel()
+        self.old_end = self._asked_end()
         end = await super().end_offset()
         await self.travel()
         return end
+
+    def _asked_end(self) -> int | None:
+        """The end that questions are answered with: it takes a moment until they are sent to another broker."""
+        cut, now_s = self.skies.leader_cut, asyncio.get_running_loop().time()
+        if cut is None:
+            return None
+        if self._finds_at_s < cut.since_s:
+            self._finds_at_s = now_s + self.skies.views.uniform(0.0, 3.0)
+        return cut.end if now_s < self._finds_at_s else None
 
     async def agreed_end_offset(self) -> int:
         await self.travel()
@@ -373,7 +409,8 @@ class SimulatedLog(MemoryLog):
 
     async def open_reader(self, start_offset: int) -> MemoryReader:
         await super().open_reader(start_offset)  # refuses; the reader itself is ours
-        return SlowReader(self, self._topic, start_offset)
+        self.reader = SlowReader(self, self._topic, start_offset)
+        return self.reader
 
     async def open_writer(self) -> Any:
         await self.travel()
@@ -396,9 +433,20 @@ class SlowReader(MemoryReader):
 
     _log: SimulatedLog
     _topic: Topic
+    silent = False
+
+    def __init__(self, log: SimulatedLog, topic: Topic, start_offset: int) -> None:
+        super().__init__(log, topic, start_offset)
+        self._view = View(log.skies)
+
+    @property
+    def old_end(self) -> int | None:  # type: ignore[override]
+        return self._next if self.silent else self._view.old_end()
 
     async def _wait(self, wait_s: float) -> None:
-        if self._next == self._topic.end_offset:
+        if self._next == self.old_end:
+            await asyncio.sleep(wait_s)  # nothing wakes it
+        elif self._next == self._topic.end_offset:
             await self._topic.wait_for_change(wait_s)
         weather, random = self._log.skies.of(self._log.name), self._log.skies.random
         late_s = weather.reads_late_s

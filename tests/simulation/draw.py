@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from tests.simulation.plan import STEPS, Fault, FaultKind, Operation, Plan, ReplicaPlan, Transaction
+from tests.simulation.plan import BROKERS_VIEWS, STEPS, Fault, FaultKind, Operation, Plan, ReplicaPlan, Transaction
 
 _AT_A_STEP = (
     FaultKind.CRASH,
@@ -27,6 +27,7 @@ _AT_A_STEP = (
 
 
 _ASYNCHRONOUS_EVERY = 4  # of so many commands one is submitted asynchronously
+_VIEWS_SHARE = 0.125
 _DEPOSE = (FaultKind.ISLAND,)  # the active is replaced, and does not know it for a while
 
 
@@ -49,6 +50,7 @@ def draw(seed: int, size: Size | None = None) -> Plan:
     duration_s = size.duration_s * random.uniform(0.6, 1.4)
     clients = _clients(random, size, len(transactions), duration_s)
     faults = _faults(random, size, replicas, duration_s)
+    views = _views(Random(f"{seed}/views"), replicas, duration_s)
     return Plan(
         seed=seed,
         duration_s=round(duration_s, 3),
@@ -60,7 +62,7 @@ def draw(seed: int, size: Size | None = None) -> Plan:
             *clients,
             *[_suspicious(random, fault, len(transactions)) for fault in faults if fault.kind in _DEPOSE],
         ),
-        faults=faults,
+        faults=tuple(sorted((*faults, *views), key=lambda fault: fault.at_s)),
     )
 
 
@@ -184,13 +186,25 @@ def _faults(random: Random, size: Size, replicas: tuple[ReplicaPlan, ...], durat
     """Few kinds in one run, each perhaps several times: rare combinations come up sooner than if all were mixed."""
     if random.random() < 0.05:
         return ()
-    kinds = random.sample(list(FaultKind), random.randint(1, 4))
+    kinds = random.sample([kind for kind in FaultKind if kind not in BROKERS_VIEWS], random.randint(1, 4))
     faults = [
         _fault(random, random.choice(kinds), replicas, duration_s) for _ in range(random.randint(0, size.faults_max))
     ]
     for _ in range(random.choice((0, 1, 1, 2))):
         faults += random.choice(_RECIPES)(random, random.uniform(0.1, 0.8) * duration_s)
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _views(random: Random, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> list[Fault]:
+    """What brokers show may be old, and a reader may hang on it; in one run of eight."""
+    if random.random() >= _VIEWS_SHARE:
+        return []
+    at_s = random.uniform(0.1, 0.7) * duration_s
+    faults = [Fault(FaultKind.LEADER_CUT, round(at_s, 4), duration_s=round(random.uniform(0.5, 5.0), 3))]
+    if random.random() < 0.5:
+        target = random.choice(("", random.choice(replicas).name))
+        faults.append(Fault(FaultKind.READER_SILENT, round(at_s + random.uniform(-0.5, 2.0), 4), target))
+    return faults
 
 
 def _zombie(random: Random, at_s: float) -> list[Fault]:

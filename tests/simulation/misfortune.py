@@ -7,7 +7,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.simulation.doubles import SimulatedLog
 from tests.simulation.plan import Fault, FaultKind
+from tests.simulation.weather import LeaderCut
 
 if TYPE_CHECKING:
     from tests.simulation.replica import Replica
@@ -60,6 +62,9 @@ class Misfortune:
                 self._go_on(replica)
 
     def _due(self, fault: Fault) -> None:
+        if fault.kind is FaultKind.LEADER_CUT:
+            self._cut_leader(fault)
+            return
         if fault.step:
             self._armed.append(_Armed(fault))
             for replica in self._world.replicas:
@@ -140,6 +145,8 @@ class Misfortune:
                 self._later(fault.duration_s, self._set_clock, replica)
             case FaultKind.LINK_CUT:
                 return self._cut_link(replica)
+            case FaultKind.READER_SILENT:
+                return self._silence_reader(replica)
             case FaultKind.CLIENT_WEATHER:
                 world.skies.client_share = fault.amount
                 self._later(fault.duration_s, self._calm_clients, replica)
@@ -250,6 +257,29 @@ class Misfortune:
         self._world.skies.of(replica.name).database_share = 0.0
 
     # ---- the log, and clients ----
+
+    def _cut_leader(self, fault: Fault) -> None:
+        """Every connection that there is stays with the old leader; the others elect one after a while."""
+        skies, now_s = self._world.skies, self._world.loop.time()
+        if skies.leader_cut is not None:
+            return
+        cut = LeaderCut(self._world.topic.end_offset, now_s, now_s + skies.views.uniform(0.2, 1.5))
+        skies.leader_cut = cut
+        for replica in self._world.replicas:
+            skies.struck(fault.kind, replica.name)
+        self._world.story.tell("fault", fault.kind, end=cut.end, lasts=fault.duration_s)
+        self._world.loop.call_later(fault.duration_s, self._join_leader, cut)
+
+    def _join_leader(self, cut: LeaderCut) -> None:
+        if self._world.skies.leader_cut is cut:
+            self._world.skies.leader_cut = None
+
+    def _silence_reader(self, replica: Replica) -> bool:
+        log = None if replica.core is None else replica.core.participant._log
+        if not isinstance(log, SimulatedLog) or log.reader is None:
+            return False
+        log.reader.silent = True
+        return True
 
     def _join_log(self, replica: Replica) -> None:
         self._world.skies.of(replica.name).log_cut = False

@@ -40,6 +40,12 @@ class FaultKind(StrEnum):
     LINK_CUT = "link_cut"  # a front end loses its core
     CLIENT_WEATHER = "client_weather"  # replies late or lost, requests to the wrong replica
     POISON = "poison"  # bytes in the topic that are no record
+    LEADER_CUT = "leader_cut"  # the partition's leader is cut off from its peers, and goes on answering
+    READER_SILENT = "reader_silent"  # a replica's reader gives nothing any more, and never fails
+
+
+BROKERS_VIEWS = (FaultKind.LEADER_CUT, FaultKind.READER_SILENT)
+"""Drawn from a stream of randomness of their own, so that the plans of seeds did not change when they came."""
 
 
 STEPS = (

@@ -21,12 +21,23 @@ class Weather:
     disk_broken: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderCut:
+    """The partition's leader was cut off from its peers: what it shows ends at `end`. Until `elected_s` none leads."""
+
+    end: int
+    since_s: float
+    elected_s: float
+
+
 class Skies:
     """The weather of all replicas, and the dice that decide whom it strikes."""
 
-    def __init__(self, random: Random, step_of: Callable[[str], str]) -> None:
+    def __init__(self, random: Random, step_of: Callable[[str], str], views: Random) -> None:
         self.random = random
         self.client_share = 0.0
+        self.leader_cut: LeaderCut | None = None
+        self.views = views  # dice of their own: who finds the new leader
         self.strikes: Counter[tuple[str, str]] = Counter()
         self._step_of = step_of
         self._of: dict[str, Weather] = {}
@@ -38,6 +49,7 @@ class Skies:
     def clear(self) -> None:
         """Everything is well again."""
         self._of.clear()
+        self.leader_cut = None
         self.client_share = 0.0
 
     def strikes_with(self, share: float) -> bool:

@@ -72,7 +72,9 @@ class World:
         self.loop.set_exception_handler(self._not_handled)
         self.context = copy_context()
         self.story = Story()
-        self.skies = Skies(Random(f"{plan.seed}/world"), lambda name: self.replica(name).step())
+        self.skies = Skies(
+            Random(f"{plan.seed}/world"), lambda name: self.replica(name).step(), Random(f"{plan.seed}/finding")
+        )
         self.election = ElectionSettings(**plan.election)
         self.append_linger_s = 0.004
         self.link_answer_max_s = 4 * self.election.lease_s

@@ -1,4 +1,4 @@
-"""Defects that the product had: each was found by a seed, which is kept in tests/simulation/regressions."""
+"""Defects that the product had: found by a seed, which is kept in tests/simulation/regressions, or by an attack."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
+import replica.core.follow
 from ha.election.driver import Election
 from ha.ending import STOPPED, Cause, Ending
 from ha.errors import HaError
 from replica.core.follow import Follower
 from replica.core.reign import Reign
-from replica.notary.errors import LogRefused
+from replica.log.interface import RequestLog
+from replica.notary.errors import LogRefused, LogTruncated
 from tests.simulation.mutants.registry import mutant
 
 
@@ -57,3 +59,19 @@ def lost_session_reported_twice(patch: MonkeyPatch) -> None:
 def failure_told_as_a_stop(patch: MonkeyPatch) -> None:
     stop = Election.stop
     patch.setattr(Election, "stop", lambda self, ending=STOPPED: stop(self))
+
+
+@mutant("a reader that gives nothing is waited for, although the log is known to go on")
+def silent_reader_waited_for(patch: MonkeyPatch) -> None:
+    patch.setattr(Follower, "_silent_s", lambda self, silent_s, records: 0.0)
+
+
+@mutant("one broker is believed that records are gone")
+def one_broker_is_believed(patch: MonkeyPatch) -> None:
+    async def hasty(request_log: RequestLog, offset: int) -> int:
+        end = await request_log.end_offset()
+        if end <= offset:
+            raise LogTruncated(f"the log ends at {end}")
+        return end
+
+    patch.setattr(replica.core.follow, "end_after", hasty)
