@@ -11,6 +11,7 @@ Contract, for the database forms and the in-memory double alike (one suite tests
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -22,10 +23,26 @@ RELEASE_LEAD_S = 0.01  # a lock that is released for one replica is announced to
 
 @dataclass(frozen=True, slots=True)
 class LockOwner:
-    """A session that holds the lock: the server's number for it, and the name of its replica."""
+    """A session that holds the lock: the server's number for it, and the name of its replica.
+
+    Any login may take it, and call itself what it likes. `user` is the server's word; so is `address`, empty if hidden.
+    """
 
     pid: int
     name: str
+    user: str = ""
+    address: str = ""
+
+    def is_foreign(self, peers: Collection[str]) -> bool:
+        """Whether it is none of the replicas of these names."""
+        return self.name not in peers
+
+    def __str__(self) -> str:
+        """For people: who it is, as the server tells."""
+        details = [f"session {self.pid}"]
+        details += [f"user {self.user}"] if self.user else []
+        details += [f"from {self.address}"] if self.address else []
+        return f"{self.name or 'a session without a name'} ({', '.join(details)})"
 
 
 @dataclass(frozen=True, slots=True)

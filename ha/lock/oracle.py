@@ -76,15 +76,15 @@ BEGIN
     :wall := SYS_EXTRACT_UTC(SYSTIMESTAMP);
 END;"""
 LOOK = """/* ha.lock.look */
-SELECT h.sid, h.name, r.releases, r.released_by, r.released_for,
+SELECT h.sid, h.name, h.username, h.machine, r.releases, r.released_by, r.released_for,
        CASE WHEN h.audsid = r.released_session THEN 1 ELSE 0 END,
        SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_EXTRACT_UTC(SYSTIMESTAMP)
   FROM dual
   LEFT JOIN lock_release r ON r.lock_id = :id
-  LEFT JOIN (SELECT l.sid, s.audsid, s.client_identifier AS name
+  LEFT JOIN (SELECT l.sid, s.audsid, s.client_identifier AS name, s.username, s.machine
                FROM gv$lock l
                LEFT JOIN gv$session s ON s.inst_id = l.inst_id AND s.sid = l.sid
-              WHERE l.type = 'UL' AND l.id1 = :id AND l.id2 = 0 AND l.lmode = 6) h ON 1 = 1"""
+              WHERE l.type = 'UL' AND l.id1 = :id AND l.id2 = 0 AND l.lmode > 1) h ON 1 = 1"""
 NOTE = """/* ha.lock.note */
 BEGIN
     UPDATE lock_release
@@ -262,13 +262,13 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         A note is old news once somebody else is seen holding the lock. The holder itself may have written it just now,
         and be about to let go.
         """
-        sid, holder, count, by, peer, releasing, role, _ = await self._one(name, LOOK, {"id": self._id})
+        sid, holder, user, machine, count, by, peer, releasing, role, _ = await self._one(name, LOOK, {"id": self._id})
         self._refuse_read_only(role != "PRIMARY")
         releases = int(count or 0)
         note = ReleaseNote(by, peer) if releases > self._releases_over else None
         if at_first or sid is not None:
             self._releases_over = releases - 1 if releasing else releases
-        return (None if sid is None else LockOwner(int(sid), holder or "")), note
+        return (None if sid is None else LockOwner(int(sid), holder or "", user or "", machine or "")), note
 
     async def _one(self, name: str, text: str, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The first row of a question about the lock, whose last column is the database's wall clock, UTC."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import LiteralString
 
@@ -55,13 +55,14 @@ _WALL: LiteralString = "(extract(epoch from clock_timestamp()) * 1000000)::bigin
 _READ_ONLY: LiteralString = "current_setting('transaction_read_only') = 'on'"
 
 # Advisory locks are kept per database, so a row of pg_locks is ours only with our database's oid: without it, an equal
-# id in another database of the server looks like a holder.
+# id in another database of the server looks like a holder. In any mode: a shared lock bars an exclusive one as well.
 _HOLDERS: LiteralString = """
-    select l.pid, coalesce(a.application_name, '') as name,
+    select l.pid, coalesce(a.application_name, '') as name, coalesce(a.usename, '') as usename,
+           coalesce(host(a.client_addr), '') as address,
            case when a.state = 'active' and a.wait_event = 'ClientRead'
                 then extract(epoch from clock_timestamp() - a.query_start)::float8 end as half_sent_s
       from pg_catalog.pg_locks l left join pg_catalog.pg_stat_activity a using (pid)
-     where l.locktype = 'advisory' and l.granted and l.mode = 'ExclusiveLock'
+     where l.locktype = 'advisory' and l.granted
        and l.database = (select oid from pg_catalog.pg_database where datname = current_database())
        and l.classid = 0 and l.objid = %(id)s and l.objsubid = 1
 """
@@ -71,12 +72,13 @@ _CHECK: LiteralString = f"""
            {_READ_ONLY}, {_WALL}
 """  # noqa: S608
 _LOOK: LiteralString = f"""
-    select h.pid, h.name, {_READ_ONLY}, {_WALL} from (select 1) one left join ({_HOLDERS}) h on true
+    select h.pid, h.name, h.usename, h.address, {_READ_ONLY}, {_WALL}
+      from (select 1) one left join ({_HOLDERS}) h on true
 """  # noqa: S608
 # Materialised, so that the lock is asked for exactly once: it is re-entrant, and would need as many unlocks.
 _TRY: LiteralString = f"""
     with tried as materialized (select pg_try_advisory_lock(%(id)s) as granted)
-    select t.granted, h.pid, h.name, coalesce(h.half_sent_s, 0), {_READ_ONLY}, {_WALL}
+    select t.granted, h.pid, h.name, h.usename, h.address, coalesce(h.half_sent_s, 0), {_READ_ONLY}, {_WALL}
       from tried t left join ({_HOLDERS}) h on true
 """  # noqa: S608
 # The holder's claim counts from a statement before the one that it did not finish: as safe as the idle timeout.
@@ -265,14 +267,14 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
             raise InvariantBroken("the lock is re-entrant: a second grant would need a second unlock")
         asked_at_s = self._clock.boottime_s()
         async with self.statement("lock.try") as connection:
-            granted, pid, name, half_sent_s, read_only, _ = await self._one(connection, _TRY)
+            granted, pid, *who, half_sent_s, read_only, _ = await self._one(connection, _TRY)
             self._refuse_read_only(read_only)
             if not granted and half_sent_s > self._settings.lease_s:
                 await self._end_half_sent(connection, pid)
         if granted:
             self._granted = True
             return LockAnswer(True, asked_at_s, released=self._released)
-        return LockAnswer(False, asked_at_s, self._seen(pid, name))
+        return LockAnswer(False, asked_at_s, self._seen(pid, who))
 
     async def _end_half_sent(self, connection: DirectConnection, pid: int) -> None:
         """End the session of a holder that was silent within a statement for the lease; another role's is let be."""
@@ -282,18 +284,18 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
 
     async def look(self) -> LockView:
         async with self.statement("lock.look") as connection:
-            pid, name, read_only, _ = await self._one(connection, _LOOK)
+            pid, *who, read_only, _ = await self._one(connection, _LOOK)
             self._refuse_read_only(read_only)
-        owner = self._seen(pid, name)
+        owner = self._seen(pid, who)
         return LockView(owner, self._released if owner is None else None)
 
-    def _seen(self, pid: int | None, name: str | None) -> LockOwner | None:
+    def _seen(self, pid: int | None, who: Sequence[str | None]) -> LockOwner | None:
         """Who holds the lock. A release is over once somebody else holds it; who announced one is about to let go."""
         if pid is None:
             return None
         if pid != self._releasing:
             self._released = self._releasing = None
-        return LockOwner(pid, name or "")
+        return LockOwner(pid, *[text or "" for text in who])
 
     async def confirm(self) -> float:
         async with self.statement("lock.confirm") as connection:

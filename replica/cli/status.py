@@ -44,6 +44,7 @@ class Status:
 
     replicas: dict[str, ReplicaHealth | None]
     lock_owner: str | None  # "nobody" if it is free
+    lock_owner_is_foreign: str | None  # who it is that holds the lock and is none of the replicas
     lock_lease: ServerLease | None  # as a session found it that was opened just now
     database: dict[str, Any] | None
     log_end: int | None
@@ -111,6 +112,7 @@ async def _find_out(config: Config) -> Status:
         dict(zip((address.name for address in config.replicas), found, strict=True)),
         None if isinstance(lock, BaseException) else lock[0],
         None if isinstance(lock, BaseException) else lock[1],
+        None if isinstance(lock, BaseException) else lock[2],
         None if isinstance(store, BaseException) else msgspec.to_builtins(store),
         None if isinstance(end, BaseException) else end,
         None if isinstance(pause, BaseException) else msgspec.to_builtins(pause),
@@ -123,8 +125,9 @@ async def _pause(config: Config) -> Pause | None:
         return await board.paused()
 
 
-async def _lock(config: Config) -> tuple[str, ServerLease]:
-    """Who holds the lock at this moment, as the database says, and what it does about a silent holder."""
+async def _lock(config: Config) -> tuple[str, str | None, ServerLease]:
+    """Who holds the lock at this moment, as the database says, whoever it is that is none of the replicas, and what the
+    database does about a silent holder."""
     from ha.clock import SystemClock
 
     database = config.shared_database()
@@ -132,7 +135,10 @@ async def _lock(config: Config) -> tuple[str, ServerLease]:
     try:
         await session.open()
         owner = (await session.look()).owner
-        return NOBODY if owner is None else owner.name, session.server_lease
+        if owner is None:
+            return NOBODY, None, session.server_lease
+        foreign = owner.is_foreign([address.name for address in config.replicas])
+        return owner.name, str(owner) if foreign else None, session.server_lease
     finally:
         await session.close()
 
@@ -194,6 +200,8 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
     facts.show_header = False
     facts.add_row("endpoint", config.endpoint_url)
     facts.add_row("lock held by", status.lock_owner or "?")
+    if status.lock_owner_is_foreign is not None:
+        facts.add_row("[red]no replica[/]", f"[red]{status.lock_owner_is_foreign}[/]: runbooks/failover.md")
     if status.lock_lease is not None:
         frees_after = "?" if status.lock_lease.frees_after_s is None else f"{status.lock_lease.frees_after_s:g} s"
         facts.add_row("freed if silent for", f"{frees_after} ({status.lock_lease.detail})")

@@ -50,6 +50,13 @@ class Database(Protocol):
     def make_store(self, session: Session) -> ParticipantStore:
         """The store that writes through a session of this database's."""
 
+    async def check_alone(self, name: str, settings: ElectionSettings) -> None:
+        """Before the replica of that name opens a session: nobody else goes by it, and no other ledger shares the lock.
+
+        Raises ReplicaNameTaken, LedgersShareDatabase, StoreUnavailable. On Oracle a ledger has a user of its own, and a
+        login may not see others' sessions: nothing is checked.
+        """
+
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, guarded by a lock; the names of what was applied.
 
@@ -149,6 +156,11 @@ class PostgresDatabase:
 
         return PostgresStore(session)
 
+    async def check_alone(self, name: str, settings: ElectionSettings) -> None:
+        from replica.store.neighbours import check_alone
+
+        await check_alone(self._conninfo, name, settings.lease_s)
+
     async def migrate(self) -> list[str]:
         from replica.store.migrate import migrate
 
@@ -213,6 +225,9 @@ class OracleDatabase:
         from replica.store.oracle import OracleStore
 
         return OracleStore(session)
+
+    async def check_alone(self, name: str, settings: ElectionSettings) -> None:
+        return
 
     async def migrate(self) -> list[str]:
         from replica.store.oracle_tools import migrate

@@ -53,9 +53,11 @@ from replica.notary.errors import (
     IndexDamaged,
     IndexDamagedAgain,
     IndexMismatch,
+    LedgersShareDatabase,
     LogRefused,
     NotaryError,
     StoreMismatch,
+    StoreUnavailable,
 )
 from replica.notary.formats import known
 from replica.notary.keys import known_keys
@@ -66,6 +68,7 @@ log = structlog.get_logger()
 PRIVATE_UMASK = 0o077  # whatever a replica creates, folders of the index among it, is its account's alone
 EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 2
 _GC_THRESHOLD = (50_000, 20, 50)  # a batch makes thousands of objects that live for milliseconds, and no cycles
+_ASK_AROUND_MAX_S = 4.0  # beyond the lease, to ask the database who else is there
 _FAILED_MARK = "failed"  # left in the replica's folder while it runs: a start that finds it is in hold-down
 
 
@@ -134,6 +137,8 @@ def exit_code(error: BaseException) -> int:
             return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
         case TopicMissing():  # brokers that start may not know it yet
             return EXIT_FAILED
+        case LedgersShareDatabase():
+            return EXIT_CONFIGURATION
         case ConfigError() | StoreMismatch() | FormatUnknown() | LogRefused() | IndexDamagedAgain() | IndexMismatch():
             return EXIT_CONFIGURATION
         case _:  # a log or an index that cannot be read may well be readable for the next process
@@ -154,6 +159,7 @@ class _Replica:
     async def run(self) -> None:
         """Run until a signal or a failure. Raises what made it fail; what is started next then has another index, if
         damage to this one did: it may be met again long after the start."""
+        await self._check_alone()
         try:
             await self._run()
         except IndexDamaged as error:
@@ -223,6 +229,7 @@ class _Replica:
                 is_paused=lambda: bulletin.pause is not None,
                 scrubber=scrubber,
                 round_trips=lambda: request_log.round_trips.by_broker,
+                peers=settings.peers,
             )
             health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
             await health.start()
@@ -263,6 +270,15 @@ class _Replica:
             await self._until_stopped(participant, election, front_ends, bulletin)
         mark.unlink(missing_ok=True)
         log.info("replica_stopped")
+
+    async def _check_alone(self) -> None:
+        """Two replicas of one name, or two ledgers in one database, are found before they meet at the lock."""
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.election.lease_s + _ASK_AROUND_MAX_S):
+                await settings.database.check_alone(settings.name, settings.election)
+        except (StoreUnavailable, TimeoutError) as error:  # the doctor finds them, too
+            log.warning("neighbours_unknown", detail=str(error) or "no answer in time")
 
     async def _until_stopped(
         self,
@@ -371,6 +387,9 @@ class _Replica:
                 "epoch": participant.epoch,
                 "applied_offset": follower.applied_offset,
                 "lag_records": follower.lag_records,
+                "granted_by": ""
+                if follower.position is None or follower.position.barrier is None
+                else follower.position.barrier.database,
                 "reaches_log": follower.reaches_log(),
                 "log_hazards": list(follower.hazards),
                 "front_ends": len(link.front_ends),

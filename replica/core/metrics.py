@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Generic
 
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ha.election.driver import Election, Role
-from ha.lock.interface import ServerLease
+from ha.lock.interface import LockOwner, ServerLease
 from replica.core.participant import Participant, SessionT
 from replica.core.publish import CODE_OF
 from replica.core.scrub import Scrubber
@@ -25,10 +25,17 @@ _INDEX_TEXTS = {"entries": "Entries of the index", "write_stopped": "1 while Roc
 
 
 class _CoreMetrics(Collector, Generic[SessionT]):
-    def __init__(self, participant: Participant[SessionT], election: Election[SessionT], version: str) -> None:
+    def __init__(
+        self,
+        participant: Participant[SessionT],
+        election: Election[SessionT],
+        version: str,
+        peers: Collection[str],
+    ) -> None:
         self._participant = participant
         self._election = election
         self._version = version
+        self._peers = peers
 
     def collect(self) -> Iterator[Metric]:
         participant, election = self._participant, self._election
@@ -45,6 +52,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         if isinstance(age_s, float):
             yield _gauge("notary_lock_heartbeat_age_seconds", "Since the last answered statement was sent", age_s)
         yield from _lease_metrics(election.server_lease)
+        yield _foreign_holder(election.owner, self._peers)
         yield _gauge(
             "notary_applied_offset", "Log offset of the newest applied record", participant.follower.applied_offset
         )
@@ -104,6 +112,17 @@ def _lease_metrics(lease: ServerLease | None) -> Iterator[Metric]:
     if lease.frees_after_s is not None:
         text = "Silence after which the server frees the lock; absent while nothing is known to"
         yield _gauge("notary_lock_lease_seconds", text, lease.frees_after_s)
+
+
+def _foreign_holder(owner: LockOwner | None, peers: Collection[str]) -> Metric:
+    """Any login may take an advisory lock, and nobody can lead then: who it is, as the server tells."""
+    text = "1 while the lock's holder was last seen to be none of the replicas, with its name and user"
+    foreign = GaugeMetricFamily("notary_lock_foreign", text, labels=["holder", "user"])
+    if owner is not None and owner.is_foreign(peers):
+        foreign.add_metric([owner.name, owner.user], 1)
+    else:
+        foreign.add_metric(["", ""], 0)
+    return foreign
 
 
 class _Index(Collector):
@@ -200,8 +219,12 @@ def make_metrics(
     is_paused: Callable[[], bool] = bool,
     scrubber: Scrubber | None = None,
     round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
+    peers: Collection[str],
 ) -> Callable[[], bytes]:
-    """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie."""
+    """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie.
+
+    `peers`: the names of all replicas.
+    """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(_Index(index_sizes, quarantined))
@@ -210,7 +233,7 @@ def make_metrics(
     registry.register(_Disk(folder))
     registry.register(_Brokers(round_trips))
     registry.register(_Pause(is_paused))
-    registry.register(_CoreMetrics(participant, election, version))
+    registry.register(_CoreMetrics(participant, election, version, peers))
     registry.register(_Api(api_families))
     return lambda: generate_latest(registry)
 

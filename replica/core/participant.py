@@ -30,7 +30,7 @@ from replica.index.interface import Index
 from replica.link.interface import PLAIN, Replies, Standing, Terms, Told, refuse_as_passive
 from replica.log.interface import RequestLog
 from replica.notary.answers import Notarised, Refused, StateStatus
-from replica.notary.errors import Code, LogUnavailable, NotActive, NotaryError, SignerUnavailable
+from replica.notary.errors import Code, DatabaseSuperseded, LogUnavailable, NotActive, NotaryError, SignerUnavailable
 from replica.notary.requests import TX_ID_BYTES, Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.store.interface import ParticipantStore, Pruned
@@ -135,7 +135,7 @@ class Participant(Generic[SessionT]):
         identity = await session.database_identity()
         self.reign = Reign(
             name=self.name,
-            database=str(identity),
+            database=identity,
             request_log=self._log,
             index=self._index,
             follower=self.follower,
@@ -155,7 +155,7 @@ class Participant(Generic[SessionT]):
         try:
             await self._desk.check()
             await self.reign.open()
-        except (LogUnavailable, SignerUnavailable) as error:
+        except (LogUnavailable, SignerUnavailable, DatabaseSuperseded) as error:
             cause = Cause.SIGNER if isinstance(error, SignerUnavailable) else Cause.ACTIVATION_FAILED
             raise ActivationFailed(error.detail, cause, error.code.name) from error
         except NotaryError as error:  # as if the follower had met it: a damaged index is set aside, say
@@ -268,13 +268,20 @@ class Participant(Generic[SessionT]):
 
     async def _look_up(self, names: list[bytes]) -> dict[bytes, Told]:
         """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
-        deposed replica cannot deny what its successor did."""
+        deposed replica cannot deny what its successor did; and by who has read to an end of the log that was asked for
+        after it, because two primaries are two locks."""
         reign = self.reign
         try:
             if reign is not None and self._serves():
                 await reign.confirm_lock()
-                return await self._find(names)
-        except (HaError, SignerUnavailable) as error:
+                found = await self._find(names)
+                missing = [name for name, told in found.items() if _denies(told)]
+                if not missing:
+                    return found
+                await reign.read_to_the_end()
+                if self._serves():
+                    return found | await self._find(missing)
+        except (HaError, SignerUnavailable, LogUnavailable) as error:
             log.info("look_up_unconfirmed", detail=str(error))
         except Exception as error:
             self._break(error)
@@ -313,3 +320,8 @@ class Participant(Generic[SessionT]):
         self.tally.note_applied(applied)
         if self.reign is not None:
             self.reign.on_applied(applied)
+
+
+def _denies(told: Told) -> bool:
+    """Whether the answer is that nothing was found."""
+    return isinstance(told, Refused) or (isinstance(told, StateStatus) and told.consumed_by is None)

@@ -1,8 +1,8 @@
 """One activation of this replica, from the epoch to the purge: what exists only while it is active.
 
-The order of opening is the protocol (docs/architecture.md): the log moves, epoch, log writer, lock verified, barrier,
-catch up to it, publish up to it, settle what can never be logged any more, serve. Nothing here decides a verdict;
-answers are what the log says once a record is read back.
+The order of opening is the protocol (docs/architecture.md): read the log to its end, see it move, epoch, log writer,
+lock verified, barrier, catch up to it, publish up to it, settle what can never be logged any more, serve. Nothing here
+decides a verdict; answers are what the log says once a record is read back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import structlog
 from ha.clock import Clock
 from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed, HaError, LockLost
+from ha.lock.interface import DatabaseIdentity
 from replica.core.admission import Admission, Waiting, send
 from replica.core.apply import Applied
 from replica.core.endings import ending_of
 from replica.core.estimate import CompletionEstimate
 from replica.core.failures import SubmissionFailures
 from replica.core.follow import Follower, end_after
+from replica.core.lineage import Descent, check_descent
 from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
 from replica.core.receipt_desk import ReceiptDesk
@@ -67,7 +69,7 @@ class Reign:
         self,
         *,
         name: str,
-        database: str,
+        database: DatabaseIdentity,
         request_log: RequestLog,
         index: Index,
         follower: Follower,
@@ -141,7 +143,9 @@ class Reign:
             now_s = self._clock.boottime_s()
             self.steps_s[step], began_s = now_s - began_s, now_s
 
-        position = await self._applied(lambda _: True, "the log's first record")
+        position = await self.read_to_the_end()
+        self._check_descent(position)
+        done("read_log")
         self._writes = to_write(await self._store.bind(position.topic_id), position.barrier)
         await self._see_the_log_move(position)
         done("log_moves")
@@ -171,6 +175,21 @@ class Reign:
         self._start(self._admission.run(), "admit")
         self._start(self._watch_for_stall(), "watch")
         self.serving = True
+
+    def _check_descent(self, position: Position) -> None:
+        """Raises DatabaseSuperseded where a later primary of our database granted the epoch in force."""
+        barrier = position.barrier
+        if check_descent(self._database, barrier) is Descent.ANOTHER and barrier is not None:
+            log.warning("database_changed", database=str(self._database), in_force=barrier.database)
+
+    async def read_to_the_end(self) -> Position:
+        """The applied position, behind everything that was in the log when this was called.
+
+        Raises ActivationFailed when the log stalls, and LogUnavailable.
+        """
+        await self._applied(lambda _: True, "the log's first record")
+        end = await self._log.end_offset()
+        return await self._applied(partial(_has_read_below, end), f"the log's record {end - 1}")
 
     async def _see_the_log_move(self, position: Position) -> None:
         """Return once the log is seen to take a record and to show it. Raises ActivationFailed when it does not.
@@ -202,7 +221,7 @@ class Reign:
                 self.epoch,
                 self.activation_id,
                 self._name,
-                self._database,
+                str(self._database),
                 self._writes.records,
                 self._writes.rules,
             )
@@ -211,6 +230,7 @@ class Reign:
             if self._in_force is not None:
                 return self._in_force
             log.warning("barrier_void", epoch=self.epoch, in_force=position.epoch)
+            self._check_descent(position)
             self.epoch = await self._store.raise_epoch(position.epoch, self._name)
 
     async def _settle(self) -> None:
@@ -538,6 +558,10 @@ def _settled(command: Command) -> SettledCommand:
         command.tx_id,
         command.content_digest,
     )
+
+
+def _has_read_below(end: int, position: Position) -> bool:
+    return position.offset >= end - 1
 
 
 def _has_epoch(epoch: int, position: Position) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ha.lock.interface import ServerLease
+from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
+from replica.store.neighbours import Neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,9 @@ class DatabaseFacts:
     paused_because: str | None = None
     postgres: PostgresFacts | None = None  # None: not reached, or no Postgres
     reach_problem: str | None = None
+    identity: DatabaseIdentity | None = None
+    lock_owner: LockOwner | None = None
+    neighbours: Neighbours | None = None  # None: not asked, or no Postgres
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,8 @@ class ReplicaFacts:
     version: str = ""
     front_ends: int = 0
     has_admin_port: bool = True
+    epoch: int = 0
+    granted_by: str = ""  # the database that granted the epoch in force, as it has read its barrier
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from replica.core.lineage import Descent, descent
 from replica.doctor.facts import Facts, PostgresFacts
 from replica.doctor.verdict import Checks, Judge, Verdict, ok, problem, unknown, unless_development, warning
 from replica.store.looking import ENCODING
+from replica.store.neighbours import taken_twice
 
 CONNECTIONS_SPARE = 5
 POSTGRES_OLDEST = 140_000
@@ -59,6 +61,64 @@ def _clock_database(facts: Facts) -> Verdict:
     if abs(skew_s) > limit_s / 2:
         return warning(text, "set the clock right before it is too far off to lead")
     return ok(text)
+
+
+@CHECKS.check("database-lineage")
+def _database_lineage(facts: Facts) -> Verdict:
+    """The database goes on from the one that granted the epoch in force: no primary that was succeeded."""
+    told = [(replica.epoch, replica.granted_by) for replica in facts.replicas if replica.answers and replica.granted_by]
+    identity = facts.database.identity
+    if identity is None or not told:
+        return unknown("no lock session, or no replica tells of a barrier")
+    epoch, in_force = max(told)
+    match descent(identity, in_force):
+        case Descent.SUPERSEDED:
+            fix = "fence this primary: another one was promoted. runbooks/database-failover.md"
+            return problem(f"this database is {identity}; epoch {epoch} was granted by {in_force}", fix)
+        case Descent.ANOTHER:
+            fix = "expected once after a dump was restored; else look for two participants on one topic"
+            return warning(f"this database is {identity}; epoch {epoch} was granted by {in_force}", fix)
+        case _:
+            return ok(str(identity))
+
+
+@CHECKS.check("lock-holder")
+def _lock_holder(facts: Facts) -> Verdict:
+    """The lock is free, or held by a replica: any login that may connect could take it."""
+    owner, postgres = facts.database.lock_owner, facts.database.postgres
+    if facts.database.session_problem is not None:
+        return unknown("no lock session")
+    if owner is None:
+        return ok("free")
+    other_login = postgres is not None and owner.user not in ("", postgres.user)
+    if owner.is_foreign([replica.name for replica in facts.replicas]) or other_login:
+        fix = "end that session (pg_terminate_backend), and revoke its login's CONNECT: runbooks/failover.md"
+        return problem(f"held by {owner}, which is none of the replicas: none of them can lead", fix)
+    return ok(owner.name)
+
+
+@CHECKS.check("replica-names")
+def _replica_names(facts: Facts) -> Verdict:
+    """No two replicas go by one name: each would take the other's lock for its own."""
+    if facts.database.neighbours is None:
+        return unknown("the database's sessions were not seen")
+    twice = taken_twice(facts.database.neighbours.sessions)
+    if twice:
+        texts = [f"{name}: {' and '.join(map(str, sessions))}" for name, sessions in twice.items()]
+        return problem("; ".join(texts), "give each replica a name of its own in [[replicas]], or stop one of them")
+    return ok("each name is used once")
+
+
+@CHECKS.check("one-ledger")
+def _one_ledger(facts: Facts) -> Verdict:
+    """The database has one ledger: advisory locks are kept per database, so a second one would share the lock."""
+    if facts.database.neighbours is None:
+        return unknown("the database's schemas were not seen")
+    others = [f"{one.schema} (of {one.owner})" for one in facts.database.neighbours.ledgers if not one.ours]
+    if others:
+        fix = "move it to a database of its own, or drop the schema; no replica starts beside it"
+        return problem(f"the tables of another ledger are in schema {', '.join(others)}", fix)
+    return ok("no other ledger")
 
 
 @CHECKS.check("schema")

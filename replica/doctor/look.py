@@ -181,4 +181,6 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         front_ends=health.front_ends,
         has_admin_port=steerable,
         index_digests=health.index_digests,
+        epoch=health.epoch,
+        granted_by=health.granted_by,
     )

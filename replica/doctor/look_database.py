@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from ha.clock import SystemClock
 from ha.errors import HaError
-from ha.lock.interface import ServerLease
+from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.config import Config
 from replica.core.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
 from replica.notary.errors import ConfigError, NotaryError, StoreMismatch
 from replica.store.looking import to_look
+from replica.store.neighbours import Neighbours, look_at_neighbours
 from replica.store.status import StoreStatus
 
+BETWEEN_LOOKS_S = 1.0  # in which a living replica's session works at least once
 _SETTINGS = (
     "synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "max_connections",
     "superuser_reserved_connections", "autovacuum", "server_encoding",
@@ -54,7 +57,7 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         database = config.shared_database()
     except ConfigError as error:  # a password's file, which has a check of its own, or a driver that is not installed
         return DatabaseFacts(session_problem=(error.code.name, error.detail), reach_problem=error.detail)
-    session_problem, skew_s, lease = await _try_session(database, config)
+    tried = await _try_session(database, config)
     status, schema_problem, reach_problem = await _status(database)
     paused_because = None
     if status is not None:
@@ -68,9 +71,12 @@ async def look_at_database(config: Config) -> DatabaseFacts:
             reach_problem = error.detail
     on_postgres = isinstance(database, PostgresDatabase)
     return DatabaseFacts(
-        session_problem=session_problem,
-        clock_skew_s=skew_s,
-        lease=lease,
+        session_problem=tried.problem,
+        clock_skew_s=tried.clock_skew_s,
+        lease=tried.lease,
+        identity=tried.identity,
+        lock_owner=tried.owner,
+        neighbours=await _look_around(config) if on_postgres and not reach_problem else None,
         schema_problem=schema_problem,
         reach_problem=reach_problem,
         bound_topic_id=None if status is None else status.topic_id,
@@ -80,17 +86,38 @@ async def look_at_database(config: Config) -> DatabaseFacts:
     )
 
 
-async def _try_session(database: Database, config: Config) -> tuple[tuple[str, str] | None, float, ServerLease | None]:
-    """What a replica would meet: code and text, or nothing; how far the clocks are apart; and the server's lease."""
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What a replica would meet: code and text of a problem, or what its session finds."""
+
+    problem: tuple[str, str] | None = None
+    clock_skew_s: float = 0.0
+    lease: ServerLease | None = None
+    identity: DatabaseIdentity | None = None
+    owner: LockOwner | None = None
+
+
+async def _try_session(database: Database, config: Config) -> _Tried:
+    """A lock session, opened and closed."""
     session = database.lock_session(name="notary-doctor", settings=config.election, clock=SystemClock())
     try:
         await session.open()
-        await session.look()
-        return None, session.clock_skew_s, session.server_lease
+        owner = (await session.look()).owner
+        identity = await session.database_identity()
+        return _Tried(None, session.clock_skew_s, session.server_lease, identity, owner)
     except HaError as error:
-        return (error.code, str(error.args[0]) if error.args else error.code), 0.0, None
+        return _Tried((error.code, str(error.args[0]) if error.args else error.code))
     finally:
         await session.close()
+
+
+async def _look_around(config: Config) -> Neighbours | None:
+    """Sessions that go by the replicas' names, and ledgers; None when the database does not tell."""
+    try:
+        names = [address.name for address in config.replicas]
+        return await look_at_neighbours(config.conninfo(), names, BETWEEN_LOOKS_S)
+    except NotaryError:
+        return None
 
 
 async def _status(database: Database) -> tuple[StoreStatus | None, str | None, str | None]:

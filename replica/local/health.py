@@ -51,6 +51,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     index_digests: dict[str, str] = {}  # of all entries, by the number of records that made them
     scrub: Scrubbed | None = None  # None: a release that does not tell
     formats_known: Known = Known()  # what its release can read
+    granted_by: str = ""  # the database that granted the epoch in force, as its barrier names it
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
 
 

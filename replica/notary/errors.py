@@ -295,6 +295,24 @@ class Code(Enum):
         "The participant database does not belong to this notary or release",
         "Point the replica at the right database, or run the release that fits its schema.",
     )
+    DATABASE_SUPERSEDED = (
+        0,
+        "The participant database is an older line of history than the one that granted the epoch in force",
+        "Nothing was written. Fence this primary: another one was promoted. Where it was restored on purpose, promote "
+        "it past that timeline first; see runbooks/database-failover.md.",
+        Retry.SAME,
+    )
+    REPLICA_NAME_TAKEN = (
+        0,
+        "Another replica of this name uses the participant database",
+        "Give each replica a name of its own ([[replicas]]), or stop the other one; notary doctor names its session.",
+        Retry.SAME,
+    )
+    LEDGERS_SHARE_DATABASE = (
+        0,
+        "The participant database has the tables of two ledgers",
+        "Give each ledger a database of its own: advisory locks are kept per database. Move or drop the other schema.",
+    )
     STORE_UNAVAILABLE = (
         0,
         "The participant database did not answer in time",
@@ -401,6 +419,24 @@ class StoreMismatch(NotaryError):
     """The database is not this notary's, or not of this release: do not serve, a person must look."""
 
     default_code = Code.STORE_MISMATCH
+
+
+class ReplicaNameTaken(NotaryError):
+    """Another replica goes by our name: do not start while it does."""
+
+    default_code = Code.REPLICA_NAME_TAKEN
+
+
+class LedgersShareDatabase(NotaryError):
+    """Two ledgers would share one lock: do not start; a person must move one of them."""
+
+    default_code = Code.LEDGERS_SHARE_DATABASE
+
+
+class DatabaseSuperseded(NotaryError):
+    """Another primary of this database came later: do not lead here; try again, perhaps on the right one."""
+
+    default_code = Code.DATABASE_SUPERSEDED
 
 
 class LogUnavailable(NotaryError):

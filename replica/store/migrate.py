@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import psycopg
 
-from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.errors import LedgersShareDatabase, StoreMismatch, StoreUnavailable
 from replica.store.looking import check_encoding, in_unicode
-from replica.store.schema import Migration, check_not_newer, read_migrations
+from replica.store.schema import Migration, check_not_newer, read_migrations, read_statement
 
 LOCK_WAIT_S = 30
 CONNECT_MAX_S = 5
@@ -58,6 +58,7 @@ async def migrate(conninfo: str, lock_id: int) -> list[str]:
 async def _apply_missing(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> list[str]:
     (exists,) = await _one(connection, b"SELECT to_regclass('schema_version') IS NOT NULL")
     if not exists:
+        await _check_alone(connection)
         await connection.execute(_VERSIONS)
     version, usable_from = await _one(
         connection, b"SELECT coalesce(max(version), 0), coalesce(max(usable_from), 0) FROM schema_version"
@@ -71,6 +72,14 @@ async def _apply_missing(connection: psycopg.AsyncConnection[tuple[object, ...]]
             (migration.version, migration.name, migration.usable_from),
         )
     return [migration.name for migration in missing]
+
+
+async def _check_alone(connection: psycopg.AsyncConnection[tuple[object, ...]]) -> None:
+    """Raises LedgersShareDatabase when another schema has a ledger already."""
+    rows = await (await connection.execute(read_statement("postgres", "ledgers").encode())).fetchall()
+    others = [str(schema) for schema, *_ in rows]
+    if others:
+        raise LedgersShareDatabase(f"this database has the tables of a ledger already, in schema {', '.join(others)}")
 
 
 async def _one(connection: psycopg.AsyncConnection[tuple[object, ...]], query: bytes) -> tuple[int, ...]:

@@ -405,3 +405,36 @@ async def test_an_idle_session_hears_a_release_and_for_whom(database_dsn: str) -
         assert (note.by, note.to) == ("R1", "R2")
         assert (await second.look()).released == note
         assert (await second.try_lock()).granted
+
+
+@pytest.mark.parametrize("function", ["pg_try_advisory_lock", "pg_try_advisory_lock_shared"])
+async def test_a_foreign_holder_is_told_by_session_user_and_name(
+    postgres_server: PostgresServer, database_dsn: str, function: str
+) -> None:
+    """Goal: whoever may connect may take the lock, and operators are told who it is. Method: a login with no rights but
+    to connect takes it, exclusively or shared; a replica asks for it, and looks."""
+    database = str(libpq.conninfo_to_dict(database_dsn)["dbname"])
+    async with await psycopg.AsyncConnection.connect(postgres_server.dsn(), autocommit=True) as superuser:
+        await superuser.execute(f"drop role if exists stranger_{database}".encode())
+        await superuser.execute(f"create role stranger_{database} login password 'x'".encode())
+        await superuser.execute(f"grant connect on database {database} to stranger_{database}".encode())
+        stranger = libpq.make_conninfo(
+            database_dsn, user=f"stranger_{database}", password="x", application_name="report"
+        )
+        async with await psycopg.AsyncConnection.connect(stranger, autocommit=True) as taker:
+            await taker.execute(f"select {function}(%s)".encode(), (lock_id(database, Counter.PARTICIPANT_WRITE),))
+            session = PostgresLockSession(database_dsn, scope=database, name="R1", settings=SETTINGS, clock=CLOCK)
+            await session.open()
+            try:
+                asked = await session.try_lock()
+                seen = (await session.look()).owner
+            finally:
+                await session.close()
+            assert not asked.granted
+            assert asked.owner == seen
+            assert seen is not None
+            assert (seen.pid, seen.name, seen.user) == (taker.info.backend_pid, "report", f"stranger_{database}")
+            assert seen.is_foreign(["R1", "R2"])
+            assert f"user stranger_{database}" in str(seen)
+        await superuser.execute(f"revoke all on database {database} from stranger_{database}".encode())
+        await superuser.execute(f"drop role stranger_{database}".encode())

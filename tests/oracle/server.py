@@ -165,7 +165,7 @@ class OracleServer:
 
     def _look(self, session: Session, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         holder, note = self.locks.get(values["id"]), self.notes.get(values["id"])
-        who = (None, None) if holder is None else (holder.sid, holder.name)
+        who = (None,) * 4 if holder is None else (holder.sid, holder.name, "NOTARY", "machine-1")
         noted = (None, None, None) if note is None else note[:3]
         releasing = int(holder is not None and note is not None and note[3] is holder)
         return [(*who, *noted, releasing, self.role, self.now())]

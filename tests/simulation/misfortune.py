@@ -233,6 +233,10 @@ class Misfortune:
         holder = world.primary.holder()
         world.on_deposed = {r.name for r in world.replicas if r.name == holder or self._random.random() < 0.3}
         world.fail_over(int(fault.amount), old_lives_on=True)
+        if holder:  # it serves on, by a lock that is its own, and does not read yet what its successor writes
+            weather = world.skies.of(holder)
+            weather.reads_late_s = max(weather.reads_late_s, self._random.choice((0.0, 0.5, 3.0)))
+            self._later(fault.duration_s, self._calm_reads, world.replica(holder))
         for replica in world.replicas:
             if replica.name not in world.on_deposed and world.deposed is not None:
                 for pid in world.deposed.sessions_of(replica.name):

@@ -154,7 +154,7 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         first, second = OracleReplica(shared, "R1"), OracleReplica(shared, "R2")
         first.start()
         await first.until_active()
-        page = make_metrics(first.participant, first.election, "1", tuple)().decode()
+        page = make_metrics(first.participant, first.election, "1", tuple, peers=["R1"])().decode()
         assert "notary_lock_lease_seconds 60.0" in page
         assert "notary_lock_lease_verified 1.0" in page
         assert first.election.status()["lock_lease"] == asdict(server_lease("1", server.parameters, 3.0))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ha.lock.interface import ServerLease
+from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.doctor.checks import check_names, descriptions, examine, refused_configuration
 from replica.doctor.facts import (
     BalancerFacts,
@@ -23,6 +23,7 @@ from replica.doctor.facts import (
     ReplicaFacts,
 )
 from replica.doctor.verdict import Finding, Severity
+from replica.store.neighbours import Ledger, NamedSession, Neighbours
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -40,10 +41,25 @@ POSTGRES = PostgresFacts(
 )  # fmt: skip
 LEASE = ServerLease(3.0, True, "idle_session_timeout")
 UNREAD = ServerLease(60.0, False, "IDLE_TIME 60 s; MAX_IDLE_TIME not verified")
-DATABASE = DatabaseFacts(bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE)
+OWNER = LockOwner(17, "r1", "notary", "10.0.0.1")
+NAMED = tuple(NamedSession(10 + n, f"r{n}", "notary", "10.0.0.1", 1) for n in (1, 2, 3))
+NEIGHBOURS = Neighbours(NAMED, (Ledger("public", "notary_owner", True),))
+DATABASE = DatabaseFacts(
+    bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE,
+    identity=DatabaseIdentity("postgres", "7301", 3), lock_owner=OWNER, neighbours=NEIGHBOURS,
+)  # fmt: skip
 LOG = LogFacts(topic_id="t", end_offset=10, brokers=3)
 REPLICAS = tuple(
-    ReplicaFacts(name=name, answers=True, active=name == "r1", ready=True, version="1.0", front_ends=2)
+    ReplicaFacts(
+        name=name,
+        answers=True,
+        active=name == "r1",
+        ready=True,
+        version="1.0",
+        front_ends=2,
+        epoch=7,
+        granted_by="postgres:7301:3",
+    )
     for name in ("r1", "r2", "r3")
 )
 HEALTHY = Facts(
@@ -82,6 +98,10 @@ def machine(**changes: Any) -> Facts:
 
 def database(**changes: Any) -> Facts:
     return replace(HEALTHY, database=replace(DATABASE, **changes))
+
+
+def neighbours(sessions: tuple[NamedSession, ...], *ledgers: Ledger) -> Facts:
+    return database(neighbours=Neighbours(sessions, (*NEIGHBOURS.ledgers, *ledgers)))
 
 
 def postgres(**changes: Any) -> Facts:
@@ -137,6 +157,12 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("database-lease", Severity.WARNING, database(lease=UNREAD), "V$PARAMETER"),
     ("clock-database", Severity.PROBLEM, database(clock_skew_s=-1.1), "set the clock right"),
     ("clock-database", Severity.WARNING, database(clock_skew_s=0.6), "set the clock right"),
+    ("database-lineage", Severity.PROBLEM, database(identity=DatabaseIdentity("postgres", "7301", 2)), "fence"),
+    ("database-lineage", Severity.WARNING, database(identity=DatabaseIdentity("postgres", "7302", 9)), "dump"),
+    ("lock-holder", Severity.PROBLEM, database(lock_owner=LockOwner(17, "report", "mon")), "pg_terminate_backend"),
+    ("lock-holder", Severity.PROBLEM, database(lock_owner=LockOwner(17, "r1", "mon")), "CONNECT"),
+    ("replica-names", Severity.PROBLEM, neighbours((*NAMED, NamedSession(20, "r2", "x", "", 1))), "name of its own"),
+    ("one-ledger", Severity.PROBLEM, neighbours(NAMED, Ledger("second", "x", False)), "database of its own"),
     ("schema", Severity.PROBLEM, database(schema_problem="no tables"), "notary store migrate"),
     ("database-encoding", Severity.PROBLEM, setting("server_encoding", "LATIN1"), "ENCODING 'UTF8'"),
     ("database-encoding", Severity.PROBLEM, setting("server_encoding", "SQL_ASCII"), "database-restore"),

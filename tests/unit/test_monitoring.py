@@ -63,6 +63,7 @@ def exposition() -> str:
                 index_sizes=lambda: sizes,
                 scrubber=scrubber,
                 round_trips=lambda: {"1": RoundTrip(0.001, 0.002)},
+                peers=["R1"],
             )
             return metrics().decode()
 

@@ -4,7 +4,17 @@ A mutant is caught when a run of the mutated code breaks a promise: a finding of
 tests/simulation/verdict.py, no recovery after the faults, or a process that ends by a bug.
 """
 
-from tests.simulation.mutants import activation, answers, following, found, leadership, publishing, reading, rules
+from tests.simulation.mutants import (
+    activation,
+    answers,
+    following,
+    found,
+    leadership,
+    primaries,
+    publishing,
+    reading,
+    rules,
+)
 from tests.simulation.mutants.registry import MUTANTS, Mutant
 
 __all__ = [
@@ -15,6 +25,7 @@ __all__ = [
     "following",
     "found",
     "leadership",
+    "primaries",
     "publishing",
     "reading",
     "rules",

@@ -24,6 +24,16 @@ BEGIN
 END
 $$;
 
+-- Advisory locks have no owner: whoever may connect to a database may take each lock of it, the replicas' as well. So the
+-- database is this ledger's alone, and nobody connects but members of these roles. (Without effect where the owner of the
+-- tables does not own the database: its owner does it then.)
+DO $$
+BEGIN
+    EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database());
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO notary_reader', current_database());
+END
+$$;
+
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO notary_reader;
 

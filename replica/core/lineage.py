@@ -1,0 +1,44 @@
+"""Whether the database that grants our epochs goes on from the one that granted the epoch in force. Pure.
+
+Two primaries of one cluster, the old one not fenced, are two locks: a replica on each of them is granted an epoch, and
+their barriers depose each other in turn. A promotion begins a new timeline: the barrier in force tells who came later.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ha.lock.interface import DatabaseIdentity
+from replica.notary.errors import DatabaseSuperseded
+from replica.notary.records import BarrierRecord
+
+
+class Descent(Enum):
+    """What our database is to the one that a barrier names."""
+
+    CONTINUES = "continues"  # the same line of history, or one that branched off it later
+    SUPERSEDED = "superseded"  # an older line: that of a primary whose standby was promoted, say
+    ANOTHER = "another"  # another system: a dump that was restored, or somebody else's
+    UNKNOWN = "unknown"  # the barrier does not say
+
+
+def descent(ours: DatabaseIdentity, in_force: str) -> Descent:
+    """What our database is to that of the barrier in force, named `<kind>:<system identifier>:<timeline>`."""
+    parts = in_force.split(":")
+    if len(parts) != 3 or not parts[2].isdecimal():
+        return Descent.UNKNOWN
+    kind, system_identifier, timeline = parts
+    if (kind, system_identifier) != (ours.kind, ours.system_identifier):
+        return Descent.ANOTHER
+    return Descent.CONTINUES if ours.timeline >= int(timeline) else Descent.SUPERSEDED
+
+
+def check_descent(ours: DatabaseIdentity, barrier: BarrierRecord | None) -> Descent:
+    """What our database is to that of the barrier in force. Raises DatabaseSuperseded."""
+    found = Descent.UNKNOWN if barrier is None else descent(ours, barrier.database)
+    if barrier is not None and found is Descent.SUPERSEDED:
+        raise DatabaseSuperseded(
+            f"this database is on timeline {ours.timeline} of system {ours.system_identifier}; the epoch in force,"
+            f" {barrier.epoch} of {barrier.replica}, was granted on timeline {barrier.database.rpartition(':')[2]}"
+        )
+    return found
