@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,8 +38,8 @@ def run_cluster(
 ) -> None:
     """Bring up Postgres, Kafka, replicas and HAProxy here, and keep them running until Ctrl-C.
 
-    For development: one broker and one database server, all on loopback. A replica that ends is started again. What
-    the cluster keeps is found again at the next start.
+    For development: one broker and one database server, all on loopback. A replica that ends is started again, and so
+    is HAProxy. What the cluster keeps, settings and keys among it, is found again at the next start.
     """
     from replica.local.cluster import ClusterSettings
 
@@ -57,7 +58,9 @@ async def _serve(settings: ClusterSettings) -> None:
 
     async with LocalCluster(settings, say) as cluster:
         show_where(cluster)
-        await watch_roles(cluster, say)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch_roles(cluster, say))
+            group.create_task(cluster.haproxy.keep(say))
 
 
 def show_where(cluster: LocalCluster, *more: str) -> None:

@@ -16,6 +16,7 @@ class FileFacts:
 
     problems: Mapping[str, str] = field(default_factory=dict)
     registered_pairs: int = 0
+    notary_key_ended: datetime | None = None  # the key that signs, by the list of the notary's keys
     certificates: Mapping[str, datetime] = field(default_factory=dict)  # setting: when the first of the file expires
     password_in_conninfo: bool = False
 

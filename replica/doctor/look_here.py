@@ -7,7 +7,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -22,7 +22,7 @@ from replica.core.signer import check_signer
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.link.traces import check_tracing
 from replica.notary.errors import NotaryError
-from replica.notary.keys import known_keys
+from replica.notary.keys import ended_at, known_keys
 from replica.notary.secret_files import read_secret
 
 _STA_UNSYNC = 0x40  # of adjtimex(2)
@@ -51,12 +51,14 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
 def look_at_files(config: Config) -> FileFacts:
     """Every file that a replica reads at its start."""
     problems = {name: problem for name, check in file_checks(config).items() if (problem := _problem(check))}
+    ended = None if "notary-key" in problems else _key_ended(config)
     in_conninfo = parse_conninfo(config.database.conninfo)
     named_there = ((f"database.conninfo {name}", Path(in_conninfo[name])) for name in _TLS_FILES if name in in_conninfo)
     expiries = {name: expires for name, path in named_there if (expires := _expiry(path)) is not None}
     return FileFacts(
         problems=problems,
         registered_pairs=0 if "parties" in problems else len(read_registry(config.api.registry_path)),
+        notary_key_ended=ended,
         password_in_conninfo="password" in in_conninfo,
         certificates=expiries | dict(certificates(config)),
     )
@@ -108,6 +110,11 @@ def _check_key(config: Config) -> None:
     signer = config.notary_signer()  # once: a token counts how often it refuses a PIN
     check_signer(signer)
     known_keys(config.notary_keys_file, signer.public_key)
+
+
+def _key_ended(config: Config) -> datetime | None:
+    signing = config.notary_signer().public_key
+    return ended_at(known_keys(config.notary_keys_file, signing), signing, datetime.now(UTC))
 
 
 def _check_passwords(database: DatabaseSettings) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from haproxy.render import HaproxySettings, render
 from haproxy.runtime import HaproxyRuntime, ServerState
 from replica.local.machine import THIS_MACHINE, Machine
-from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, run_to_end
+from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, how_it_ended, run_to_end
+from replica.notary.errors import NotaryError
 
 READY_MAX_S = 10.0
+RESTART_PAUSE_S = 2.0
 CHECK_MAX_S = 10.0
 RELOAD_MAX_S = 10.0
 STOP_GRACE_S = 5.0
@@ -46,6 +49,18 @@ class HaproxyServer:
     async def stop(self) -> None:
         """Close every connection and end."""
         await self.process.stop(STOP_GRACE_S)
+
+    async def keep(self, say: Callable[[str, str], None]) -> None:
+        """Start it again whenever it ends by itself, and tell so, until this is cancelled."""
+        while True:
+            code = await self.process.wait()
+            await self.process.kill()  # what is left of its workers: they have the port
+            say("HAProxy", f"{how_it_ended(code)}; starts again")
+            try:
+                await self.start()
+            except NotaryError as error:
+                say("HAProxy", f"does not start: {error.detail}")
+                await asyncio.sleep(RESTART_PAUSE_S)
 
     async def reload(self, settings: HaproxySettings) -> None:
         """Carry on with other settings: no connection is refused or cut, and what is known of replicas is kept.

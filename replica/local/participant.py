@@ -52,8 +52,9 @@ class ParticipantFiles:
         return path.read_text()
 
     def notary_key(self) -> bytes:
-        """The notary's public key."""
-        return load_signer(self._key_path).public_key if self._key_path.exists() else create_key(self._key_path)
+        """The public key that the notary signs with: that of the configuration, else a new one."""
+        path = self._folder / self.settings().get("notary_key_file", self._key_path.name)
+        return load_signer(path).public_key if path.exists() else create_key(path)
 
     def parties(self, count: int) -> list[Party]:
         """So many parties with a key of their own each, all of them registered beside those that were added by hand."""
@@ -74,13 +75,13 @@ class ParticipantFiles:
         return _read_toml(self.config_path)
 
     def write_config(self, values: Mapping[str, Any], role: str, reader: str) -> None:
-        """Write the configuration: these values over those of the last start.
+        """Write the configuration: these values over those of the last start, and those over what a new cluster has.
 
-        Replicas log in as `role`, and their front ends, which only read, as `reader`.
+        So a key that was rotated goes on signing. Replicas log in as `role`, and their front ends, which only read, as
+        `reader`.
         """
-        own = {
+        own: dict[str, Any] = {
             "data_dir": "replicas",
-            "notary_key_file": self._key_path.name,
             "api": {"registry_path": self._registry_path.name},
             "database": {
                 "password_file": self._password_path(role).name,
@@ -88,7 +89,10 @@ class ParticipantFiles:
                 "reader_password_file": self._password_path(reader).name,
             },
         }
-        text = render_config(merged(merged(self.settings(), own), values), _TITLE)
+        before = self.settings()
+        if "pkcs11" not in before:
+            own["notary_key_file"] = self._key_path.name
+        text = render_config(merged(merged(own, before), values), _TITLE)
         partial = self.config_path.with_suffix(".partial")
         partial.write_text(text)
         partial.replace(self.config_path)

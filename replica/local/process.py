@@ -204,6 +204,11 @@ async def run_to_end(command: Command, timeout_s: float) -> None:
         raise ServerFailed(f"{command.name} ended with code {code}:\n{process.log_tail()}")
 
 
+def how_it_ended(code: int) -> str:
+    """What an exit code says, for people; negative: the signal that ended it."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
 def descendants(pid: int) -> list[int]:
     """Children, grandchildren and so on of a process, as far as they are there at this moment."""
     found: list[int] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from haproxy.render import ReplicaAddress
 from replica.local.machine import THIS_MACHINE, Machine
-from replica.local.process import Command, ManagedProcess, ServerFailed
+from replica.local.process import Command, ManagedProcess, ServerFailed, how_it_ended
 
 STOP_GRACE_S = 10.0  # a step-down is much shorter; then it is killed
 RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does not slow down the peer that takes over
@@ -133,11 +133,7 @@ class ReplicaProcess:
             if code == CONFIGURATION_EXIT:
                 self._say(self.name, f"cannot run, a person is needed; the end of {self.log_path}:\n{self.log_tail()}")
                 return
-            self._say(self.name, f"{_how_it_ended(code)}; starts again in {self.restart_pause_s:g} s")
+            self._say(self.name, f"{how_it_ended(code)}; starts again in {self.restart_pause_s:g} s")
             await asyncio.sleep(self.restart_pause_s)
             self._process.start()
             self.on_start()
-
-
-def _how_it_ended(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -66,6 +66,12 @@ def known_keys(path: Path | None, signing: bytes) -> list[NotaryKey]:
     return keys
 
 
+def ended_at(keys: Sequence[NotaryKey], signing: bytes, now: datetime) -> datetime | None:
+    """When the key that signs ended by the list; None while it may sign. Periods are for people: nothing refuses it."""
+    until = next((key.until for key in keys if key.raw == signing), None)
+    return until if until is not None and until <= now else None
+
+
 def rotated(keys: Sequence[NotaryKey], old: bytes, new: bytes, now: datetime) -> list[NotaryKey]:
     """The keys once `new` signs instead of `old`. Raises ConfigError when `new` has been there before."""
     if new in {key.raw for key in keys}:

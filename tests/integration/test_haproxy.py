@@ -215,6 +215,23 @@ async def test_a_takeover_that_haproxy_is_told_of_waits_for_no_check(folder: Pat
             await lb.runtime.point_at("nobody")
 
 
+async def test_a_load_balancer_that_is_killed_is_started_again_and_it_is_told(
+    folder: Path, ports: PortReservation
+) -> None:
+    """Goal: `notary up` goes on without a person. Method: kill HAProxy while it is kept, and reach a replica again."""
+    only, port, told = StandIn("only", ports), ports.take(), list[str]()
+    only.active = True
+    async with only.serving(), running(HaproxyServer(folder, settings_for(folder, port, only))) as lb:
+        await eventually(lambda: reaches(port, "only"))
+        keeping = asyncio.create_task(lb.keep(lambda part, text: told.append(f"{part} {text}")))
+        before = lb.process.pid
+        lb.process.signal_leader(signal.SIGKILL)
+        await eventually(lambda: asyncio.sleep(0, lb.process.pid != before))
+        await eventually(lambda: reaches(port, "only"))
+        keeping.cancel()
+        assert told == ["HAProxy was ended by SIGKILL; starts again"]
+
+
 async def test_a_drained_replica_keeps_its_sessions_and_gets_no_new_one(folder: Path, ports: PortReservation) -> None:
     """Goal: maintenance without a cut. Method: drain under an open session, connect, end the drain, connect."""
     only, port = StandIn("only", ports), ports.take()
