@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pytest import MonkeyPatch
 
-import replica.core.participant
 import replica.core.reign
 from replica.core.lineage import Descent
 from tests.simulation.mutants.registry import mutant
@@ -13,8 +12,3 @@ from tests.simulation.mutants.registry import mutant
 @mutant("a replica that reaches an old primary deposes the active on the new one")
 def old_primary_not_refused(patch: MonkeyPatch) -> None:
     patch.setattr(replica.core.reign, "check_descent", lambda ours, barrier: Descent.CONTINUES)
-
-
-@mutant("not found is told by whoever has the lock, whatever was not read yet")
-def denied_without_reading_to_the_end(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.core.participant, "_denies", lambda told: False)
