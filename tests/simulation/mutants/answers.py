@@ -120,12 +120,13 @@ def recorded_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
     patch.setattr(Reign, "_answer_accepted", wrong)
 
 
-@mutant('"not found" is said without asking the lock')
+@mutant('"not found" is said without asking the lock, nor the log for its end')
 def not_found_without_the_lock(patch: MonkeyPatch) -> None:
     async def sure(self: Reign) -> None:
         await asyncio.sleep(0)
 
     patch.setattr(Reign, "confirm_lock", sure)
+    patch.setattr(replica.core.participant, "_denies", lambda told: False)
 
 
 @mutant("a look-up is answered by whoever gets it")
