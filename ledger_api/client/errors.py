@@ -24,7 +24,10 @@ class TokenUnavailable(ClientError):
 
 
 class NotarisationRefused(ClientError):
-    """Final: the notary decided against this request. `refused` says why, a conflict with every state."""
+    """The notary decided against this request. `refused` says why, a conflict with every state.
+
+    `refused.final` says whether the same request may be notarised later: one that came too early may.
+    """
 
     def __init__(self, refused: Refused) -> None:
         self.refused = refused

@@ -61,9 +61,10 @@ def make_openapi(routes: Iterable[Route], version: str, *, asks_for_tokens: bool
         "info": {
             "title": "Notary ledger API",
             "version": version,
-            "description": "Notarises transactions, once and for ever. Every answer says whether it is final: a "
-            'success and a problem with `"retry": "no"` are; with `"retry": "same"`, send the same request again with '
-            "the same ids. The bytes that a request's signature covers are described in docs/formats.md.",
+            "description": "Notarises transactions, once and for ever. A success is final. After a problem with "
+            '`"retry": "no"` the same request is answered the same until something changes, and is never notarised if '
+            'the catalogue calls the code final; with `"retry": "same"`, send the same again, with the same ids. '
+            "The bytes that a request's signature covers are described in docs/formats.md.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {

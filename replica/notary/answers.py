@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from replica.notary.errors import Code
 from replica.notary.receipts import Receipt
 from replica.notary.requests import TimeWindow
 from replica.notary.rules import Conflict
 
 
 class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
-    """Final. `log_offset` is where the transaction was first notarised: the same for ever.
+    """Final: the same content under the same id is notarised for ever, at `log_offset`, where it first was.
 
     `record_offset` is this submission's own record; None when the recorded answer was given again without a new one
     (then `duplicate` is set), or for a look-up. `ledger_offset` is where its completion is, or, of a duplicate, that of
@@ -44,7 +45,9 @@ class DeduplicationBound(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Final for this request. `code` is a name in the error catalogue; `record_offset` None when nothing was logged,
+    """The verdict on this submission; `final` says whether the same request may get another one, submitted again.
+
+    `code` is a name in the error catalogue; `record_offset` None when nothing was logged,
     and with it `ledger_offset`, where its completion is. `window` is the one that is closed, `earlier` is whose the
     command id is.
     """
@@ -59,6 +62,18 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     earlier: Earlier | None = None
     ledger_offset: int | None = None
 
+    @property
+    def final(self) -> bool:
+        """Whether the same content will never be notarised under this transaction id.
+
+        Not after a window that was not open yet, or a command id that another transaction has: the same request may be
+        notarised later. Time in the log never goes back, so a window that was found over stays so.
+        """
+        if self.code == Code.TIME_WINDOW_CLOSED.name:
+            until_us = None if self.window is None else self.window.until_us
+            return until_us is not None and self.judged_us is not None and self.judged_us >= until_us
+        return self.code in Code.__members__ and Code[self.code].final
+
 
 class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
     """Not final: nothing is decided, or the outcome is not known. Send the same again after `retry_after_s`."""
@@ -69,7 +84,7 @@ class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """Not final: an asynchronous submission is recorded, and will have exactly one completion, whatever happens.
+    """Not final: an asynchronous submission is recorded, and this attempt will have one completion, whatever happens.
 
     `estimate_s` is how long that takes at most, most likely. Without a completion by then, send the same again.
     """

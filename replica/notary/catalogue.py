@@ -20,19 +20,23 @@ class Category(Enum):
     REQUEST = "request"  # the caller sent something wrong: change it
     ACCESS = "access"  # the caller is not known, or may not: ask the operator
     MISSING = "missing"  # what was asked for is not there
-    REFUSED = "refused"  # a definite answer: the notary will not change its mind
+    REFUSED = "refused"  # a verdict on this submission; `final` says whether the same request may get another
     NOT_NOW = "not_now"  # nothing is decided or known: send the same again, later
     INTERNAL = "internal"  # an error of the replica's own
     OPERATOR = "operator"  # never leaves the replica: configuration and start-up
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One code: what it means, what to do, and whether the very same request may be sent again."""
+    """One code: what it means, what to do, and whether the very same request may be sent again.
+
+    `final`: the same content will never be notarised under the same transaction id after it.
+    """
 
     code: str
     category: Category
     status: int
     retry: Retry
+    final: bool
     title: str
     remedy: str
 
@@ -69,6 +73,7 @@ def _entry(code: Code) -> CatalogueEntry:
         category=category(code),
         status=code.status,
         retry=code.retry,
+        final=code.final,
         title=code.title,
         remedy=code.remedy,
     )

@@ -8,7 +8,7 @@ from enum import Enum
 class Retry(Enum):
     """What a client may do with the very same request."""
 
-    NO = "no"  # the answer is final; change the request first
+    NO = "no"  # sending the same at once would be answered the same; change the request, or what the remedy names
     SAME = "same"  # nothing is decided or known; send the same request again, with the same ids
 
 
@@ -23,6 +23,15 @@ class Code(Enum):
         self.title = title
         self.remedy = remedy
         self.retry = retry
+
+    @property
+    def final(self) -> bool:
+        """Whether the log will never notarise the same content under the same transaction id after this.
+
+        After any other code it may: a window opens, a party is registered, a command id is forgotten, a submission that
+        never reached the log is sent again. A window that has closed is final as well: see `Refused.final`.
+        """
+        return self.name in ("STATE_CONFLICT", "TX_ID_REUSED")
 
     # The request cannot be read. Nothing was logged.
     MALFORMED_JSON = (

@@ -14,7 +14,10 @@ from replica.notary.documents import ConflictDocument, DeduplicationDocument, Pr
 
 
 class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
-    """The one final word on a submission. `code` is NOTARISED or a code of the error catalogue.
+    """What became of one attempt; it never changes at its offset.
+
+    An attempt that was refused and is sent again, with the same ids, has a completion more, and
+    `SUBMISSION_NOT_SEQUENCED` may be followed by a verdict. `code` is NOTARISED or a code of the error catalogue.
 
     `log_offset` is the record that it comes from; `notarised_offset` is where the transaction was first notarised.
     `deduplication` is the period that was honoured; null where that is not known: of a submission that was admitted by

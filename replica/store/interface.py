@@ -62,7 +62,7 @@ def is_for_the_log(command: Command, tx_id: bytes, content_digest: bytes) -> boo
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """The one final word on a submission, before it gets its ledger offset.
+    """What became of one attempt, before it gets its ledger offset.
 
     `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes from
     (a settlement yields several). `detail` holds a conflict's states, MessagePack, empty otherwise. The deduplication
