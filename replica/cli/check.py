@@ -137,12 +137,11 @@ def _deduplication_us(config: Config, export: Export) -> int | None:
 
 
 def _completions(export: Export) -> Iterator[CompletionRow]:
-    import msgspec
-
     from replica.checker.completions import CompletionRow
 
+    names = CompletionRow.__struct_fields__[1:]  # a completion may tell more than is checked
     for ledger_offset, completion in export.rows:
-        yield CompletionRow(ledger_offset, *msgspec.structs.astuple(completion))
+        yield CompletionRow(ledger_offset, *[getattr(completion, name) for name in names])
 
 
 def _events(histories: list[Path]) -> Iterator[Event]:
