@@ -1,7 +1,8 @@
 """The JSON documents of the ledger API's streams and pages. docs/api.md describes them.
 
-A completion's and an update's document are functions of what the log decided and of nothing else: every replica serves
-the same bytes for the same offset.
+A completion's and an update's document are functions of what the log decided: every replica serves the same for the
+same offset. But for a completion's deduplication period, which the log does not have: it turns null where a completion
+is published again, after the database has lost it.
 """
 
 from __future__ import annotations

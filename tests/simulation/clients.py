@@ -18,6 +18,7 @@ from replica.checker.history import (
     invoke_submission,
 )
 from replica.link.interface import Terms
+from replica.link.memory import MemoryLink
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.canonical import encode_request
 from replica.notary.receipts import receipt_to_document
@@ -222,6 +223,34 @@ class Client:
         code = answer.code if not isinstance(answer, Notarised | Accepted) else type(answer).__name__.upper()
         world.story.tell(self.name, "told", op=number, code=code, by=who, offset=getattr(answer, "record_offset", None))
         world.note(_event(answer, self.name, number, now_ns, who, epoch))
+
+
+class Stranger:
+    """Sends what no front end would let through: each is to be refused, and to cost nobody else anything."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def run(self) -> None:
+        """Send all of the plan, each at its moment; whoever does not lead is left alone."""
+        for number, hostile in enumerate(sorted(self._world.plan.hostile, key=lambda one: one.at_s)):
+            await asyncio.sleep(max(0.0, hostile.at_s - self._world.loop.time()))
+            for replica in self._world.replicas:
+                if replica.core is not None and replica.claims_to_lead:
+                    await self._send(replica.core.link, number, hostile.deduplication_s)
+
+    async def _send(self, link: MemoryLink, number: int, deduplication_s: float) -> None:
+        request = make_request(sha256(b"hostile %d" % number).digest(), [], [], None, _PARTY)
+        submission = Submission(
+            encode_request(request), _KEY, _SIGNATURE, "stranger", f"h{number}", (_PARTY,), f"h{number}"
+        )
+        try:
+            async with asyncio.timeout(1.0):
+                (answer,) = await link.submit([submission], Terms(deduplication_s=deduplication_s))
+        except TimeoutError:
+            return
+        if isinstance(answer, Notarised | Accepted):
+            self._world.blame(f"a deduplication period of {deduplication_s:g} s was honoured")
 
 
 def _event(answer: Answer, process: str, op: int, at_ns: int, who: str | None, epoch: int | None) -> Event:

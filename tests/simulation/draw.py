@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from tests.simulation.plan import BROKERS_VIEWS, STEPS, Fault, FaultKind, Operation, Plan, ReplicaPlan, Transaction
+from tests.simulation.plan import (
+    BROKERS_VIEWS,
+    STEPS,
+    Fault,
+    FaultKind,
+    Hostile,
+    Operation,
+    Plan,
+    ReplicaPlan,
+    Transaction,
+)
 
 _AT_A_STEP = (
     FaultKind.CRASH,
@@ -26,6 +36,8 @@ _AT_A_STEP = (
 )
 
 
+_HOSTILE_SHARE = 0.25  # of the seeds
+_PERIODS_S = (-1.0, 1e9, 1e13, 9_223_372_036_854_775_807.0, 1e303)
 _ASYNCHRONOUS_EVERY = 4  # of so many commands one is submitted asynchronously
 _VIEWS_SHARE = 0.125
 _DEPOSE = (FaultKind.ISLAND,)  # the active is replaced, and does not know it for a while
@@ -63,6 +75,16 @@ def draw(seed: int, size: Size | None = None) -> Plan:
             *[_suspicious(random, fault, len(transactions)) for fault in faults if fault.kind in _DEPOSE],
         ),
         faults=tuple(sorted((*faults, *views), key=lambda fault: fault.at_s)),
+        hostile=_hostile(Random(f"{seed}/hostile"), duration_s),  # a stream of its own: the rest of a seed stays
+    )
+
+
+def _hostile(random: Random, duration_s: float) -> tuple[Hostile, ...]:
+    if random.random() >= _HOSTILE_SHARE:
+        return ()
+    return tuple(
+        Hostile(round(random.uniform(0.0, duration_s), 3), random.choice(_PERIODS_S))
+        for _ in range(random.randint(1, 6))
     )
 
 

@@ -120,6 +120,13 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     restart_s: float = 0.3
 
 
+class Hostile(msgspec.Struct, frozen=True):
+    """A submission whose deduplication period nobody can honour, in seconds, sent to whoever leads then."""
+
+    at_s: float
+    deduplication_s: float
+
+
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """One run. Faults strike until `duration_s`; then all is healed and the notary must recover."""
 
@@ -131,6 +138,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     transactions: tuple[Transaction, ...]
     clients: tuple[tuple[Operation, ...], ...]
     faults: tuple[Fault, ...]
+    hostile: tuple[Hostile, ...] = ()
 
     @property
     def operations_count(self) -> int:

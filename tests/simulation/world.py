@@ -19,7 +19,7 @@ from replica.checker.history import Event
 from replica.core.participant import Participant
 from replica.notary.answers import Answer
 from replica.notary.errors import IndexUnreadable
-from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content
+from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content, Stranger
 from tests.simulation.doubles import DatabaseServer, Tables, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.misfortune import Misfortune
@@ -110,6 +110,7 @@ class World:
         for replica in self.replicas:
             replica.start(after_failure=False)
         tasks += [asyncio.create_task(follower.run()) for follower in self.followers]
+        tasks.append(asyncio.create_task(Stranger(self).run()))
         clients = [asyncio.create_task(client.run()) for client in self.clients]
         self.misfortune.plan()
         await self._pass_time(self.plan.duration_s)

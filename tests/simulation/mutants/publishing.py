@@ -7,6 +7,7 @@ from typing import Any
 from pytest import MonkeyPatch
 
 from replica.core.admission import Admission, Load, Waiting
+from replica.core.deduplication import Period
 from replica.core.reign import Reign
 from replica.notary.position import Position
 from replica.store.memory import MemoryDatabase, MemoryStore
@@ -20,6 +21,16 @@ def command_recorded_after_produce(patch: MonkeyPatch) -> None:
         await self._store.admit([waiting.command for waiting in batch], 0)
 
     patch.setattr(Admission, "_admit", admit)
+
+
+@mutant("one caller's deduplication period is reckoned with for all, whatever it is")
+def one_period_for_all(patch: MonkeyPatch) -> None:
+    def reckon(self: Admission, batch: list[Waiting]) -> list[tuple[Waiting, Period]]:
+        now_us = self._clock.wall_us()
+        wanted = [(waiting, waiting.terms.deduplication_s or 604_800.0) for waiting in batch]
+        return [(waiting, Period(now_us - int(period_s * 1e6), 0)) for waiting, period_s in wanted]
+
+    patch.setattr(Admission, "_with_periods", reckon)
 
 
 @mutant("an accepted command is not remembered")
