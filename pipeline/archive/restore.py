@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from replica.log.librdkafka import TopicMissing, client_config, connect, error_i
 from replica.log.settings import KafkaSettings
 from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, create_topic
 from replica.notary.errors import LogRefused, RestoreRefused
+from replica.notary.salvage import Salvage
 from replica.store.archive_head import ArchiveHead
 
 TIME_SETTING = "message.timestamp.type"
@@ -41,6 +43,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What a restore did, signed by the archive's key: `signature` is over REPORT_TAG and this with an empty one.
 
     `archived_root` and `restored_root`: SHA-256 over the digests of records 0..last, of the archive and as read back.
+    `salvage`: digest of the salvage that the last of them, lost records, name; absent if there are none.
     """
 
     archive_id: str
@@ -56,6 +59,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     started_us: int
     finished_us: int
     checks: list[Check]
+    salvage: str | msgspec.UnsetType = msgspec.UNSET  # absent in a report without one, as before there were any
     signature: str = ""
 
     def signed_by(self, sign: Callable[[bytes], bytes]) -> Evidence:
@@ -72,7 +76,8 @@ def plan_restore(
     head: ArchiveHead | None = None,
     published: int | None = None,
     resume: bool = False,
-    accept_loss: bool = False,
+    accept_loss: int | None = None,
+    salvage: Salvage | None = None,
 ) -> RestorePlan:
     """Look at archive and target, and decide. Writes nothing. Raises LogUnavailable.
 
@@ -83,10 +88,11 @@ def plan_restore(
     last = -1 if findings else last_offset(manifest, until)
     view, broken = _target(target)
     same = None
-    if resume and view is not None and not findings and view.first == 0 and view.end <= last + 1:
-        same = compare(manifest, target, view.end).first_difference is None
+    end = (last if salvage is None else salvage.last) + 1
+    if resume and view is not None and not findings and view.first == 0 and view.end <= end:
+        same = compare(manifest, target, view.end, salvage).first_difference is None
     facts = Facts(findings, head, view, broken, same, published)
-    return decide(manifest, target.topic, last, facts, resume=resume, accept_loss=accept_loss)
+    return decide(manifest, target.topic, last, facts, resume=resume, accept_loss=accept_loss, salvage=salvage)
 
 
 def _target(target: KafkaSettings) -> tuple[TopicView | None, str]:
@@ -115,12 +121,12 @@ def run_restore(
     _set_times(target, KEEP_TIMES)
     _produce(manifest, plan, target, on_record)
     _set_times(target, BROKER_TIMES)
-    compared = compare(manifest, target, plan.last + 1)
+    compared = compare(manifest, target, plan.end, plan.salvage)
     if compared.first_difference is not None:
         raise RestoreRefused(f"the record at offset {compared.first_difference} is not the archive's: delete the topic")
     end = look_at(target).end
-    if end != plan.last + 1:
-        raise RestoreRefused(f"somebody else writes to the topic: it ends at {end}, restored was up to {plan.last}")
+    if end != plan.end:
+        raise RestoreRefused(f"somebody else writes to the topic: it ends at {end}, restored was up to {plan.end - 1}")
     head = manifest.head
     return Evidence(
         archive_id=plan.archive_id,
@@ -129,13 +135,14 @@ def run_restore(
         topic=target.topic,
         topic_id=topic_id,
         bootstrap_servers=target.bootstrap_servers,
-        last=plan.last,
+        last=plan.end - 1,
         written_from=plan.first,
         archived_root=compared.archived_root,
         restored_root=compared.restored_root,
         started_us=started_us,
         finished_us=now_us(),
         checks=plan.checks,
+        salvage=msgspec.UNSET if plan.salvage is None else plan.salvage.digest.hex(),
     )
 
 
@@ -148,10 +155,13 @@ class Comparison:
     restored_root: str
 
 
-def compare(manifest: Manifest, target: KafkaSettings, end: int) -> Comparison:
-    """Read all records of a topic below `end` and compare each with the archive's, its offset and time included."""
+def compare(manifest: Manifest, target: KafkaSettings, end: int, salvage: Salvage | None = None) -> Comparison:
+    """Read all records of a topic below `end` and compare each with the archive's, its offset and time included.
+
+    Behind the archive's end it is compared with the lost records of the salvage.
+    """
     different, archived_root, restored_root = None, sha256(), sha256()
-    for record, (offset, expected) in zip(_topic_records(target, end), _archived(manifest, end), strict=True):
+    for record, (offset, expected) in zip(_topic_records(target, end), _expected(manifest, end, salvage), strict=True):
         digest = archived_digest(record)
         archived_root.update(expected)
         restored_root.update(digest)
@@ -164,7 +174,8 @@ def _produce(manifest: Manifest, plan: RestorePlan, target: KafkaSettings, on_re
     acknowledged = _Acknowledgements(plan.first, on_record)
     producer = connect(Producer, _producer_config(target, acknowledged))
     try:
-        for record in archived_records(manifest, plan.first, plan.last):
+        lost = () if plan.salvage is None else lost_records(manifest, plan.salvage, plan.first)
+        for record in chain(archived_records(manifest, plan.first, plan.last), lost):
             _send(producer, target.topic, record)
             acknowledged.refuse()
         producer.flush(_FLUSH_MAX_S)
@@ -174,8 +185,8 @@ def _produce(manifest: Manifest, plan: RestorePlan, target: KafkaSettings, on_re
         producer.purge()
         producer.flush(1.0)
     acknowledged.refuse()
-    if acknowledged.following != plan.last + 1:
-        raise RestoreRefused(f"acknowledged up to {acknowledged.following - 1} of {plan.last}: repeat with --resume")
+    if acknowledged.following != plan.end:
+        raise RestoreRefused(f"acknowledged up to {acknowledged.following - 1} of {plan.end - 1}: repeat with --resume")
 
 
 class _Acknowledgements:
@@ -244,6 +255,21 @@ def archived_records(manifest: Manifest, first: int, last: int) -> Iterator[LogR
             for record in read_segment(manifest.segments_folder, segment.facts):
                 if first <= record.offset <= last:
                     yield record
+
+
+def lost_records(manifest: Manifest, salvage: Salvage, first: int = 0) -> Iterator[LogRecord]:
+    """The lost records from offset `first` on. They carry the archive's last time, so that --resume finds the same."""
+    last_ms = manifest.segments[-1].facts.last_ms if manifest.segments else 0
+    for offset in range(max(first, salvage.first), salvage.last + 1):
+        yield LogRecord(offset, last_ms, None, salvage.lost_record(offset))
+
+
+def _expected(manifest: Manifest, end: int, salvage: Salvage | None) -> Iterator[tuple[int, bytes]]:
+    yield from _archived(manifest, end)
+    if salvage is not None:
+        for record in lost_records(manifest, salvage):
+            if record.offset < end:
+                yield record.offset, archived_digest(record)
 
 
 def _archived(manifest: Manifest, end: int) -> Iterator[tuple[int, bytes]]:

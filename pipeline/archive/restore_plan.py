@@ -9,6 +9,8 @@ from pipeline.archive.manifest import Manifest
 from pipeline.archive.segment import read_segment
 from pipeline.sources.topic import TopicView
 from replica.notary.errors import RestoreRefused
+from replica.notary.position import BEGIN
+from replica.notary.salvage import Salvage
 from replica.store.archive_head import ArchiveHead
 
 
@@ -34,13 +36,22 @@ class Check:
 
 @dataclass(slots=True)
 class RestorePlan:
-    """What will be restored: records first..last of the archive; those below `first` are in the topic already."""
+    """What will be restored: records first..last of the archive; those below `first` are in the topic already.
+
+    With a salvage, lost records follow, up to its last offset.
+    """
 
     archive_id: str
     topic: str
     last: int
     first: int = 0
     checks: list[Check] = field(default_factory=list)
+    salvage: Salvage | None = None
+
+    @property
+    def end(self) -> int:
+        """The offset behind the restored topic: lost records fill it where the archive ends before what is known."""
+        return (self.last if self.salvage is None else self.salvage.last) + 1
 
     @property
     def refused(self) -> list[Check]:
@@ -86,26 +97,68 @@ def last_offset(manifest: Manifest, until: Until) -> int:
 
 
 def decide(
-    manifest: Manifest, topic: str, last: int, facts: Facts, *, resume: bool = False, accept_loss: bool = False
+    manifest: Manifest,
+    topic: str,
+    last: int,
+    facts: Facts,
+    *,
+    resume: bool = False,
+    accept_loss: int | None = None,
+    salvage: Salvage | None = None,
 ) -> RestorePlan:
-    """The plan, with every check, whether it passed or not."""
-    plan = RestorePlan(manifest.opened.archive_id, topic, last)
+    """The plan, with every check, whether it passed or not.
+
+    `accept_loss`: the number that the operator accepts: records that completions rest on, or what a salvage counts.
+    """
+    plan = RestorePlan(manifest.opened.archive_id, topic, last, salvage=salvage)
     add = _adder(plan)
     add("archive", not facts.findings, "; ".join(facts.findings) or "whole: every line, file and digest holds")
-    add("range", 0 <= last <= manifest.last, f"restores offsets 0 to {last} of 0 to {manifest.last}")
+    first_due = 0 if salvage is None else BEGIN
+    add("range", first_due <= last <= manifest.last, f"restores offsets 0 to {last} of 0 to {manifest.last}")
     if facts.head is None:
         add("head", True, "not compared: the database knows no head of this archive, or was not asked")
     else:
         complete = facts.head.lines <= manifest.head.lines and manifest.head_of(facts.head.lines) == facts.head
         add("head", complete, f"the database knows {facts.head.lines} lines up to offset {facts.head.last}")
     _check_target(plan, manifest, facts, resume, add)
-    if facts.published is not None:
-        enough = facts.published <= last
+    if salvage is not None:
+        plan.checks += _salvage_checks(manifest, last, facts.published, salvage, accept_loss)
+    elif facts.published is not None:
+        missing = max(0, facts.published - last)
         detail = f"completions are published up to offset {facts.published}"
-        if not enough:
-            detail += f"; records {last + 1} to {facts.published} that they rest on would be missing"
-        add("database", enough or accept_loss, detail)
+        if missing:
+            detail += (
+                f"; records {last + 1} to {facts.published} that they rest on would be missing. No replica serves such"
+                f" a topic: make a salvage (notary log salvage). To look at it only: --accept-loss {missing}"
+            )
+        add("database", not missing or accept_loss == missing, detail)
     return plan
+
+
+def _salvage_checks(
+    manifest: Manifest, last: int, published: int | None, salvage: Salvage, accept_loss: int | None
+) -> list[Check]:
+    header, loss = salvage.header, salvage.header.accepted_loss
+    is_ours = header.archive_id == manifest.opened.archive_id and salvage.base == manifest.position
+    unchanged = published in (None, header.published)
+    return [
+        Check(
+            "salvage",
+            is_ours and last == manifest.last,
+            f"it is of offsets {salvage.first} to {salvage.last}; the archive ends at {manifest.last}",
+        ),
+        Check(
+            "database",
+            unchanged,
+            f"completions are published up to offset {published}; when the salvage was made, {header.published}",
+        ),
+        Check(
+            "loss",
+            accept_loss == loss,
+            f"{header.states_unknown} transactions whose states nobody knows, {header.unaccounted} commands in flight"
+            f" that may have been answered; to accept that: --accept-loss {loss}",
+        ),
+    ]
 
 
 def _adder(plan: RestorePlan) -> Callable[[str, bool, str], None]:
@@ -130,7 +183,7 @@ def _check_target(
         add("target", True, f"topic {plan.topic} exists and never had a record")
     elif not resume:
         add("target", False, f"topic {plan.topic} had {view.end} records; only --resume goes on behind its own")
-    elif view.first or view.end - 1 > plan.last:
+    elif view.first or view.end > plan.end:
         add(
             "target", False, f"topic {plan.topic} has offsets {view.first} to {view.end - 1}, not a part of the restore"
         )

@@ -41,10 +41,15 @@ def look_at(settings: KafkaSettings, *, any_contract: bool = False) -> TopicView
     return asyncio.run(ask())
 
 
+def value_at(settings: KafkaSettings, offset: int) -> bytes:
+    """The record at an offset that the topic has. Raises LogUnavailable."""
+    (batch,) = read_stretch(settings, offset, offset + 1)
+    return batch.column("value")[0].as_py() or b""
+
+
 def refuse_other_log(settings: KafkaSettings, position: Position) -> None:
     """Raise LogRefused unless the log has, where the position is, the very record that the position was read from."""
     if position.offset == BEGIN:
         return
-    for batch in read_stretch(settings, position.offset, position.offset + 1):
-        if record_digest(batch.column("value")[0].as_py() or b"") != position.digest:
-            raise LogRefused(f"the log's record at offset {position.offset} is not the one that was read before")
+    if record_digest(value_at(settings, position.offset)) != position.digest:
+        raise LogRefused(f"the log's record at offset {position.offset} is not the one that was read before")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import time
 from pathlib import Path
@@ -24,6 +23,8 @@ from replica.cli.common import (
 from replica.cli.index_jobs import diff_with_log, rebuild_on_spark, tell_diff, tell_rebuilt
 from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, teller
 from replica.cli.pipeline import MasterOption, require_pipeline
+from replica.cli.salvage import import_salvage
+from replica.cli.stopped_index import stopped_index
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ app = typer.Typer(help="Look after a replica's index; the replica must be stoppe
 FolderArgument = Annotated[Path, typer.Argument(help="Folder to write the copy into; it must not exist yet.")]
 
 
+app.command("salvage")(import_salvage)
 REPLAY, SPARK = "replay", "spark"
 EngineOption = Annotated[str, typer.Option("--engine", help="What makes the new index: `replay` or `spark`.")]
 UntilOption = Annotated[int | None, typer.Option("--until-offset", min=0, help="Last log offset to apply.")]
@@ -59,7 +61,7 @@ def verify(name: NameOption, config: ConfigChoice = None, as_json: JsonOption = 
     """
     from replica.index.rocks import verify_index
 
-    summary = verify_index(_stopped_index(config, name))
+    summary = verify_index(stopped_index(config, name))
     if as_json:
         print_json(_document(summary))
         return
@@ -86,7 +88,7 @@ def rebuild(
     `replay` needs nothing but the replica. `spark` makes the same index in parallel, from the archive or the topic; the
     replica then reads what came since from the topic.
     """
-    folder = _stopped_index(config, name)
+    folder = stopped_index(config, name)
     if engine == SPARK:
         where = Where(source, master, work)
         moved, rebuilt = rebuild_on_spark(
@@ -121,7 +123,7 @@ def diff(
     Both are compared as far as both have come. Exit code 0: no difference. 1: differences, the first ones named.
     """
     settings = load(find_config(config))
-    own = _stopped_index(config, name)
+    own = stopped_index(config, name)
     if [replica is not None, folder is not None, log is not None, database].count(True) != 1:
         raise ConfigError("compare with one thing: --replica, --folder, --log or --database")
     require_pipeline()
@@ -132,7 +134,7 @@ def diff(
     elif log is not None:
         found = diff_with_log(settings, own, Where(log, master, work), first)
     else:
-        found = diff_indexes(own, _stopped_index(config, replica) if replica is not None else Path(folder or ""), first)
+        found = diff_indexes(own, stopped_index(config, replica) if replica is not None else Path(folder or ""), first)
     tell_diff(found, as_json)
     raise typer.Exit(EXIT_OK if found.same else EXIT_FAILED)
 
@@ -142,7 +144,7 @@ def checkpoint(folder: FolderArgument, name: NameOption, config: ConfigChoice = 
     """Write a consistent copy of the index, its position included."""
     from replica.index.rocks import RocksIndex
 
-    index = RocksIndex(_stopped_index(config, name))
+    index = RocksIndex(stopped_index(config, name))
     try:
         index.checkpoint(folder)
     finally:
@@ -159,23 +161,6 @@ def own_files(folder: Path) -> None:
             copy = path.with_name(f"{path.name}.copy")
             shutil.copy2(path, copy)
             copy.replace(path)
-
-
-def _stopped_index(config: Path | None, name: str) -> Path:
-    """The folder of a replica's index, which no process has open. Raises ConfigError."""
-    settings = load(find_config(config))
-    settings.replica(name)
-    folder = settings.replica_dir(name) / "index"
-    if not folder.is_dir():
-        raise ConfigError(f"{name} has no index: there is no {folder}")
-    try:
-        with (folder / "LOCK").open("r+b") as lock:  # RocksDB's own; let go of when it is closed
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        raise ConfigError(f"{name} is running: stop it first, its index is in use") from None
-    return folder
 
 
 def _document(summary: IndexSummary) -> dict[str, object]:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, run
+from replica.cli.salvage import make_salvage
 
 if TYPE_CHECKING:
     from replica.config import Config
     from replica.log.kafka import KafkaLog
 
 app = typer.Typer(help="Read the request log.", no_args_is_help=True)
+app.command("salvage")(make_salvage)
 
 READ_WAIT_S = 1.0
 READ_MAX_RECORDS = 500

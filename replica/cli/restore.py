@@ -15,14 +15,17 @@ import typer
 from replica.cli.common import EXIT_FAILED, ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
 from replica.cli.common import run as run_coroutine
 from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, progress, require_pipeline
-from replica.notary.errors import ConfigError, LogRefused, StoreMismatch
+from replica.cli.salvage import read_salvage
+from replica.notary.errors import ConfigError, LogRefused, RestoreRefused, StoreMismatch
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.restore_plan import RestorePlan, Until
+    from pipeline.sources.topic import TopicView
     from replica.config import Config
     from replica.log.settings import KafkaSettings
     from replica.notary.position import Position
+    from replica.notary.salvage import Salvage
 
 app = typer.Typer(help="Restore the request log's topic from its archive.", no_args_is_help=True)
 
@@ -41,7 +44,12 @@ TimeOption = Annotated[
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not ask the database what it knows.")]
 LossOption = Annotated[
-    bool, typer.Option("--accept-loss", help="Restore less than completions were published for in the database.")
+    int | None,
+    typer.Option("--accept-loss", min=0, help="The number that the plan tells: how much stays lost, and is accepted."),
+]
+SalvageOption = Annotated[
+    Path | None,
+    typer.Option("--salvage", help="What is known of records that the archive lacks: notary log salvage.", exists=True),
 ]
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on behind records that are in the topic and are the archive's.")
@@ -64,7 +72,8 @@ def plan(
     until_time: TimeOption = None,
     archive_key: ArchiveKeyOption = None,
     offline: OfflineOption = False,
-    accept_loss: LossOption = False,
+    accept_loss: LossOption = None,
+    salvage: SalvageOption = None,
     resume: ResumeOption = False,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
@@ -78,7 +87,17 @@ def plan(
     manifest = _manifest(settings, folder, archive_key)
     until = _until(until_offset, until_time)
     key = archive_public_key(settings, archive_key)
-    found = _plan(settings, manifest, key, target, until, offline=offline, resume=resume, accept_loss=accept_loss)
+    found = _plan(
+        settings,
+        manifest,
+        key,
+        target,
+        until,
+        offline=offline,
+        resume=resume,
+        accept_loss=accept_loss,
+        salvage=None if salvage is None else read_salvage(salvage, key),
+    )
     _tell_plan(found, as_json)
     raise typer.Exit(EXIT_FAILED if found.refused else 0)
 
@@ -93,7 +112,8 @@ def run(
     until_time: TimeOption = None,
     evidence: EvidenceOption = None,
     offline: OfflineOption = False,
-    accept_loss: LossOption = False,
+    accept_loss: LossOption = None,
+    salvage: SalvageOption = None,
     resume: ResumeOption = False,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
@@ -111,9 +131,17 @@ def run(
     manifest = _manifest(settings, folder, signer.public_key.hex())
     until = _until(until_offset, until_time)
     found = _plan(
-        settings, manifest, signer.public_key, target, until, offline=offline, resume=resume, accept_loss=accept_loss
+        settings,
+        manifest,
+        signer.public_key,
+        target,
+        until,
+        offline=offline,
+        resume=resume,
+        accept_loss=accept_loss,
+        salvage=None if salvage is None else read_salvage(salvage, signer.public_key),
     )
-    with progress("restored", found.last + 1, found.first) as show:
+    with progress("restored", found.end, found.first) as show:
         report = run_restore(manifest, found, target, lambda: time.time_ns() // 1_000, show).signed_by(signer.sign)
     path = evidence or Path(f"restore-{target.topic}.json")
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
@@ -186,20 +214,33 @@ def _until(offset: int | None, time_text: str | None) -> Until:
 
 
 @app.command()
-def adopt(*, name: NamesOption = None, config: ConfigChoice = None) -> None:
+def adopt(
+    *,
+    name: NamesOption = None,
+    salvage: SalvageOption = None,
+    accept_loss: LossOption = None,
+    config: ConfigChoice = None,
+) -> None:
     """Make the configured topic the log of this database, of the archive, and of the indexes that are named.
 
     All replicas must be stopped. Each of them is adopted only if the topic has, at its position, the very record that
-    it was read from. An index that is not adopted is rebuilt: notary index rebuild.
+    it was read from. An index that is not adopted is rebuilt: notary index rebuild. With a salvage the database names
+    it from then on, and no replica serves whose index lacks it: notary index salvage, on every replica.
     """
     require_pipeline()
     from ha.lock.ids import Counter, lock_id
     from pipeline.archive.manifest import MANIFEST_NAME
     from pipeline.sources.topic import look_at, refuse_other_log
+    from replica.core.salvaged import keep_salvage
+    from replica.core.signer import load_signer
     from replica.store.adopt import adopt_topic
 
     settings = load(find_config(config))
     view = look_at(settings.kafka)
+    signer = load_signer(settings.archive.key_file)
+    archived = settings.archive.folder / MANIFEST_NAME
+    used = None if salvage is None else read_salvage(salvage, signer.public_key)
+    _check_lost_range(settings, view, used, accept_loss)
 
     def check(position: Position) -> None:
         if position.offset >= view.end:
@@ -207,16 +248,41 @@ def adopt(*, name: NamesOption = None, config: ConfigChoice = None) -> None:
         refuse_other_log(settings.kafka, position)
 
     lock = lock_id(settings.database.scope, Counter.PARTICIPANT_WRITE)
-    position = adopt_topic(settings.conninfo(), lock, view.topic_id, check)
+    position = adopt_topic(settings.conninfo(), lock, view.topic_id, check, used)
     where = "nothing was published" if position is None else f"published up to offset {position.offset}"
     out.print(f"the database belongs to topic id {view.topic_id}; {where}")
     for one in name or ():
         settings.replica(one)
         _adopt_index(settings.replica_dir(one) / "index", view.topic_id, check)
         out.print(f"the index of {one} belongs to it as well")
-    if (settings.archive.folder / MANIFEST_NAME).exists():
+    if archived.exists():
         _adopt_archive(settings, view.topic_id, check)
+        if salvage is not None and used is not None:
+            keep_salvage(settings.archive.folder, used, salvage.read_bytes())
         out.print("the archive goes on with it")
+
+
+def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, accept_loss: int | None) -> None:
+    """Raise RestoreRefused unless the topic's lost records are the salvage's, and the operator accepts what is lost.
+
+    A topic whose lost range nobody names would be served by releases that pass over it.
+    """
+    from pipeline.archive.manifest import MANIFEST_NAME
+    from pipeline.sources.topic import refuse_other_log, value_at
+    from replica.notary.salvage import salvage_named
+
+    manifest = _manifest(config, None, None) if (config.archive.folder / MANIFEST_NAME).exists() else None
+    if salvage is None:
+        at = view.end - 1 if manifest is None else manifest.last + 1
+        if 0 <= at < view.end and (named := salvage_named(at, value_at(config.kafka, at))) is not None:
+            raise RestoreRefused(f"the record at offset {at} was lost: adopt with --salvage, the file {named.hex()}")
+        return
+    if accept_loss != salvage.header.accepted_loss:
+        raise RestoreRefused(f"to accept what stays lost: --accept-loss {salvage.header.accepted_loss}")
+    if view.end <= salvage.last:
+        raise RestoreRefused(f"the topic ends at {view.end}, lost were offsets {salvage.first} to {salvage.last}")
+    for at in (salvage.first, salvage.last):
+        refuse_other_log(config.kafka, salvage.position_at(at, view.topic_id))
 
 
 def _adopt_index(folder: Path, topic_id: str, check: Callable[[Position], None]) -> None:

@@ -9,9 +9,11 @@ import msgspec
 
 from replica.index.interface import Index
 from replica.log.interface import LogRecords
+from replica.notary.errors import IndexMismatch
 from replica.notary.position import Position, begin
-from replica.notary.reading import Counted, CountedRequest, Reading, read_records
+from replica.notary.reading import Counted, CountedRequest, Reading, VoidReason, read_records
 from replica.notary.rules import Verdict, judge, keys_of
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 
 class Applied(msgspec.Struct):
@@ -30,35 +32,61 @@ class Applied(msgspec.Struct):
         return zip(self.reading.counted, self.verdicts, strict=True)
 
 
-def judge_records(index: Index, position: Position, records: LogRecords) -> tuple[Applied, dict[bytes, bytes]]:
+def judge_records(
+    index: Index, position: Position, records: LogRecords, salvages: Salvages = NO_SALVAGES
+) -> tuple[Applied, dict[bytes, bytes]]:
     """Read and judge the records behind `position`, without changing anything; also the index entries to add.
 
     The index may be newer than the position: what it recorded at or behind a request's own offset does not count.
+    Lost records add what their salvage says, at their own offsets. Raises SalvageMissing when it is not held, and
+    IndexMismatch when the index contradicts it.
     """
     reading = read_records(position, records)
+    lost = _lost_entries(index, reading, records, salvages)
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
     keys = [keys_of(entry) for entry in requests]
     known = index.lookup(list(chain.from_iterable(keys))) if keys else []
+    if lost:
+        asked = chain.from_iterable(keys)
+        known = [value or lost.get(key) for key, value in zip(asked, known, strict=True)]
     of_requests, added = judge(requests, keys, known)
+    if not added.keys().isdisjoint(lost):
+        raise IndexMismatch("the salvage names what the log itself decided right before the lost range")
+    added |= lost
     if len(requests) == len(reading.counted):
         return Applied(reading, list(of_requests)), added
     verdicts = iter(of_requests)
     return Applied(reading, [next(verdicts) if isinstance(e, CountedRequest) else None for e in reading.counted]), added
 
 
+def _lost_entries(index: Index, reading: Reading, records: LogRecords, salvages: Salvages) -> dict[bytes, bytes]:
+    """What lost records of this run add; nobody guesses when the index says otherwise already."""
+    voids = [void.offset for void in reading.voids if void.reason is VoidReason.UNDECODABLE]
+    if not voids:
+        return {}
+    start = records[0][0]
+    lost = salvages.entries_of(records[offset - start] for offset in voids)
+    for (key, value), found in zip(lost.items(), index.lookup(list(lost)) if lost else (), strict=True):
+        if found not in (None, value):
+            raise IndexMismatch(f"key {key.hex()}: the index has {found.hex()}, the salvage {value.hex()}")
+    return lost
+
+
 class Applier:
     """The index of one replica and how far the log is applied to it. The position never goes back."""
 
-    def __init__(self, index: Index, topic_id: str) -> None:
+    def __init__(self, index: Index, topic_id: str, salvages: Salvages = NO_SALVAGES) -> None:
         self.index = index
+        self.salvages = salvages
         self.position = index.position() or begin(topic_id)
 
     def apply(self, records: LogRecords) -> Applied:
         """Judge the next records and write entries and position in one batch.
 
-        Raises IndexUnreadable when the index fails, InvariantBroken on a gap, FormatUnknown for a newer log.
+        Raises IndexUnreadable when the index fails, InvariantBroken on a gap, FormatUnknown for a newer log,
+        and what `judge_records` raises.
         """
-        applied, added = judge_records(self.index, self.position, records)
+        applied, added = judge_records(self.index, self.position, records, self.salvages)
         self.index.write(added, applied.position)
         self.position = applied.position
         return applied

@@ -18,6 +18,7 @@ from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 log = structlog.get_logger()
 
@@ -41,6 +42,7 @@ class Follower:
         on_applied: Callable[[Applied], None],
         *,
         trace: Trace = UNTRACED,
+        salvages: Salvages = NO_SALVAGES,
     ) -> None:
         self._log = request_log
         self._index = index
@@ -48,6 +50,7 @@ class Follower:
         self._settings = settings
         self._on_applied = on_applied
         self._trace = trace
+        self._salvages = salvages
         self._applier: Applier | None = None
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -115,7 +118,7 @@ class Follower:
     async def _session(self) -> None:
         # An unsafe log is refused at the start. Later it is told: all replicas would end, and bring no record back.
         topic_id = self._topic_id = self._topic_id or await self._log.check()
-        self._applier = self._applier or Applier(self._index, topic_id)
+        self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         reader = await open_behind(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self._watch_end())
         silent_s = 0.0

@@ -31,6 +31,7 @@ from replica.core.metrics import make_metrics
 from replica.core.notify import ServiceManager
 from replica.core.participant import Participant
 from replica.core.running import run_to_the_end
+from replica.core.salvaged import read_salvages
 from replica.core.scrub import BOOKMARK, Scrubber
 from replica.core.settings import AdminSettings, CoreSettings
 from replica.core.signer import Signer
@@ -56,6 +57,8 @@ from replica.notary.errors import (
     LedgersShareDatabase,
     LogRefused,
     NotaryError,
+    SalvageDamaged,
+    SalvageMissing,
     StoreMismatch,
     StoreUnavailable,
 )
@@ -141,6 +144,8 @@ def exit_code(error: BaseException) -> int:
             return EXIT_CONFIGURATION
         case ConfigError() | StoreMismatch() | FormatUnknown() | LogRefused() | IndexDamagedAgain() | IndexMismatch():
             return EXIT_CONFIGURATION
+        case SalvageDamaged() | SalvageMissing():
+            return EXIT_CONFIGURATION
         case _:  # a log or an index that cannot be read may well be readable for the next process
             return EXIT_FAILED
 
@@ -155,6 +160,7 @@ class _Replica:
         self._clock: Clock = SystemClock()
         self._generation = secrets.token_hex(16)
         self._index_folder = settings.folder / "index"
+        self._salvages = read_salvages(settings.folder)
 
     async def run(self) -> None:
         """Run until a signal or a failure. Raises what made it fail; what is started next then has another index, if
@@ -188,6 +194,7 @@ class _Replica:
                 clock=self._clock,
                 settings=settings.core,
                 trace=self._open_trace(stack),
+                salvages=self._salvages,
             )
             election: Election[Session] = Election(
                 self._lock_session,
@@ -321,6 +328,7 @@ class _Replica:
             bookmark=self._index_folder / BOOKMARK,
             entry_count=lambda: index.entry_count,
             is_busy=is_busy,
+            salvages=self._salvages,
         )
         scrubbing = asyncio.create_task(participant.guarded(scrubber.run()), name="scrub")
         stack.push_async_callback(_end, scrubbing)

@@ -33,6 +33,7 @@ from replica.notary.answers import Notarised, Refused, StateStatus
 from replica.notary.errors import Code, DatabaseSuperseded, LogUnavailable, NotActive, NotaryError, SignerUnavailable
 from replica.notary.requests import TX_ID_BYTES, Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
+from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.store.interface import ParticipantStore, Pruned
 
 log = structlog.get_logger()
@@ -65,6 +66,7 @@ class Participant(Generic[SessionT]):
         settings: CoreSettings,
         random_bytes: Callable[[int], bytes] = os.urandom,
         trace: Trace = UNTRACED,
+        salvages: Salvages = NO_SALVAGES,
     ) -> None:
         self.name = name
         self._log = request_log
@@ -75,10 +77,11 @@ class Participant(Generic[SessionT]):
         self._settings = settings
         self._random_bytes = random_bytes
         self._trace = trace
+        self._salvages = salvages
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.tally = Tally()
         self.failures = SubmissionFailures(clock, settings.retry_after_s)
-        self.follower = Follower(request_log, index, clock, settings, self._on_applied, trace=trace)
+        self.follower = Follower(request_log, index, clock, settings, self._on_applied, trace=trace, salvages=salvages)
         self.reign: Reign | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following: asyncio.Task[None] | None = None
@@ -151,6 +154,7 @@ class Participant(Generic[SessionT]):
             on_lost=self.give_up,
             on_broken=self._break,
             trace=self._trace,
+            salvages=self._salvages,
         )
         try:
             await self._desk.check()

@@ -20,6 +20,7 @@ from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.position import Position, begin
 from replica.notary.reading import CountedRequest, CountedSettlement
 from replica.notary.rules import Outcome, Verdict
+from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.store.interface import NOTARISED, Completion, ParticipantStore, Published
 
 CODE_OF = {
@@ -96,6 +97,7 @@ async def publish_backlog(
     published: Published,
     applied_to: Position,
     settings: CoreSettings,
+    salvages: Salvages = NO_SALVAGES,
 ) -> Published:
     """Publish what lies between what is published and `applied_to`, from the log; returns what is published then.
 
@@ -120,7 +122,7 @@ async def publish_backlog(
             if not records:
                 raise LogUnavailable(f"no record behind offset {position.offset} within {settings.log_stall_max_s} s")
             for run in bounded_runs(records, settings.read_batch_states_max):
-                applied, _ = judge_records(index, position, run)
+                applied, _ = judge_records(index, position, run, salvages)
                 ledger_end = await store.publish(completions_of(applied), applied.position)
                 position = applied.position
     finally:

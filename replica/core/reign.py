@@ -28,6 +28,7 @@ from replica.core.lineage import Descent, check_descent
 from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
 from replica.core.receipt_desk import ReceiptDesk
+from replica.core.salvaged import salvages_in
 from replica.core.settings import CoreSettings
 from replica.core.tracing import UNTRACED, Trace
 from replica.index.interface import Index
@@ -50,6 +51,7 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Submission
 from replica.notary.rules import Outcome, Verdict
+from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.store.interface import Admission as Deduplication
 from replica.store.interface import Command, ParticipantStore, Pruned, Published
 
@@ -85,8 +87,10 @@ class Reign:
         on_lost: Callable[[Ending], None],
         on_broken: Callable[[Exception], None],
         trace: Trace = UNTRACED,
+        salvages: Salvages = NO_SALVAGES,
     ) -> None:
         self._name = name
+        self._salvages = salvages
         self._database = database
         self._log = request_log
         self._index = index
@@ -146,7 +150,8 @@ class Reign:
         position = await self.read_to_the_end()
         self._check_descent(position)
         done("read_log")
-        self._writes = to_write(await self._store.bind(position.topic_id), position.barrier)
+        salvages = await salvages_in(self._index, position.offset, self._salvages)
+        self._writes = to_write(await self._store.bind(position.topic_id, salvages), position.barrier)
         await self._see_the_log_move(position)
         done("log_moves")
         self.epoch = await self._store.raise_epoch(position.epoch, self._name)
@@ -166,6 +171,7 @@ class Reign:
             published=published,
             applied_to=position,
             settings=self._settings,
+            salvages=self._salvages,
         )
         self.publisher.begin(published)
         done("publish_backlog")

@@ -23,6 +23,7 @@ from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.notary.errors import LogUnavailable
 from replica.notary.position import BEGIN
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 log = structlog.get_logger()
 
@@ -49,6 +50,7 @@ class Scrubber:
         bookmark: Path,
         entry_count: Callable[[], int],
         is_busy: Callable[[], bool],
+        salvages: Salvages = NO_SALVAGES,
     ) -> None:
         """`bookmark`: the file that the way is written down in. `entry_count`: how many entries the index has."""
         self._log = request_log
@@ -59,6 +61,7 @@ class Scrubber:
         self._bookmark = bookmark
         self._entry_count = entry_count
         self._is_busy = is_busy
+        self._salvages = salvages
         self._kept_at_s = float("-inf")
         self.walk: Walk | None = None
         self.pace = Pace(0.0, 0.0)  # as of the last tick; nothing is wanted between two passes
@@ -173,7 +176,7 @@ class Scrubber:
             records = await self._read(reader, walk, min(left, RUN_RECORDS_MAX))
             for run in bounded_runs(records, RUN_STATES_MAX):
                 began_s = self._clock.boottime_s()
-                self.walk = walk = walk_on(self._index, walk, run)
+                self.walk = walk = walk_on(self._index, walk, run, self._salvages)
                 self._note_cost((self._clock.boottime_s() - began_s) / len(run))
                 await self._clock.sleep_s(0)  # let heartbeat and front ends in between two runs
             self.records += len(records)

@@ -23,6 +23,7 @@ from replica.notary.errors import IndexMismatch, LogRefused
 from replica.notary.position import Position, begin
 from replica.notary.reading import CountedRequest
 from replica.notary.rules import keys_of
+from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.untrusted import UNREADABLE
 
 WALK_VERSION = 1
@@ -65,12 +66,12 @@ def room_of(walk: Walk, applied_offset: int, records_max: int) -> int:
     return max(0, min(records_max, applied_offset + 1 - walked, to_mark))
 
 
-def walk_on(index: Index, walk: Walk, records: LogRecords) -> Walk:
+def walk_on(index: Index, walk: Walk, records: LogRecords, salvages: Salvages = NO_SALVAGES) -> Walk:
     """Compare the index with the next records. Raises IndexMismatch where they differ, IndexUnreadable, and LogRefused
     when the log up to a mark is not what it was in the walk before."""
-    applied, added = judge_records(index, walk.position, records)
+    applied, added = judge_records(index, walk.position, records, salvages)
     requests = [entry for entry in applied.reading.counted if isinstance(entry, CountedRequest)]
-    keys = list({key: None for entry in requests for key in keys_of(entry)})
+    keys = list({key: None for entry in requests for key in keys_of(entry)} | dict.fromkeys(added))
     for key, value in zip(keys, index.lookup(keys) if keys else (), strict=True):
         recorded_here = value is not None and walk.position.offset < recorded_at(value) <= applied.position.offset
         if (value if recorded_here else None) != added.get(key):

@@ -361,6 +361,16 @@ class Code(Enum):
         "The topic cannot be restored safely as asked",
         "Nothing was written. The detail says what stands against it; `notary restore plan` shows all of it.",
     )
+    SALVAGE_DAMAGED = (
+        0,
+        "The file is not a tail salvage that the operator's key signed",
+        "Do not use it. Copy it again from where it was made, or make it again; see runbooks/topic-loss.md.",
+    )
+    SALVAGE_MISSING = (
+        0,
+        "The request log has a lost range, and this replica lacks the salvage that the log names",
+        "Do not serve. Import the very file on this replica: notary index salvage; see runbooks/topic-loss.md.",
+    )
     PIPELINE_MISSING = (
         0,
         "The data pipeline is not installed",
@@ -510,6 +520,18 @@ class RestoreRefused(NotaryError):
     """A restore would be unsafe; nothing was written."""
 
     default_code = Code.RESTORE_REFUSED
+
+
+class SalvageDamaged(NotaryError):
+    """A tail salvage is not whole, not signed, or contradicts itself: nothing of it was used."""
+
+    default_code = Code.SALVAGE_DAMAGED
+
+
+class SalvageMissing(NotaryError):
+    """A reader came to a lost record without the salvage that it names: do not serve, a person must bring it."""
+
+    default_code = Code.SALVAGE_MISSING
 
 
 class PipelineFailed(NotaryError):

@@ -7,25 +7,33 @@ from collections.abc import Callable
 import msgspec
 import psycopg
 
-from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.errors import RestoreRefused, StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
+from replica.notary.salvage import Salvage, bound_name
 from replica.store.looking import in_unicode
 from replica.store.migrate import CONNECT_MAX_S
 from replica.store.oracle_login import is_oracle, parse_oracle
 from replica.store.postgres import named_statement
 
 
-def adopt_topic(conninfo: str, lock_id: int, topic_id: str, check: Callable[[Position], None]) -> Position | None:
+def adopt_topic(
+    conninfo: str,
+    lock_id: int,
+    topic_id: str,
+    check: Callable[[Position], None],
+    salvage: Salvage | None = None,
+) -> Position | None:
     """Let the database belong to this topic; returns its published position there, None if nothing was published.
 
     `lock_id`: of the lock that makes a replica active; held meanwhile. `check` raises unless the topic has the records
-    that the position was read from. May be repeated. Raises StoreMismatch when a replica is active or the database
-    changes meanwhile, and StoreUnavailable.
+    that the position was read from. `salvage`: of what the topic has lost; from then on the database names it, and no
+    replica serves whose index lacks it. May be repeated. Raises StoreMismatch when a replica is active or the database
+    changes meanwhile, RestoreRefused when it changed since the salvage was made, and StoreUnavailable.
     """
     if is_oracle(conninfo):
         from replica.store import oracle_tools
 
-        return oracle_tools.adopt_topic(parse_oracle(conninfo), lock_id, topic_id, check)
+        return oracle_tools.adopt_topic(parse_oracle(conninfo), lock_id, topic_id, check, salvage)
     try:
         with psycopg.connect(in_unicode(conninfo), connect_timeout=CONNECT_MAX_S) as connection:
             if not _one(connection, b"SELECT pg_try_advisory_xact_lock(%s)", (lock_id,)):
@@ -38,10 +46,10 @@ def adopt_topic(conninfo: str, lock_id: int, topic_id: str, check: Callable[[Pos
             known, offset, encoded = row
             position = None
             if encoded is not None:
-                position = msgspec.structs.replace(decode_position(bytes(encoded)), topic_id=topic_id)
+                position = position_in(decode_position(bytes(encoded)), topic_id, salvage)
                 check(position)
             values = {
-                "topic_id": topic_id,
+                "topic_id": bound_name(known, topic_id, None if salvage is None else salvage.digest),
                 "position": None if position is None else encode_position(position),
                 "known": known,
                 "offset": offset,
@@ -50,6 +58,22 @@ def adopt_topic(conninfo: str, lock_id: int, topic_id: str, check: Callable[[Pos
             return position
     except psycopg.Error as error:
         raise StoreUnavailable(f"the database was not changed: {str(error).strip()}") from None
+
+
+def position_in(published: Position, topic_id: str, salvage: Salvage | None) -> Position:
+    """Where the published position is in the restored topic. Raises RestoreRefused when the salvage does not tell."""
+    if published.topic_id == topic_id or salvage is None:
+        return msgspec.structs.replace(published, topic_id=topic_id)
+    if published.topic_id != salvage.header.topic_id:
+        raise RestoreRefused(f"the salvage is of topic id {salvage.header.topic_id}, not of {published.topic_id}")
+    if published.offset != salvage.header.published:
+        raise RestoreRefused(
+            f"completions are published up to offset {published.offset}; when the salvage was made it was"
+            f" {salvage.header.published}"
+        )
+    if published.offset < salvage.first:
+        return msgspec.structs.replace(published, topic_id=topic_id)
+    return salvage.position_at(published.offset, topic_id)
 
 
 def _one(connection: psycopg.Connection[tuple[object, ...]], query: bytes, values: tuple[object, ...]) -> object:

@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.salvage import bound_topic_id
 from replica.store.interface import Completion
 from replica.store.looking import in_unicode
 from replica.store.oracle_login import is_oracle, parse_oracle
@@ -51,7 +52,7 @@ def export_completions(conninfo: str) -> Iterator[Export]:
             raise StoreMismatch("the database has no participant row")
         topic_id, published_offset, ledger_end, pruned_to, age_us = row
         rows = _rows(connection, ledger_end, pruned_to)
-        yield Export(topic_id, published_offset, ledger_end, age_us, rows, pruned_to)
+        yield Export(bound_topic_id(topic_id), published_offset, ledger_end, age_us, rows, pruned_to)
 
 
 class PublishedState(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ log; those are settled by the next activation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -124,8 +124,10 @@ class ParticipantStore(Protocol):
     `admit` and `publish`. StoreUnavailable: the server takes no writes, nothing was written.
     """
 
-    async def bind(self, topic_id: str) -> Formats:
+    async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """Prepare the session, and record the log's identity the first time; ever after, refuse another one.
+
+        `salvages`: digests of those that the index has; refused unless all are there that the database names.
 
         Returns what operators have raised: what the activation writes, unless the log is ahead of it. Raises
         StoreMismatch, also when the database has no schema of this release.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import accumulate
 from typing import Protocol, TypeVar
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from replica.notary.answers import Earlier
-from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
+from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.interface import (
@@ -24,6 +24,7 @@ from replica.store.interface import (
     is_for_the_log,
 )
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
+from replica.store.schema import check_bound
 
 _T = TypeVar("_T")
 ROWS_MAX = 40  # completions that one statement may look at; a real server ends a statement that takes too long
@@ -59,12 +60,11 @@ class MemoryDatabase:
         self.pruned_us = 0
         self.ends_at_admission: dict[bytes, int] = {}  # of what is in flight: the ledger end when it was admitted
 
-    def bind(self, topic_id: str) -> Formats:
+    def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
         if self.topic_id is None:
             self.topic_id = topic_id
-        if self.topic_id != topic_id:
-            raise StoreMismatch(f"the database belongs to topic id {self.topic_id}, the log's is {topic_id}")
+        check_bound(self.topic_id, topic_id, salvages)
         return self.formats
 
     def raise_epoch(self, above: int, replica: str) -> int:
@@ -188,9 +188,9 @@ class MemoryStore:
         self._database = database
         self._settled = False
 
-    async def bind(self, topic_id: str) -> Formats:
+    async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
-        return await self._run("bind_topic", lambda: self._database.bind(topic_id))
+        return await self._run("bind_topic", lambda: self._database.bind(topic_id, salvages))
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""

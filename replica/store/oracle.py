@@ -6,7 +6,7 @@ with rows. docs/decisions/0006 says what was chosen and why.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from replica.store.interface import (
     is_for_the_log,
     published_of,
 )
-from replica.store.schema import check_version, read_migrations, read_statement
+from replica.store.schema import check_bound, check_version, read_migrations, read_statement
 
 CHARACTER_SET = "AL32UTF8"
 LIST_MAX = 1_000  # expressions that Oracle takes in one list
@@ -101,7 +101,7 @@ class OracleStore:
         self._settled = False  # commands of earlier activations
         self._published_offset: int | None = None  # None until it was asked for
 
-    async def bind(self, topic_id: str) -> Formats:
+    async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
         async with self._transaction("bind") as connection:
             await connection.run(named_statement("bind_topic"), {"topic_id": topic_id}, commit=True)
@@ -109,8 +109,7 @@ class OracleStore:
         check_version(version or 0, usable_from or 0, newest_version())
         if bound is None:
             raise StoreMismatch("the database has lost its participant row; restore it from a backup")
-        if bound != topic_id:
-            raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
+        check_bound(bound, topic_id, salvages)
         if character_set != CHARACTER_SET:
             raise StoreMismatch(
                 f"the database's character set is {character_set}; only {CHARACTER_SET} holds every text"

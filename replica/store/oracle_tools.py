@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, timedelta
 from typing import Any
 
-import msgspec
 import oracledb
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
+from replica.notary.salvage import Salvage, bound_name, bound_topic_id
+from replica.store.adopt import position_in
 from replica.store.export import PAGE_ROWS, Export, PublishedState
 from replica.store.interface import Completion
 from replica.store.migrate import LOCK_WAIT_S
@@ -87,7 +88,9 @@ async def read_status(login: Mapping[str, str]) -> StoreStatus:
         raise StoreMismatch("the database has lost its participant row; restore it from a backup")
     ledger_id, topic_id, epoch, replica, granted_at, *numbers = row
     granted_at = None if granted_at is None else granted_at.replace(tzinfo=UTC)
-    return StoreStatus(ledger_id, topic_id, int(epoch), replica, granted_at, *(int(number) for number in numbers))
+    return StoreStatus(
+        ledger_id, bound_topic_id(topic_id), int(epoch), replica, granted_at, *(int(number) for number in numbers)
+    )
 
 
 @contextmanager
@@ -102,7 +105,7 @@ def export_completions(login: Mapping[str, str]) -> Iterator[Export]:
         age_us = None if first is None else (now - first) // timedelta(microseconds=1)
         pruned_to = int(found)
         rows = _rows(cursor, int(ledger_end), pruned_to)
-        yield Export(topic_id, int(published_offset), int(ledger_end), age_us, rows, pruned_to)
+        yield Export(bound_topic_id(topic_id), int(published_offset), int(ledger_end), age_us, rows, pruned_to)
 
 
 def delete_pruned(login: Mapping[str, str], tell: Callable[[int], None]) -> int:
@@ -160,7 +163,11 @@ def run_once(login: Mapping[str, str], name: str, values: Mapping[str, Any]) -> 
 
 
 def adopt_topic(
-    login: Mapping[str, str], lock_id: int, topic_id: str, check: Callable[[Position], None]
+    login: Mapping[str, str],
+    lock_id: int,
+    topic_id: str,
+    check: Callable[[Position], None],
+    salvage: Salvage | None = None,
 ) -> Position | None:
     """See replica.store.adopt. The lock goes with the connection."""
     with _plain_cursor("adopt_topic", login) as cursor:
@@ -174,10 +181,11 @@ def adopt_topic(
             raise StoreMismatch("the database has lost its participant row; restore it from a backup")
         position = None
         if row[1] is not None:
-            position = msgspec.structs.replace(decode_position(row[1]), topic_id=topic_id)
+            position = position_in(decode_position(row[1]), topic_id, salvage)
             check(position)
         encoded = None if position is None else encode_position(position)
-        cursor.execute(named_statement("adopt_topic"), {"topic_id": topic_id, "published_position": encoded})
+        bound = bound_name(row[0], topic_id, None if salvage is None else salvage.digest)
+        cursor.execute(named_statement("adopt_topic"), {"topic_id": bound, "published_position": encoded})
         cursor.connection.commit()
         return position
 

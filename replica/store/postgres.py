@@ -32,7 +32,7 @@ from replica.store.interface import (
 )
 from replica.store.looking import check_encoding
 from replica.store.migrate import newest_version
-from replica.store.schema import check_version, read_statement
+from replica.store.schema import check_bound, check_version, read_statement
 
 Connection = psycopg.AsyncConnection[Any]
 _PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
@@ -69,7 +69,7 @@ class PostgresStore:
         self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
         self._uncarried = 0  # completions published meanwhile, that nothing in flight was carried past
 
-    async def bind(self, topic_id: str) -> Formats:
+    async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
         async with self._statement("bind") as connection:
             register(connection)
@@ -79,8 +79,7 @@ class PostgresStore:
             raise StoreMismatch("the database has lost its participant row; restore it from a backup")
         bound, version, usable_from, encoding, *formats = rows[0]
         check_version(version, usable_from, newest_version())
-        if bound != topic_id:
-            raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
+        check_bound(bound, topic_id, salvages)
         check_encoding(encoding)
         return Formats(*formats)
 

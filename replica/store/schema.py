@@ -6,12 +6,14 @@ sql/<dialect>/<name>.sql and migrations/<dialect>/<number>_<name>.sql. Each dial
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 
 import msgspec
 
-from replica.notary.errors import StoreMismatch
+from replica.notary.errors import SalvageMissing, StoreMismatch
+from replica.notary.salvage import bound_topic_id, salvages_named
 
 
 class Migration(msgspec.Struct, frozen=True, order=True):
@@ -46,6 +48,16 @@ def check_version(version: int, usable_from: int, ours: int) -> None:
             f"the database's schema is version {version}, usable from {usable_from}; this release knows {ours}:"
             " run `notary store migrate`, or a newer release"
         )
+
+
+def check_bound(bound: str, topic_id: str, salvages: Collection[str]) -> None:
+    """Raises StoreMismatch unless the database belongs to this topic, and SalvageMissing unless the index has every
+    salvage (digests in hexadecimal) that the database names."""
+    if bound_topic_id(bound) != topic_id:
+        raise StoreMismatch(f"the database belongs to topic id {bound}, the log's is {topic_id}")
+    for digest in salvages_named(bound):
+        if digest not in salvages:
+            raise SalvageMissing(f"the index lacks what was lost before the log was restored: salvage {digest}")
 
 
 def check_not_newer(version: int, usable_from: int, ours: int) -> None:

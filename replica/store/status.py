@@ -9,6 +9,7 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.salvage import bound_topic_id
 from replica.store.looking import to_look
 from replica.store.postgres import named_statement
 
@@ -38,4 +39,5 @@ async def read_status(conninfo: str) -> StoreStatus:
         raise StoreUnavailable(f"the database's status could not be read: {error}") from None
     if row is None:
         raise StoreMismatch("the database has lost its participant row; restore it from a backup")
-    return StoreStatus(*row)
+    ledger_id, bound, *rest = row
+    return StoreStatus(ledger_id, bound_topic_id(bound), *rest)

@@ -1,0 +1,212 @@
+"""A tail salvage from what survives a lost topic: the replicas' indexes and the database's completions.
+
+An index knows everything that the records up to its position decided, and no more. Completions know which transactions
+were notarised up to the published offset, and not which states they consumed. Where two sources tell of the same
+offset they must say the same: nobody guesses which of them is right.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from replica.index.compare import recorded_at
+from replica.index.rocks import read_index
+from replica.notary.errors import RestoreRefused, SalvageDamaged
+from replica.notary.position import BEGIN, Position, encode_position
+from replica.notary.rules import TX_KEY
+from replica.notary.salvage import ENTRIES_MAX, SALVAGE_VERSION, LostEntry, SalvageHeader, check_record
+from replica.store.interface import NOTARISED, Completion
+
+_DIGEST_BYTES = 32
+
+
+class IndexTail(msgspec.Struct, frozen=True):
+    """What a surviving index recorded beyond the archive's end: key and value."""
+
+    name: str
+    position: Position
+    entries: dict[bytes, bytes]
+
+
+class Survivors(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of a log whose archive ends with `base`, a position in the topic that was lost.
+
+    published: the offset that completions are published up to, -1 for none. completions: those of lost records, in log
+    order; all from log offset `complete_from` on, older ones may be pruned. in_flight: transaction ids of commands that
+    were admitted and have no completion.
+    """
+
+    archive_id: str
+    base: Position
+    indexes: Sequence[IndexTail]
+    published: int
+    completions: Sequence[Completion]
+    complete_from: int
+    in_flight: Sequence[bytes]
+
+
+def read_tail(name: str, folder: Path, base: Position) -> IndexTail:
+    """What an index, which no process has open, recorded behind `base`; all its checksums are verified.
+
+    Raises IndexUnreadable, and RestoreRefused when it has nothing applied, or more than a salvage takes.
+    """
+    with read_index(folder) as index:
+        if index.position is None:
+            raise RestoreRefused(f"the index of {name} has nothing applied: leave it out")
+        entries: dict[bytes, bytes] = {}
+        count = 0
+        for key, value in index.entries:
+            count += 1
+            if recorded_at(value) > base.offset:
+                entries[key] = value
+                if len(entries) > ENTRIES_MAX:
+                    raise RestoreRefused(f"{name} recorded over {ENTRIES_MAX} entries behind the archive's end")
+        if count != index.entry_count:
+            raise RestoreRefused(f"the index of {name} has {count} of {index.entry_count} entries: leave it out")
+        return IndexTail(name, index.position, entries)
+
+
+def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[SalvageHeader, list[LostEntry]]:
+    """What stays decided of the lost range, and the header that says so.
+
+    Raises RestoreRefused when nothing was lost, or two sources disagree: then a person must find out which is wrong.
+    """
+    base = survivors.base
+    for index in survivors.indexes:
+        _check_index(index, base)
+    furthest = max(survivors.indexes, key=lambda index: index.position.offset, default=None)
+    applied = BEGIN if furthest is None else furthest.position.offset
+    last = max(applied, survivors.published)
+    if last <= base.offset:
+        raise RestoreRefused(f"nothing is lost: the archive goes up to {base.offset}, known is up to {last}")
+    entries = {} if furthest is None else dict(furthest.entries)
+    if furthest is not None:
+        for index in survivors.indexes:
+            _check_agree(furthest, index)
+    first_times = _notarised_first(survivors)
+    if furthest is not None and applied > base.offset:
+        _check_published(survivors, furthest, first_times)
+    elif survivors.complete_from > base.offset + 1:
+        _refuse("completions of lost records are pruned, and no index tells of them")
+    beyond = {key: value for key, value in first_times.items() if recorded_at(value) > applied}
+    for key in beyond.keys() & entries.keys():
+        _refuse(f"transaction {key[1:].hex()} is notarised in the index of {_name(furthest)} and again by completions")
+    entries |= beyond
+    _check_repeats(survivors, entries)
+    header = SalvageHeader(
+        SALVAGE_VERSION,
+        survivors.archive_id,
+        base.topic_id,
+        encode_position(base),
+        last,
+        applied,
+        survivors.published,
+        tuple((index.name, index.position.offset) for index in survivors.indexes),
+        len(entries),
+        len(beyond),
+        sum(TX_KEY + tx_id not in entries for tx_id in survivors.in_flight),
+        at_us,
+        public_key,
+    )
+    return header, [LostEntry(recorded_at(value), key, value) for key, value in entries.items()]
+
+
+def _check_index(index: IndexTail, base: Position) -> None:
+    """It is of the lost topic, goes on from the archive's end, and each record in it is one whole transaction."""
+    position = index.position
+    if position.topic_id != base.topic_id:
+        _refuse(f"the index of {index.name} is of topic id {position.topic_id}, the archive of {base.topic_id}")
+    if position.offset > base.offset:
+        same_barrier = (position.barrier, position.barrier_offset) == (base.barrier, base.barrier_offset)
+        newer_barrier = position.barrier_offset > base.offset and position.epoch > base.epoch
+        if not (same_barrier or newer_barrier) or position.stamp_us < base.stamp_us:
+            _refuse(f"the index of {index.name} does not go on from where the archive ends")
+    elif position.offset == base.offset and position.digest != base.digest:
+        _refuse(f"the index of {index.name} was read from another record at offset {base.offset} than the archive's")
+    for offset, entries in _by_offset(index.entries).items():
+        if offset > position.offset:
+            _refuse(f"the index of {index.name} is applied to {position.offset}, and recorded something at {offset}")
+        try:
+            check_record(offset, entries)
+        except SalvageDamaged as error:
+            _refuse(f"the index of {index.name}: {error.detail}")
+
+
+def _check_agree(furthest: IndexTail, other: IndexTail) -> None:
+    until = other.position.offset
+    if until == furthest.position.offset and other.position.digest != furthest.position.digest:
+        _refuse(f"the indexes of {furthest.name} and {other.name} were read from different records at offset {until}")
+    ours = {key: value for key, value in furthest.entries.items() if recorded_at(value) <= until}
+    for key in sorted(ours.keys() | other.entries.keys()):
+        if ours.get(key) != other.entries.get(key):
+            _refuse(f"the indexes of {furthest.name} and {other.name} differ in key {key.hex()}")
+
+
+def _notarised_first(survivors: Survivors) -> dict[bytes, bytes]:
+    """Index entries of the transactions that completions tell of as notarised by their own, lost record."""
+    found: dict[bytes, bytes] = {}
+    for one in survivors.completions:
+        if one.outcome == NOTARISED and one.notarised_offset == one.log_offset:
+            key = TX_KEY + one.tx_id
+            if key in found:
+                _refuse(f"transaction {one.tx_id.hex()} has two completions that notarise it first")
+            found[key] = one.content_digest + one.log_offset.to_bytes(8, "big")
+    return found
+
+
+def _check_published(survivors: Survivors, index: IndexTail, published: dict[bytes, bytes]) -> None:
+    """As far as both tell, index and completions name the same transactions, with the same content and offset."""
+    first, last = survivors.complete_from, min(survivors.published, index.position.offset)
+    if survivors.published > index.position.offset and first > index.position.offset + 1:
+        _refuse("completions of lost records are pruned, and no index tells of them")
+    recorded = {key: value for key, value in index.entries.items() if key[:1] == TX_KEY}
+    for key in sorted(recorded.keys() | published.keys()):
+        ours, theirs = recorded.get(key), published.get(key)
+        offsets = [recorded_at(value) for value in (ours, theirs) if value is not None]
+        if ours != theirs and any(first <= offset <= last for offset in offsets):
+            _refuse(
+                f"transaction {key[1:].hex()} at offset {min(offsets)}: the index of {index.name} and the completions"
+                " do not say the same of it"
+            )
+
+
+def _check_repeats(survivors: Survivors, entries: dict[bytes, bytes]) -> None:
+    """A completion that points at an earlier lost record must be of a transaction that is known there."""
+    for one in survivors.completions:
+        offset = one.notarised_offset
+        if one.outcome != NOTARISED or offset is None or offset <= survivors.base.offset:
+            continue
+        if entries.get(TX_KEY + one.tx_id) != one.content_digest + offset.to_bytes(8, "big"):
+            _refuse(f"a completion says that {one.tx_id.hex()} was notarised at offset {offset}; nobody else does")
+
+
+def complete_from(base: Position, pruned_to: int, first_kept: Completion | None, published: int) -> int:
+    """The log offset from which no completion was pruned. `first_kept`: the oldest completion that is left."""
+    if not pruned_to or (first_kept is not None and first_kept.log_offset <= base.offset):
+        return base.offset + 1
+    return published + 1 if first_kept is None else first_kept.log_offset + 1
+
+
+def _by_offset(entries: dict[bytes, bytes]) -> dict[int, list[LostEntry]]:
+    found: defaultdict[int, list[LostEntry]] = defaultdict(list)
+    for key, value in entries.items():
+        found[recorded_at(value)].append(LostEntry(recorded_at(value), key, value))
+    return found
+
+
+def states_unknown(entries: Iterable[LostEntry], applied: int) -> Iterator[bytes]:
+    """Transactions that stay notarised although nobody knows which states they consumed."""
+    return (entry.key[1:] for entry in entries if entry.offset > applied and entry.key[:1] == TX_KEY)
+
+
+def _name(index: IndexTail | None) -> str:
+    return "nobody" if index is None else index.name
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise RestoreRefused(problem)

@@ -1,0 +1,180 @@
+"""`notary log salvage` and `notary index salvage`: what a lost topic's newest records decided stays decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import ConfigChoice, JsonOption, NameOption, err, find_config, load, out, print_json
+from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, require_pipeline
+from replica.cli.stopped_index import stopped_index
+from replica.notary.errors import ConfigError, RestoreRefused, SalvageDamaged
+
+if TYPE_CHECKING:
+    from pipeline.archive.manifest import Manifest
+    from pipeline.archive.salvage import IndexTail, Survivors
+    from replica.config import Config
+    from replica.notary.salvage import Salvage
+
+NamesOption = Annotated[
+    list[str] | None, typer.Option("--name", help="Replica whose index survives; else every one that is here.")
+]
+IndexesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--index", help="An index of another machine, or a checkpoint of one.", exists=True, file_okay=False),
+]
+FileOption = Annotated[Path, typer.Option("--to", help="File to write; it must not exist yet.", dir_okay=False)]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the archive; else the configured one.")]
+FileArgument = Annotated[Path, typer.Argument(help="The file of the salvage.", exists=True, dir_okay=False)]
+SHOWN_MAX = 20
+
+
+def make_salvage(
+    to: FileOption,
+    *,
+    name: NamesOption = None,
+    index: IndexesOption = None,
+    folder: FolderOption = None,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Save what is known of records that the archive does not have, from surviving indexes and the database.
+
+    All replicas must be stopped. Name every index that is left: what no index and no completion tells of is lost, and
+    counted. The file is signed with the archive's key. Then: notary restore plan --salvage FILE.
+    """
+    require_pipeline()
+    from pipeline.archive.salvage import merge, states_unknown
+    from pipeline.archive.segment import write_whole
+    from replica.core.signer import load_signer
+    from replica.notary.salvage import decode_salvage, encode_salvage
+
+    settings = load(find_config(config))
+    if to.exists():
+        raise ConfigError(f"{to} exists already; a salvage that was used must never be replaced")
+    signer = load_signer(settings.archive.key_file)
+    survivors = _survivors(settings, _manifest(settings, folder, signer.public_key), config, name, index)
+    header, entries = merge(survivors, at_us=time.time_ns() // 1_000, public_key=signer.public_key)
+    raw = encode_salvage(header, entries, signer.sign)
+    write_whole(to, raw)
+    without_states = [tx_id.hex() for tx_id in states_unknown(entries, header.applied)]
+    _tell(decode_salvage(to.read_bytes(), signer.public_key), to, without_states, as_json)
+
+
+def _survivors(
+    config: Config, manifest: Manifest, path: Path | None, names: list[str] | None, folders: list[Path] | None
+) -> Survivors:
+    from pipeline.archive.salvage import Survivors, complete_from
+    from replica.notary.position import BEGIN
+    from replica.store.lost import commands_in_flight
+
+    base = manifest.position
+    indexes = list(_tails(config, manifest, path, names, folders))
+    with config.shared_database().export() as export:
+        if export.topic_id not in (None, manifest.topic_id):
+            raise RestoreRefused(f"the database belongs to topic id {export.topic_id}, the archive {manifest.topic_id}")
+        first_kept = None
+        completions = []
+        for _, completion in export.rows:
+            first_kept = first_kept or completion
+            if completion.log_offset > base.offset:
+                completions.append(completion)
+        published = BEGIN if export.topic_id is None else export.published_offset
+        kept_from = complete_from(base, export.pruned_to, first_kept, published)
+    return Survivors(
+        archive_id=manifest.opened.archive_id,
+        base=base,
+        indexes=indexes,
+        published=published,
+        completions=completions,
+        complete_from=kept_from,
+        in_flight=commands_in_flight(config.conninfo()),
+    )
+
+
+def _tails(
+    config: Config, manifest: Manifest, path: Path | None, names: list[str] | None, folders: list[Path] | None
+) -> Iterator[IndexTail]:
+    from pipeline.archive.salvage import read_tail
+
+    here = [one.name for one in config.replicas if (config.replica_dir(one.name) / "index").is_dir()]
+    chosen = names if names is not None else [] if folders else here
+    for one in chosen:
+        yield read_tail(one, stopped_index(path, one), manifest.position)
+    for folder in folders or ():
+        yield read_tail(str(folder), folder, manifest.position)
+
+
+def _tell(salvage: Salvage, path: Path, without_states: list[str], as_json: bool) -> None:
+    header = salvage.header
+    if as_json:
+        print_json(
+            {
+                "file": str(path),
+                "digest": salvage.digest.hex(),
+                "first": salvage.first,
+                "last": salvage.last,
+                "applied": header.applied,
+                "published": header.published,
+                "entries": header.entries,
+                "states_unknown": without_states,
+                "unaccounted": header.unaccounted,
+                "accept_loss": header.accepted_loss,
+            }
+        )
+        return
+    out.print(
+        f"[bold green]saved[/] {header.entries:,} entries of the lost offsets {salvage.first} to {salvage.last}, from"
+        f" {len(header.sources)} indexes and completions up to offset {header.published}"
+    )
+    out.print(f"digest {salvage.digest.hex()}")
+    if header.states_unknown:
+        out.print(
+            f"[bold red]{header.states_unknown:,} transactions[/] whose states nobody knows; they can be spent again:"
+        )
+        for tx_id in without_states[:SHOWN_MAX]:
+            out.print(f"  {tx_id}")
+    if header.unaccounted:
+        out.print(f"[bold red]{header.unaccounted:,} commands[/] were in flight, and may have been answered by a replica"
+                  " whose index is not among these")  # fmt: skip
+    out.print(f"what stays lost is accepted with --accept-loss {header.accepted_loss}")
+
+
+def read_salvage(path: Path, public_key: bytes) -> Salvage:
+    """A salvage that the operator's key signed. Raises SalvageDamaged."""
+    from replica.notary.salvage import decode_salvage
+
+    try:
+        return decode_salvage(path.read_bytes(), public_key)
+    except OSError as error:
+        raise SalvageDamaged(f"{path} cannot be read: {error.strerror}") from None
+    except SalvageDamaged as error:
+        raise SalvageDamaged(f"{path}: {error.detail}") from None
+
+
+def import_salvage(
+    file: FileArgument, name: NameOption, archive_key: ArchiveKeyOption = None, config: ConfigChoice = None
+) -> None:
+    """Give a replica the salvage that the restored log names, after verifying it. The replica must be stopped.
+
+    Every replica needs the same file, for as long as it reads this log: it reads past the lost range with it only, also
+    when its index is made anew.
+    """
+    from replica.core.salvaged import keep_salvage
+
+    settings = load(find_config(config))
+    settings.replica(name)
+    salvage = read_salvage(file, archive_public_key(settings, archive_key))
+    path = keep_salvage(settings.replica_dir(name), salvage, file.read_bytes())
+    out.print(f"[bold]{path}[/] holds what {name} needs for offsets {salvage.first} to {salvage.last}")
+
+
+def _manifest(config: Config, folder: Path | None, public_key: bytes) -> Manifest:
+    from pipeline.archive.manifest import load_manifest
+
+    err.print("verifying the archive's manifest and the indexes", highlight=False)
+    return load_manifest(archive_folder(config, folder), public_key)

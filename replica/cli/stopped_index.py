@@ -1,0 +1,26 @@
+"""The index of a replica that is stopped, for the commands that read or change one."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+from replica.cli.common import find_config, load
+from replica.notary.errors import ConfigError
+
+
+def stopped_index(config: Path | None, name: str) -> Path:
+    """The folder of a replica's index, which no process has open. Raises ConfigError."""
+    settings = load(find_config(config))
+    settings.replica(name)
+    folder = settings.replica_dir(name) / "index"
+    if not folder.is_dir():
+        raise ConfigError(f"{name} has no index: there is no {folder}")
+    try:
+        with (folder / "LOCK").open("r+b") as lock:  # RocksDB's own; let go of when it is closed
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        raise ConfigError(f"{name} is running: stop it first, its index is in use") from None
+    return folder

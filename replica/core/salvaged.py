@@ -1,0 +1,72 @@
+"""The salvages of a replica: read from its folder when it starts, and looked for in its index before it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from replica.index.interface import Index
+from replica.notary.errors import SalvageDamaged
+from replica.notary.salvage import LostEntry, Salvage, Salvages, decode_salvage
+
+FOLDER = "salvages"  # in the replica's folder, beside its index: an index that is made anew needs them again
+_LOOK_UPS_TOGETHER = 1_000  # about a millisecond of the event loop
+
+
+def salvage_path(replica_folder: Path, salvage: Salvage) -> Path:
+    """Where a replica keeps a salvage: by its digest."""
+    return replica_folder / FOLDER / f"{salvage.digest.hex()}.salvage"
+
+
+def keep_salvage(replica_folder: Path, salvage: Salvage, raw: bytes) -> Path:
+    """Store a salvage that was verified in a replica's folder, whole or not at all; returns where. May be repeated."""
+    path = salvage_path(replica_folder, salvage)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    _read(path)
+    return path
+
+
+def read_salvages(replica_folder: Path) -> Salvages:
+    """What was imported into this replica. Raises SalvageDamaged when a file is not the one that was imported."""
+    return Salvages(_read(path) for path in sorted((replica_folder / FOLDER).glob("*.salvage")))
+
+
+def _read(path: Path) -> Salvage:
+    try:
+        salvage = decode_salvage(path.read_bytes())
+    except OSError as error:
+        raise SalvageDamaged(f"{path} cannot be read: {error}") from None
+    except SalvageDamaged as error:
+        raise SalvageDamaged(f"{path}: {error.detail}") from None
+    if salvage.digest.hex() != path.stem:
+        raise SalvageDamaged(f"{path} is another salvage than its name says: {salvage.digest.hex()}")
+    return salvage
+
+
+async def salvages_in(index: Index, applied_offset: int, salvages: Salvages) -> frozenset[str]:
+    """Digests, in hexadecimal, of the salvages that the index has as far as it is applied.
+
+    What lies beyond `applied_offset` the index will get as it reads on: the lost records see to that. An index that
+    another release led past a lost range lacks the entries; then the salvage is not among them. Raises IndexUnreadable.
+    """
+    return frozenset(
+        [s.digest.hex() for s in salvages.held.values() if await _is_in(index, applied_offset, s.entries())]
+    )
+
+
+async def _is_in(index: Index, applied_offset: int, entries: Iterable[LostEntry]) -> bool:
+    due_entries = (entry for entry in entries if entry.offset <= applied_offset)
+    while due := list(islice(due_entries, _LOOK_UPS_TOGETHER)):
+        if index.lookup([entry.key for entry in due]) != [entry.value for entry in due]:
+            return False
+        await asyncio.sleep(0)  # let heartbeat and front ends in between
+    return True

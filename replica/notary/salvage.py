@@ -1,0 +1,323 @@
+"""The tail salvage: what is still known of records that the request log has lost, and stays decided for ever.
+
+A restored topic has *lost records* where records were lost, so that no offset is used twice. A lost record names the
+salvage by its digest, and says that what the record at its offset added to the index is in that file. The void rule
+takes it for what it is, no record of any format; whoever keeps an index must have the file to read past it. So no
+reader passes a lost range without the very same entries, wherever its log comes from: topic, archive or second site.
+docs/decisions/0012 has the argument, docs/formats.md the layouts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from hashlib import sha256
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+
+from replica.notary.errors import FormatUnknown, IndexMismatch, SalvageDamaged, SalvageMissing
+from replica.notary.position import BEGIN, Position, decode_position
+from replica.notary.records import record_digest
+from replica.notary.requests import SIGNATURE_BYTES
+from replica.notary.signatures import signature_holds
+
+SALVAGE_VERSION = 1
+SALVAGE_TAG = b"notary/salvage/1"
+LOST_TAG = b"notary/lost/1"
+STATE_KEY, TX_KEY = b"s", b"t"  # the rules' own; not imported, because the checker shares nothing with those
+ENTRIES_MAX = 5_000_000  # a file of 385 MB, which every replica holds in memory; 1.5 GB while it is made
+
+_LENGTH_BYTES = _OFFSET_BYTES = 8
+_DIGEST_BYTES = 32
+_STATE_BYTES = 36
+_LOST_BYTES = len(LOST_TAG) + _OFFSET_BYTES + _DIGEST_BYTES
+_ROW_BYTES = _OFFSET_BYTES + 1 + _STATE_BYTES + _DIGEST_BYTES
+_NAME_AT = _OFFSET_BYTES
+_VALUE_AT = _ROW_BYTES - _DIGEST_BYTES
+_PADDING = bytes(_STATE_BYTES - _DIGEST_BYTES)  # behind a transaction id, where a state reference is longer
+
+
+class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a salvage is of.
+
+    position: the bytes of a reader's position behind the archive's last record, in the topic that was lost. last: the
+    last lost offset. applied, published: how far the indexes, and the completions, tell of the lost range. sources:
+    each index with its offset. entries: rows of the file. states_unknown: transactions that the database knows as
+    notarised, and whose states no index knows. unaccounted: commands in flight that no index knows as notarised: they
+    may have been answered all the same. at_us: microseconds UTC. public_key: the signer's.
+    """
+
+    version: int
+    archive_id: str
+    topic_id: str
+    position: bytes
+    last: int
+    applied: int
+    published: int
+    sources: tuple[tuple[str, int], ...]
+    entries: int
+    states_unknown: int
+    unaccounted: int
+    at_us: int
+    public_key: bytes
+
+    @property
+    def accepted_loss(self) -> int:
+        """The number that an operator must name to accept what stays lost."""
+        return self.states_unknown + self.unaccounted
+
+
+class LostEntry(NamedTuple):
+    """An index entry of a lost record; `key` and `value` as the index has them."""
+
+    offset: int
+    key: bytes
+    value: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(SalvageHeader)
+
+
+class Salvage:
+    """A salvage that was decoded: whole, canonical, and signed by the key that its header names."""
+
+    def __init__(self, header: SalvageHeader, rows: bytes, digest: bytes) -> None:
+        self.header = header
+        self.digest = digest
+        self._rows = rows
+
+    @cached_property
+    def base(self) -> Position:
+        """The position behind the archive's last record, in the topic that was lost."""
+        return decode_position(self.header.position)
+
+    @property
+    def first(self) -> int:
+        """The first lost offset."""
+        return self.base.offset + 1
+
+    @property
+    def last(self) -> int:
+        """The last lost offset."""
+        return self.header.last
+
+    def entries(self) -> Iterator[LostEntry]:
+        """All entries, by offset and key."""
+        for at in range(self.header.entries):
+            yield _entry_of(self._row(at))
+
+    def entries_at(self, offset: int) -> dict[bytes, bytes]:
+        """The entries of the record that was lost at this offset: key and value."""
+        start = bisect_left(range(self.header.entries), offset.to_bytes(_OFFSET_BYTES, "big"), key=self._offset_bytes)
+        found = {}
+        for at in range(start, self.header.entries):
+            entry = _entry_of(self._row(at))
+            if entry.offset != offset:
+                break
+            found[entry.key] = entry.value
+        return found
+
+    def lost_record(self, offset: int) -> bytes:
+        """The bytes that the restored topic has at a lost offset."""
+        return lost_record(offset, self.digest)
+
+    def position_at(self, offset: int, topic_id: str) -> Position:
+        """A reader's position behind a lost record of the restored topic: nothing in the range was in force."""
+        if not self.first <= offset <= self.last:
+            raise IndexMismatch(f"offset {offset} is not one of the lost {self.first} to {self.last}")
+        digest = record_digest(self.lost_record(offset))
+        return msgspec.structs.replace(self.base, topic_id=topic_id, offset=offset, digest=digest)
+
+    def _row(self, at: int) -> bytes:
+        return self._rows[at * _ROW_BYTES : (at + 1) * _ROW_BYTES]
+
+    def _offset_bytes(self, at: int) -> bytes:
+        start = at * _ROW_BYTES
+        return self._rows[start : start + _OFFSET_BYTES]
+
+
+def encode_salvage(header: SalvageHeader, entries: Iterable[LostEntry], sign: Callable[[bytes], bytes]) -> bytes:
+    """The file of a salvage; `entries` in any order, their number is put into the header.
+
+    Raises SalvageDamaged when the entries cannot be those of lost records.
+    """
+    rows = sorted(_row_of(entry) for entry in entries)
+    if len({row[_NAME_AT:_VALUE_AT] for row in rows}) != len(rows):
+        raise SalvageDamaged("a state or a transaction id is named twice")
+    encoded = _encoder.encode(msgspec.structs.replace(header, entries=len(rows)))
+    body = b"".join([SALVAGE_TAG, len(encoded).to_bytes(_LENGTH_BYTES, "big"), encoded, *rows])
+    raw = body + sign(body)
+    decode_salvage(raw)
+    return raw
+
+
+def decode_salvage(raw: bytes, public_key: bytes | None = None) -> Salvage:
+    """A salvage from its file. Raises SalvageDamaged unless it is whole, canonical and signed.
+
+    `public_key`: who must have signed it; None: whoever the header names, where the digest says which file it is.
+    """
+    body, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
+    header_at = len(SALVAGE_TAG) + _LENGTH_BYTES
+    if not body.startswith(SALVAGE_TAG) or len(body) < header_at:
+        raise SalvageDamaged("it does not begin as a salvage of version 1 does")
+    rows_at = header_at + int.from_bytes(body[len(SALVAGE_TAG) : header_at], "big")
+    header, rows = _header(body[header_at:rows_at]), body[rows_at:]
+    if not signature_holds(public_key or header.public_key, body, signature):
+        raise SalvageDamaged("it is not signed by the operator's key, or was changed since")
+    salvage = Salvage(header, rows, sha256(raw).digest())
+    _check_range(salvage)
+    if len(rows) != header.entries * _ROW_BYTES:
+        raise SalvageDamaged(f"it has {len(rows)} bytes of entries, the header tells of {header.entries} entries")
+    _check_rows(salvage)
+    return salvage
+
+
+def _header(raw: bytes) -> SalvageHeader:
+    try:
+        header = _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SalvageDamaged(f"its header cannot be read: {error}") from None
+    if header.version != SALVAGE_VERSION or _encoder.encode(header) != raw:
+        raise SalvageDamaged(f"its header is not the canonical one of version {SALVAGE_VERSION}")
+    return header
+
+
+def _check_range(salvage: Salvage) -> None:
+    header = salvage.header
+    try:
+        base = salvage.base
+    except FormatUnknown as error:
+        raise SalvageDamaged(error.detail) from None
+    if base.topic_id != header.topic_id or not BEGIN <= base.offset < header.last < 1 << 63:
+        raise SalvageDamaged(f"offsets {base.offset + 1} to {header.last} of topic id {header.topic_id} are no range")
+    if max(header.applied, header.published) != header.last:
+        raise SalvageDamaged(f"it ends at {header.last}, known was up to {header.applied} and {header.published}")
+    if min(header.states_unknown, header.unaccounted) < 0 or not 0 <= header.entries <= ENTRIES_MAX:
+        raise SalvageDamaged(f"its header counts what cannot be; entries are at most {ENTRIES_MAX}")
+
+
+def _check_rows(salvage: Salvage) -> None:
+    """Ascending, in the range, and at each offset one transaction with the states that it consumed."""
+    before = b""
+    for offset, group in groupby((salvage._row(at) for at in range(salvage.header.entries)), key=_offset_of):
+        entries = []
+        for row in group:
+            if row <= before:
+                raise SalvageDamaged(f"its entries are not in order at offset {offset}")
+            before = row
+            entries.append(_entry_of(row))
+        if not salvage.first <= offset <= salvage.last:
+            raise SalvageDamaged(f"it has an entry at offset {offset}, which was not lost")
+        check_record(offset, entries)
+
+
+def check_record(offset: int, entries: Iterable[LostEntry]) -> None:
+    """Raises SalvageDamaged unless these are what one notarised transaction adds to the index."""
+    keys = [entry.key for entry in entries]
+    tx_ids = [key[1:] for key in keys if key[:1] == TX_KEY]
+    consumed_by = {entry.value[:_DIGEST_BYTES] for entry in entries if entry.key[:1] == STATE_KEY}
+    if len(tx_ids) != 1 or not consumed_by <= set(tx_ids):
+        raise SalvageDamaged(f"what was recorded at offset {offset} is not one transaction's")
+
+
+def _offset_of(row: bytes) -> int:
+    return int.from_bytes(row[:_OFFSET_BYTES], "big")
+
+
+def _row_of(entry: LostEntry) -> bytes:
+    kind, name, at = entry.key[:1], entry.key[1:], entry.offset.to_bytes(_OFFSET_BYTES, "big")
+    due = {STATE_KEY: _STATE_BYTES, TX_KEY: _DIGEST_BYTES}.get(kind)
+    if len(name) != due or len(entry.value) != _DIGEST_BYTES + _OFFSET_BYTES or entry.value[_DIGEST_BYTES:] != at:
+        raise SalvageDamaged(f"key {entry.key.hex()} with value {entry.value.hex()} is no entry of an index")
+    return at + kind + name.ljust(_STATE_BYTES, b"\0") + entry.value[:_DIGEST_BYTES]
+
+
+def _entry_of(row: bytes) -> LostEntry:
+    kind, name, value = row[_NAME_AT : _NAME_AT + 1], row[_NAME_AT + 1 : _VALUE_AT], row[_VALUE_AT:]
+    if kind == TX_KEY and name.endswith(_PADDING):
+        name = name[:_DIGEST_BYTES]
+    elif kind != STATE_KEY:
+        raise SalvageDamaged(f"row {row.hex()} is no entry of an index")
+    return LostEntry(_offset_of(row), kind + name, value + row[:_OFFSET_BYTES])
+
+
+# ---- what a reader of the log does with it ----
+
+
+def lost_record(offset: int, digest: bytes) -> bytes:
+    """The bytes at a lost offset: no record of any format, and different at each offset."""
+    return LOST_TAG + offset.to_bytes(_OFFSET_BYTES, "big") + digest
+
+
+def salvage_named(offset: int, value: bytes) -> bytes | None:
+    """The digest of the salvage that a lost record names; None for any other bytes. Raises IndexMismatch when the
+    record was made for another offset, or is cut short: a reader that passed over it would forget what was lost."""
+    if not value.startswith(LOST_TAG):
+        return None
+    if len(value) != _LOST_BYTES or int.from_bytes(value[len(LOST_TAG) : -_DIGEST_BYTES], "big") != offset:
+        raise IndexMismatch(f"the lost record at offset {offset} is not one that was made for it")
+    return value[-_DIGEST_BYTES:]
+
+
+class Salvages:
+    """The salvages that this reader has, by digest."""
+
+    def __init__(self, held: Iterable[Salvage] = ()) -> None:
+        self.held: Mapping[bytes, Salvage] = {salvage.digest: salvage for salvage in held}
+
+    def entries_of(self, records: Iterable[tuple[int, bytes]]) -> dict[bytes, bytes]:
+        """What records (offset, value) that are void all the same add to the index: nothing, unless they were lost.
+
+        Raises SalvageMissing for a lost record whose salvage is not held, and IndexMismatch for one that is not its.
+        """
+        added: dict[bytes, bytes] = {}
+        for offset, value in records:
+            digest = salvage_named(offset, value)
+            if digest is None:
+                continue
+            salvage = self.held.get(digest)
+            if salvage is None:
+                raise SalvageMissing(
+                    f"the record at offset {offset} was lost; what it did is in salvage {digest.hex()}"
+                )
+            if not salvage.first <= offset <= salvage.last:
+                raise IndexMismatch(f"offset {offset} is not one that salvage {digest.hex()} is of")
+            added |= salvage.entries_at(offset)
+        return added
+
+
+NO_SALVAGES = Salvages()
+
+
+# ---- how the database names the log ----
+
+_JOINT = "+"  # in no topic id: those are base64url
+BOUND_MAX = 3  # the column has 255 bytes
+
+
+def bound_name(bound: str | None, topic_id: str, digest: bytes | None = None) -> str:
+    """What the database calls a log that was restored to this topic: its id, and the salvages that it needs.
+
+    `bound`: what it was called before; salvages stay. A release that knows no salvages finds another id than the
+    topic's there, and refuses. Raises SalvageDamaged when there are more than fit.
+    """
+    digests = list(salvages_named(bound))
+    if digest is not None and digest.hex() not in digests:
+        digests.append(digest.hex())
+    if len(digests) > BOUND_MAX:
+        raise SalvageDamaged(f"a log can have {BOUND_MAX} lost ranges, this would be one more")
+    return _JOINT.join([topic_id, *digests])
+
+
+def bound_topic_id(bound: str | None) -> str | None:
+    """The topic's id in what the database calls the log."""
+    return None if bound is None else bound.partition(_JOINT)[0]
+
+
+def salvages_named(bound: str | None) -> tuple[str, ...]:
+    """Digests, in hexadecimal, of the salvages in what the database calls the log."""
+    return () if bound is None else tuple(bound.split(_JOINT)[1:])
