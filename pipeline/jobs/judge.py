@@ -34,10 +34,13 @@ from pipeline.judging.claims import (
     sample_keys,
     taken,
 )
+from pipeline.judging.columns import UNDECODABLE, Columns
 from pipeline.judging.contested import Resolver, contested, offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
 from pipeline.judging.walk import Array
+from replica.notary.errors import SalvageMissing
 from replica.notary.position import begin
+from replica.notary.salvage import LOST_TAG
 
 RANGE_BYTES = 64 << 20  # of claims that one task sorts; it needs about five times as much memory
 SAMPLED_KEYS = 1 << 16  # of the whole log, to part the keys by
@@ -94,6 +97,7 @@ def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, tuple[int, ...]
     def look(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
         if len(columns):
+            refuse_lost(columns)
             states = int((columns.inputs_n + columns.references_n).sum())
             found = msgspec.msgpack.encode((survey(columns), sample_keys(columns, per_slice)))
             yield {"number": number, "survey": found, "claims": len(columns.rows) + states}
@@ -112,6 +116,16 @@ def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, tuple[int, ...]
         plan, _ = make_plan(begin(log.topic_id), surveys.values())
     ends = tuple(surveys[number].end_offset for number in sorted(surveys))
     return plan, ends, samples, claim_count
+
+
+def refuse_lost(columns: Columns) -> None:
+    """Raise SalvageMissing for a lost record: jobs do not know salvages, and would judge as if nothing was lost."""
+    for row in np.flatnonzero(columns.kind == UNDECODABLE).tolist():
+        if columns.value(row).startswith(LOST_TAG):
+            raise SalvageMissing(
+                f"the record at offset {columns.first_offset + row} was lost, and jobs on Spark do not read past that:"
+                " use notary check, and notary index rebuild --engine replay"
+            )
 
 
 def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list[int]) -> dict[int, Survey]:

@@ -13,6 +13,7 @@ from replica.checker.judge import (
     STATE_CONFLICT,
     TIME_WINDOW_CLOSED,
     Judged,
+    JudgedLost,
     JudgedRequest,
     JudgedSettlement,
     JudgedVoid,
@@ -143,6 +144,9 @@ class AnswerCheck:
 
     def _check_decided(self, claim: _Claim, judged: Judged) -> None:
         answer, operation = claim.answer, claim.operation
+        if isinstance(judged, JudgedLost):
+            self._check_lost(claim, judged)
+            return
         if isinstance(judged, JudgedVoid):
             self._add(FindingCode.OK_FOR_VOID, claim, reason=judged.reason)
             return
@@ -161,6 +165,16 @@ class AnswerCheck:
             self._add(FindingCode.WRONG_TIME, claim, answered=answer.judged_us, log_says=judged.judged_us)
         elif answer.code == STATE_CONFLICT:
             self._check_conflict(claim, judged)
+
+    def _check_lost(self, claim: _Claim, judged: JudgedLost) -> None:
+        """The record is gone. What it notarised is known; that it refused something else cannot be judged again."""
+        answer, operation = claim.answer, claim.operation
+        if answer.code == NOTARISED and answer.log_offset == judged.offset:
+            digest = operation.content_digest or judged.content_digest
+            if (operation.tx_id, digest) != (judged.tx_id, judged.content_digest):
+                self._add(FindingCode.LOST_ANSWER, claim, problem="the salvage does not have it")
+        elif answer.code != NOTARISED and operation.tx_id == judged.tx_id:
+            self._add(FindingCode.WRONG_VERDICT, claim, log_says=NOTARISED)
 
     def _check_conflict(self, claim: _Claim, judged: JudgedRequest) -> None:
         true = [ConflictSeen(c.state, sha256(c.consumed_by).digest(), c.usage) for c in judged.conflicts]
@@ -182,7 +196,9 @@ class AnswerCheck:
     def _check_recalled(self, claim: _Claim, judged: Judged) -> None:
         """A success without a record of its own: it must name the record that first notarised the transaction."""
         answer, operation = claim.answer, claim.operation
-        if not isinstance(judged, JudgedRequest) or judged.request.tx_id != operation.tx_id:
+        if isinstance(judged, JudgedLost):
+            self._check_lost(claim, judged)
+        elif not isinstance(judged, JudgedRequest) or judged.request.tx_id != operation.tx_id:
             self._add(FindingCode.LOST_ANSWER, claim, problem="the record is not of this transaction")
         elif judged.outcome != NOTARISED:
             self._add(FindingCode.WRONG_VERDICT, claim, log_says=judged.outcome)

@@ -33,12 +33,14 @@ from replica.checker.history import Event
 from replica.checker.judge import (
     Judged,
     JudgedBarrier,
+    JudgedLost,
     JudgedRequest,
     JudgedSettlement,
     ReferenceJudge,
 )
 from replica.checker.operations import collect
 from replica.notary.receipts import Receipt, verify_receipt
+from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.signatures import signature_holds
 
 _SIGNATURES_KEPT = 65_536  # one signature covers a batch: most are met again soon
@@ -76,10 +78,12 @@ def check(
     completions: Iterable[CompletionRow] | None = None,
     verify: Callable[[Receipt], bool] | None = None,
     scope: Scope | None = None,
+    salvages: Salvages = NO_SALVAGES,
 ) -> Report:
     """Check a history, and the completions in order of their ledger offsets, against the whole log (offset, value).
 
-    Raises HistoryError when the history is none, InvariantBroken when the log has a gap, FormatUnknown when a newer
+    `salvages`: those that lost records of the log name; their answers are judged by them. Raises SalvageMissing without
+    them, HistoryError when the history is none, InvariantBroken when the log has a gap, FormatUnknown when a newer
     release wrote it. Memory grows with operations, consumed states and commands, about 1.9 kB for an operation of four
     inputs; the log is streamed.
     """
@@ -94,15 +98,20 @@ def check(
     tally: Counter[str] = Counter()
     voids: Counter[str] = Counter()
     ledger_offset = scope.first_ledger_offset
-    judge = ReferenceJudge()
+    judge = ReferenceJudge(salvages)
     for judged in judge.judge(log):
         summary.records += 1
         _count(judged, tally, voids, summary)
         answers.see(judged)
+        is_published = scope.published_offset is None or judged.offset <= scope.published_offset
+        if isinstance(judged, JudgedLost):
+            if published is not None and is_published:
+                ledger_offset += published.see_lost(judged)
+            continue
         expected = completions_of(judged, ledger_offset)
         ledger_offset += len(expected)
         commands.see(expected)
-        if published is not None and (scope.published_offset is None or judged.offset <= scope.published_offset):
+        if published is not None and is_published:
             published.see(judged.offset, [row for row in expected if row.ledger_offset > scope.pruned_to])
     answers.finish(summary.epochs, judge.notarised)
     if published is not None:
@@ -117,6 +126,8 @@ def _count(judged: Judged, tally: Counter[str], voids: Counter[str], summary: Su
         tally[judged.outcome] += 1
     elif isinstance(judged, JudgedSettlement):
         tally["SETTLEMENT"] += 1
+    elif isinstance(judged, JudgedLost):
+        tally["LOST"] += 1
     elif isinstance(judged, JudgedBarrier):
         summary.epochs[judged.record.epoch] = judged.record.replica
     else:

@@ -8,7 +8,7 @@ from hashlib import sha256
 import msgspec
 
 from replica.checker.findings import FindingCode, Findings
-from replica.checker.judge import NOTARISED, Judged, JudgedRequest, JudgedSettlement
+from replica.checker.judge import NOTARISED, Judged, JudgedLost, JudgedRequest, JudgedSettlement
 from replica.notary.canonical import change_id
 
 NOT_SEQUENCED = "SUBMISSION_NOT_SEQUENCED"
@@ -120,13 +120,7 @@ class CompletionCheck:
 
     def see(self, log_offset: int, expected: list[CompletionRow]) -> None:
         """The completions that the record at `log_offset` demands."""
-        found: list[CompletionRow] = []
-        while self._row is not None and self._row.log_offset <= log_offset:
-            if self._row.log_offset == log_offset:
-                found.append(self._row)
-            else:
-                self._extra(self._row)
-            self._row = self._take()
+        found = self._found(log_offset)
         for demanded, row in zip(expected, found, strict=False):
             if msgspec.structs.replace(demanded, ledger_offset=row.ledger_offset) != row:
                 self._findings.add(FindingCode.COMPLETION_WRONG, **_evidence(row))
@@ -134,6 +128,26 @@ class CompletionCheck:
             self._extra(row)
         for demanded in expected[len(found) :]:
             self._findings.add(FindingCode.COMPLETION_MISSING, **_evidence(demanded) | {"ledger_offset": None})
+
+    def see_lost(self, judged: JudgedLost) -> int:
+        """The completions of a lost record: what it notarised is known, the rest cannot be judged again. How many."""
+        found = self._found(judged.offset)
+        for row in found:
+            first_time = row.outcome == NOTARISED and row.notarised_offset == judged.offset
+            if first_time and (row.tx_id, row.content_digest) != (judged.tx_id, judged.content_digest):
+                self._findings.add(FindingCode.COMPLETION_WRONG, **_evidence(row))
+        return len(found)
+
+    def _found(self, log_offset: int) -> list[CompletionRow]:
+        """The completions at this offset; there is none between it and the offset before."""
+        found: list[CompletionRow] = []
+        while self._row is not None and self._row.log_offset <= log_offset:
+            if self._row.log_offset == log_offset:
+                found.append(self._row)
+            else:
+                self._extra(self._row)
+            self._row = self._take()
+        return found
 
     def finish(self) -> None:
         """The log ends, or is published no further: no completion may be left."""

@@ -7,7 +7,7 @@ states consumed and the transactions notarised, not with the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -15,6 +15,7 @@ from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, Undecodable, decode_record
 from replica.notary.requests import Request, TimeWindow
+from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, salvage_named
 
 FORMATS_KNOWN = (1,)
 RULES_KNOWN = (1,)
@@ -77,13 +78,23 @@ class JudgedRequest(msgspec.Struct, frozen=True, gc=False):
     conflicts: tuple[ConsumedState, ...]
 
 
-Judged = JudgedVoid | JudgedBarrier | JudgedSettlement | JudgedRequest
+class JudgedLost(msgspec.Struct, frozen=True, gc=False):
+    """A record that was lost: the transaction that it notarised, None if none, as its salvage says."""
+
+    offset: int
+    tx_id: bytes | None
+    content_digest: bytes | None
+
+
+Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedSettlement | JudgedRequest
 
 
 class ReferenceJudge:
     """Reads a log from offset 0 and says of each record what it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, salvages: Salvages = NO_SALVAGES) -> None:
+        """`salvages`: those that the log's lost records name; without them it stops there with SalvageMissing."""
+        self._salvages = salvages
         self.offset = -1  # of the newest record read
         self.barrier: BarrierRecord | None = None  # in force
         self.sequences: set[int] = set()  # met in the activation in force
@@ -102,6 +113,8 @@ class ReferenceJudge:
             raise InvariantBroken(f"the log goes from offset {self.offset} to {offset}")
         self.offset = offset
         barrier = self.barrier
+        if salvage_named(offset, value) is not None:
+            return self._lost(self._salvages.entries_of([(offset, value)]))
         try:
             record = decode_record(value, 0 if barrier is None else barrier.record_format)
             if isinstance(record, BarrierRecord):
@@ -113,6 +126,20 @@ class ReferenceJudge:
             return self._request(record, barrier, *decode_request(record.submission.request))
         except (Undecodable, BadRequest):
             return JudgedVoid(offset, UNDECODABLE)
+
+    def _lost(self, entries: Mapping[bytes, bytes]) -> Judged:
+        digest = tx_id = None
+        for key, value in entries.items():
+            if key[:1] == TX_KEY:
+                tx_id, digest = key[1:], value[:32]
+                if tx_id in self.notarised:
+                    raise InvariantBroken(f"the salvage notarises {tx_id.hex()} again, at offset {self.offset}")
+                self.notarised[tx_id] = (digest, self.offset)
+            elif key[1:] in self.consumed:
+                raise InvariantBroken(f"the salvage consumes state {key[1:].hex()} again, at offset {self.offset}")
+            else:
+                self.consumed[key[1:]] = value[:32]
+        return JudgedLost(self.offset, tx_id, digest)
 
     def _barrier(self, record: BarrierRecord) -> Judged:
         in_force = self.barrier

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from replica.checker.findings import Report
     from replica.checker.history import Event
     from replica.config import Config
+    from replica.notary.salvage import Salvages
     from replica.store.export import Export
 
 TELL_EVERY = 10_000
@@ -107,6 +108,7 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
             completions=_completions(export),
             verify=receipt_verifier(*keys),
             scope=scope,
+            salvages=_salvages(config),
         )
 
 
@@ -120,6 +122,15 @@ def _door(config: Config, registry_changed: bool) -> Door:
         pairs = read_registry(config.api.registry_path)
         registered = frozenset(pair for pair, period in pairs.items() if period is ALWAYS)
     return Door(registered=registered, tokens=config.api.tokens is not None)
+
+
+def _salvages(config: Config) -> Salvages:
+    """Those that were imported into replicas of this machine, and those that are kept with the archive."""
+    from replica.core.salvaged import read_salvages
+    from replica.notary.salvage import Salvages
+
+    folders = [config.archive.folder, *(config.replica_dir(one.name) for one in config.replicas)]
+    return Salvages(salvage for folder in folders for salvage in read_salvages(folder).held.values())
 
 
 def _told(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:

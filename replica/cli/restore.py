@@ -232,14 +232,12 @@ def adopt(
     from pipeline.archive.manifest import MANIFEST_NAME
     from pipeline.sources.topic import look_at, refuse_other_log
     from replica.core.salvaged import keep_salvage
-    from replica.core.signer import load_signer
     from replica.store.adopt import adopt_topic
 
     settings = load(find_config(config))
     view = look_at(settings.kafka)
-    signer = load_signer(settings.archive.key_file)
     archived = settings.archive.folder / MANIFEST_NAME
-    used = None if salvage is None else read_salvage(salvage, signer.public_key)
+    used = None if salvage is None else read_salvage(salvage, archive_public_key(settings, None))
     _check_lost_range(settings, view, used, accept_loss)
 
     def check(position: Position) -> None:

@@ -139,8 +139,7 @@ def _tell(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
         for tx_id in without_states[:SHOWN_MAX]:
             out.print(f"  {tx_id}")
     if header.unaccounted:
-        out.print(f"[bold red]{header.unaccounted:,} commands[/] were in flight, and may have been answered by a replica"
-                  " whose index is not among these")  # fmt: skip
+        out.print(f"[bold red]{header.unaccounted:,} commands[/] in flight may have been answered; no index here tells")
     out.print(f"what stays lost is accepted with --accept-loss {header.accepted_loss}")
 
 
