@@ -21,13 +21,15 @@ from pipeline.archive.segment import (
     write_whole,
 )
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch
+from replica.notary.salvage import SALVAGES_NAME, decode_salvage
 
 
 def copy_archive(manifest: Manifest, folder: Path, on_segment: Callable[[int], None] = lambda offset: None) -> int:
     """Bring the copy in `folder` up to this manifest; returns how many segments were carried over.
 
     `on_segment` is told the last offset of each segment that is there. Raises ArchiveMismatch when the folder holds
-    anything but an earlier state of the very archive, and ArchiveDamaged when a segment does not arrive whole.
+    anything but an earlier state of the very archive, ArchiveDamaged when a segment does not arrive whole, and
+    SalvageDamaged when a salvage that is kept with the archive is not whole.
     """
     (folder / SEGMENTS_NAME).mkdir(parents=True, exist_ok=True)
     raw = (manifest.folder / MANIFEST_NAME).read_bytes()
@@ -39,8 +41,19 @@ def copy_archive(manifest: Manifest, folder: Path, on_segment: Callable[[int], N
     for segment in manifest.segments:
         carried += _copy_segment(manifest.segments_folder, folder / SEGMENTS_NAME, segment.facts)
         on_segment(segment.facts.last)
+    _copy_salvages(manifest.folder / SALVAGES_NAME, folder / SALVAGES_NAME)
     write_whole(path, whole)
     return carried
+
+
+def _copy_salvages(source: Path, target: Path) -> None:
+    """What lost records of the archive name; a replica of the second site reads past them with these only."""
+    for path in sorted(source.glob("*.salvage")):
+        raw = path.read_bytes()
+        if decode_salvage(raw).digest.hex() != path.stem:
+            raise ArchiveDamaged(f"{path} is another salvage than its name says")
+        target.mkdir(parents=True, exist_ok=True)
+        write_whole(target / path.name, raw)
 
 
 def _copy_segment(source: Path, target: Path, facts: SegmentFacts) -> bool:

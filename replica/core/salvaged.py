@@ -1,4 +1,7 @@
-"""The salvages of a replica: read from its folder when it starts, and looked for in its index before it serves."""
+"""The salvages of a replica: read from its folder when it starts, and looked for in its index before it serves.
+
+They lie beside the index and not in it: an index that is made anew needs them again.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,14 @@ from pathlib import Path
 
 from replica.index.interface import Index
 from replica.notary.errors import SalvageDamaged
-from replica.notary.salvage import LostEntry, Salvage, Salvages, decode_salvage
+from replica.notary.salvage import SALVAGES_NAME, LostEntry, Salvage, Salvages, decode_salvage
 
-FOLDER = "salvages"  # in the replica's folder, beside its index: an index that is made anew needs them again
 _LOOK_UPS_TOGETHER = 1_000  # about a millisecond of the event loop
 
 
 def salvage_path(replica_folder: Path, salvage: Salvage) -> Path:
     """Where a replica keeps a salvage: by its digest."""
-    return replica_folder / FOLDER / f"{salvage.digest.hex()}.salvage"
+    return replica_folder / SALVAGES_NAME / f"{salvage.digest.hex()}.salvage"
 
 
 def keep_salvage(replica_folder: Path, salvage: Salvage, raw: bytes) -> Path:
@@ -37,7 +39,7 @@ def keep_salvage(replica_folder: Path, salvage: Salvage, raw: bytes) -> Path:
 
 def read_salvages(replica_folder: Path) -> Salvages:
     """What was imported into this replica. Raises SalvageDamaged when a file is not the one that was imported."""
-    return Salvages(_read(path) for path in sorted((replica_folder / FOLDER).glob("*.salvage")))
+    return Salvages(_read(path) for path in sorted((replica_folder / SALVAGES_NAME).glob("*.salvage")))
 
 
 def _read(path: Path) -> Salvage:

@@ -27,6 +27,7 @@ from replica.notary.signatures import signature_holds
 SALVAGE_VERSION = 1
 SALVAGE_TAG = b"notary/salvage/1"
 LOST_TAG = b"notary/lost/1"
+SALVAGES_NAME = "salvages"  # folder of the files that were imported: in a replica's folder, and in the archive's
 STATE_KEY, TX_KEY = b"s", b"t"  # the rules' own; not imported, because the checker shares nothing with those
 ENTRIES_MAX = 5_000_000  # a file of 385 MB, which every replica holds in memory; 1.5 GB while it is made
 
@@ -295,7 +296,7 @@ NO_SALVAGES = Salvages()
 
 # ---- how the database names the log ----
 
-_JOINT = "+"  # in no topic id: those are base64url
+_JOINT = ":"  # in no topic id: those are base64, whose alphabet has plus and slash
 BOUND_MAX = 3  # the column has 255 bytes
 
 

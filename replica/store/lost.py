@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 
 from replica.notary.errors import StoreUnavailable
+from replica.store.looking import in_unicode
 from replica.store.migrate import CONNECT_MAX_S
 from replica.store.oracle_login import is_oracle, parse_oracle
 from replica.store.postgres import named_statement
@@ -24,7 +25,7 @@ def commands_in_flight(conninfo: str) -> list[bytes]:
         rows = run_once(parse_oracle(conninfo), "pending", {"row_count": _COMMANDS_MAX})
     else:
         try:
-            with psycopg.connect(conninfo, autocommit=True, connect_timeout=CONNECT_MAX_S) as connection:
+            with psycopg.connect(in_unicode(conninfo), autocommit=True, connect_timeout=CONNECT_MAX_S) as connection:
                 rows = connection.execute(named_statement("pending"), {"limit": _COMMANDS_MAX}, binary=True).fetchall()
         except psycopg.Error as error:
             raise StoreUnavailable(f"the commands in flight could not be read: {error}") from None

@@ -31,6 +31,9 @@ pytestmark = [
 ]
 
 
+SPENT_EVERY = 10  # of the lost successes, one has its states spent again; all of them are looked up
+
+
 async def history_before(stage: Stage) -> Path:
     """What clients were told, all of it archived."""
     async with under_load(stage, "before") as load:
@@ -63,7 +66,7 @@ async def test_topic_loss(folder: Path) -> None:
 
 async def test_topic_loss_with_a_lost_tail(folder: Path) -> None:
     """Goal: what the archive lacks stays notarised and spent, at its offsets. Method: archive, go on under load, delete
-    the topic under the replicas, play; check every answer ever given; spend every state of the lost tail again."""
+    the topic under the replicas, play; check every answer ever given; spend states of the lost tail again."""
     async with staged(ClusterSettings(folder=folder / "lost-tail")) as stage:
         cluster = stage.cluster
         archived = await history_before(stage)
@@ -89,22 +92,22 @@ async def test_topic_loss_with_a_lost_tail(folder: Path) -> None:
 
 
 async def spent_again(stage: Stage, history: Path, first_lost: int) -> int:
-    """Submit each lost success again, and spend each of its states in another transaction; how many there were."""
+    """Look each lost success up, and spend the states of some of them in another transaction; how many there were."""
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     sent = {(one["process"], one["op"]): one for one in lines if one["type"] == "invoke" and "content" in one}
     won = {
-        one["tx_id"]: one
+        sent[one["process"], one["op"]]["tx_id"]: one
         for one in lines
         if one["type"] == "ok" and one["log_offset"] >= first_lost and (one["process"], one["op"]) in sent
     }
     party = stage.cluster.parties[0]
     async with NotaryClient(stage.cluster.endpoint) as client:
-        for tx_id, ok in won.items():
+        for number, (tx_id, ok) in enumerate(won.items()):
             inputs = sent[ok["process"], ok["op"]]["content"].get("inputs", [])
             found = await client.look_up(bytes.fromhex(tx_id))
             assert isinstance(found, Notarised), (tx_id, found)
             assert found.log_offset == ok["log_offset"], (tx_id, found)
-            for state in inputs:
+            for state in inputs if number % SPENT_EVERY == 0 else ():
                 answer = await client.submit(party.sign(os.urandom(32), [parse_state_ref(state)]))
                 assert isinstance(answer, Refused), (state, answer)
                 assert answer.code == "STATE_CONFLICT", answer

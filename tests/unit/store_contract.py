@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from replica.notary.answers import Earlier
-from replica.notary.errors import Code, InvariantBroken, StoreMismatch
+from replica.notary.errors import Code, InvariantBroken, SalvageMissing, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
+from replica.notary.salvage import bound_name
 from replica.store.interface import (
     NOTARISED,
     Admission,
@@ -129,6 +130,21 @@ class StoreContract:
             await (await new_store()).bind("topic-2")
         assert caught.value.code is Code.STORE_MISMATCH
         await (await new_store()).bind(TOPIC)
+
+    async def test_a_salvaged_log_needs_its_salvages(self, new_store: NewStore) -> None:
+        """Goal: no index that forgot a lost tail serves. Method: a database that names two salvages; bind with none,
+        one and both. A release that knows of none compares the whole name with the topic's id."""
+        name = bound_name(bound_name(None, TOPIC, b"d" * 32), TOPIC, b"e" * 32)
+        digests = [(b"d" * 32).hex(), (b"e" * 32).hex()]
+        with pytest.raises(StoreMismatch):
+            await (await new_store()).bind(name)  # recorded, as the first name is
+        for held in ([], digests[:1], digests[1:]):
+            with pytest.raises(SalvageMissing) as caught:
+                await (await new_store()).bind(TOPIC, held)
+            assert caught.value.code is Code.SALVAGE_MISSING
+        assert await (await new_store()).bind(TOPIC, digests) == Formats(1, 1)
+        with pytest.raises(StoreMismatch):
+            await (await new_store()).bind("topic-2", digests)
 
     async def test_epochs_rise_above_all_before(self, new_store: NewStore) -> None:
         """Goal: no epoch is granted twice. Method: raise above lower, equal and higher epochs, from two sessions."""

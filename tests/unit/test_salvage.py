@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.archive.copy import copy_archive
 from pipeline.archive.salvage import IndexTail, Survivors, complete_from, merge
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
@@ -23,6 +24,7 @@ from replica.core.walk import begin_walk, check_complete, walk_on
 from replica.index.memory import MemoryIndex
 from replica.notary import rules, salvage
 from replica.notary.errors import (
+    ArchiveDamaged,
     Code,
     IndexMismatch,
     RestoreRefused,
@@ -46,7 +48,7 @@ from replica.notary.salvage import (
 )
 from replica.store.adopt import position_in
 from replica.store.memory import MemoryDatabase
-from tests.unit.archive_world import SIGNER
+from tests.unit.archive_world import SIGNER, make_archive, some_log
 from tests.unit.notary_logs import TOPIC, Log, LogMaker, logs, request_of, requests, state, tx
 from tests.unit.salvage_world import RESTORED, LostTail, completions_in, read, restored, some_tail, tail_of
 
@@ -439,6 +441,22 @@ def test_a_replica_keeps_what_was_imported(tmp_path: Path) -> None:
         read_salvages(tmp_path)
 
 
+def test_a_second_site_gets_the_salvages_too(tmp_path: Path) -> None:
+    """Goal: an archive with lost records is worth something elsewhere. Method: copy; damage the first; copy again."""
+    archive, _ = make_archive(tmp_path / "archive", some_log(12))
+    tail = some_tail()
+    kept = keep_salvage(archive.folder, tail.salvage(), tail.raw())
+    copy_archive(archive, tmp_path / "site")
+    assert set(read_salvages(tmp_path / "site").held) == {tail.salvage().digest}
+    kept.write_bytes(some_tail(published=6).raw())
+    with pytest.raises(ArchiveDamaged):
+        copy_archive(archive, tmp_path / "site")
+    kept.write_bytes(tail.raw()[:-1])
+    with pytest.raises(SalvageDamaged):
+        copy_archive(archive, tmp_path / "site")
+    assert set(read_salvages(tmp_path / "site").held) == {tail.salvage().digest}
+
+
 def test_only_an_index_with_the_salvage_serves() -> None:
     """Goal: a replica that was led past the range by a release without salvages stays down. Method: indexes that have
     all of it, that lack an entry, that are on their way, against a database that names it."""
@@ -473,6 +491,7 @@ def test_a_release_without_salvages_finds_another_log() -> None:
     again = bound_name(name, "third", b"e" * 32)
     assert (bound_topic_id(again), len(salvages_named(again))) == ("third", 2)
     assert salvages_named(bound_name(again, "fourth")) == salvages_named(again)
+    assert bound_topic_id(bound_name(None, "a+b/c", b"d" * 32)) == "a+b/c"  # Kafka's ids are base64
     assert (bound_topic_id(None), salvages_named(None), bound_name(None, RESTORED)) == (None, (), RESTORED)
     with pytest.raises(SalvageDamaged, match="lost ranges"):
         bound_name(bound_name(again, "x", b"f" * 32), "y", b"g" * 32)
@@ -491,7 +510,10 @@ def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
     applied, _ = judge_records(MemoryIndex(), begin(RESTORED), log, Salvages([found]))
     told = completions_in(tail.log, 0, tail.published)
     told += [one for one in completions_of(applied) if one.log_offset > found.last]
-    rows = [CompletionRow(at, *msgspec.structs.astuple(one)) for at, one in enumerate(told, 1)]
+    rows = [
+        CompletionRow(at, *[getattr(one, name) for name in CompletionRow.__struct_fields__[1:]])
+        for at, one in enumerate(told, 1)
+    ]
     scope = Scope(complete=False, deduplication_us=-1)
     report = check([], log, completions=rows, scope=scope, salvages=Salvages([found]))
     assert (report.findings, report.summary.completions, report.summary.outcomes["LOST"]) == ([], len(rows), 6)
