@@ -381,17 +381,20 @@ def test_the_scrub_compares_salvaged_entries_as_well() -> None:
     walked(read(log, held), log, held)
     with pytest.raises(SalvageMissing):
         walked(read(log, held), log, NO_SALVAGES)
-    breaks: list[tuple[bytes, bytes | None]] = [
-        (STATE_KEY + state(18), None),
-        (STATE_KEY + state(18), tx(1) + (9).to_bytes(8, "big")),
-        (STATE_KEY + state(18), tx(9) + (2).to_bytes(8, "big")),
-        (STATE_KEY + state(99), tx(9) + (9).to_bytes(8, "big")),
+    spent, made_up = STATE_KEY + state(18), STATE_KEY + state(99)
+    breaks: list[dict[bytes, bytes | None]] = [
+        {spent: None},
+        {spent: tx(1) + (9).to_bytes(8, "big")},
+        {spent: tx(9) + (2).to_bytes(8, "big")},
+        {made_up: tx(9) + (9).to_bytes(8, "big")},
+        {spent: None, made_up: tx(9) + (9).to_bytes(8, "big")},  # as many entries as there should be
     ]
-    for key, value in breaks:
+    for broken in breaks:
         index = read(log, held)
-        index._entries.pop(key, None)
-        if value is not None:
-            index._entries[key] = value
+        for key, value in broken.items():
+            index._entries.pop(key, None)
+            if value is not None:
+                index._entries[key] = value
         with pytest.raises(IndexMismatch):
             walked(index, log, held)
 
