@@ -266,7 +266,8 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
     A topic whose lost range nobody names would be served by releases that pass over it.
     """
     from pipeline.archive.manifest import MANIFEST_NAME
-    from pipeline.sources.topic import refuse_other_log, value_at
+    from pipeline.sources.kafka_python import read_stretch
+    from pipeline.sources.topic import value_at
     from replica.notary.salvage import salvage_named
 
     manifest = _manifest(config, None, None) if (config.archive.folder / MANIFEST_NAME).exists() else None
@@ -279,8 +280,12 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
         raise RestoreRefused(f"to accept what stays lost: --accept-loss {salvage.header.accepted_loss}")
     if view.end <= salvage.last:
         raise RestoreRefused(f"the topic ends at {view.end}, lost were offsets {salvage.first} to {salvage.last}")
-    for at in (salvage.first, salvage.last):
-        refuse_other_log(config.kafka, salvage.position_at(at, view.topic_id))
+    at = salvage.first
+    for batch in read_stretch(config.kafka, salvage.first, salvage.last + 1):
+        for value in batch.column("value").to_pylist():
+            if value != salvage.lost_record(at):
+                raise RestoreRefused(f"the record at offset {at} is not one that this salvage is named by")
+            at += 1
 
 
 def _adopt_index(folder: Path, topic_id: str, check: Callable[[Position], None]) -> None:

@@ -264,6 +264,14 @@ def test_sources_that_disagree_are_refused(disagreement: str) -> None:
         merge(changed, at_us=7, public_key=SIGNER.public_key)
 
 
+def test_a_torn_index_is_refused_also_where_it_is_the_only_source() -> None:
+    """Goal: half a transaction is not saved. Method: its position is one record short; a transaction is missing."""
+    with pytest.raises(RestoreRefused, match="not one transaction's"):
+        merge(drop("tx")(some_tail(published=3).survivors()), at_us=7, public_key=SIGNER.public_key)
+    with pytest.raises(RestoreRefused, match="recorded something at 9"):
+        merge(with_index(offset=8)(some_tail().survivors()), at_us=7, public_key=SIGNER.public_key)
+
+
 def test_pruned_completions_are_missed_only_where_no_index_tells() -> None:
     """Goal: house-keeping is no disagreement, and hides no loss. Method: the same, pruned to within the lost range."""
     pruned = without_completion(0)(some_tail(complete_from=5).survivors())
