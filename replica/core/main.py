@@ -142,9 +142,16 @@ def exit_code(error: BaseException) -> int:
             return EXIT_FAILED
         case LedgersShareDatabase():
             return EXIT_CONFIGURATION
-        case ConfigError() | StoreMismatch() | FormatUnknown() | LogRefused() | IndexDamagedAgain() | IndexMismatch():
-            return EXIT_CONFIGURATION
-        case SalvageDamaged() | SalvageMissing():
+        case (
+            SalvageDamaged()
+            | SalvageMissing()
+            | ConfigError()
+            | StoreMismatch()
+            | FormatUnknown()
+            | LogRefused()
+            | IndexDamagedAgain()
+            | IndexMismatch()
+        ):
             return EXIT_CONFIGURATION
         case _:  # a log or an index that cannot be read may well be readable for the next process
             return EXIT_FAILED
