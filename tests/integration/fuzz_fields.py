@@ -190,16 +190,21 @@ def _msgpack(value: object) -> bytes:
 
 def changed(good: Any, place: Place, raw: bytes) -> Any:
     """The document with these bytes in one place. What the place lies in is made, where the good one leaves it out."""
+    return placed(good, place, msgspec.Raw(raw))
+
+
+def placed(good: Any, place: Place, value: Any) -> Any:
+    """The same, with a value."""
     if not place:
-        return msgspec.Raw(raw)
+        return value
     first, rest = place[0], place[1:]
     if isinstance(first, int):
         items = list(good) if isinstance(good, list | tuple) else []
         items += [None] * (first + 1 - len(items))
-        items[first] = changed(items[first], rest, raw)
+        items[first] = placed(items[first], rest, value)
         return items
     members = dict(good) if isinstance(good, dict) else {}
-    members[first] = changed(members.get(first), rest, raw)
+    members[first] = placed(members.get(first), rest, value)
     return members
 
 

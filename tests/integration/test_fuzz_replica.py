@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import signal
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,11 +26,12 @@ from hypothesis import strategies as st
 
 from ledger_api.server.api import ASYNCHRONOUS, ASYNCHRONOUS_BATCH, BATCH, STREAM, SUBMISSIONS
 from ledger_api.server.contract import OPENAPI
+from replica.config import Config, make_config
 from replica.core.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
 from replica.link.counts import ApiCounts, Latency
 from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.notary.documents import BatchDocument, ProblemDocument, SubmissionDocument
-from replica.notary.errors import Code
+from replica.notary.errors import Code, ConfigError
 from replica.notary.stream_frames import PROTOCOL, Answers, Closing, FromServer, Rejected, Submissions, Welcome
 from tests.integration.fuzz_fields import (
     JSON_VALUES,
@@ -37,7 +41,9 @@ from tests.integration.fuzz_fields import (
     has,
     json_values,
     msgpack_values,
+    placed,
     places,
+    settings_places,
     twice,
     without,
 )
@@ -503,6 +509,41 @@ def test_party_registries(replica: FuzzedReplica) -> None:
             replica.check(bad[:100])
     finally:
         path.write_bytes(good)
+
+
+HUGE = (math.nan, math.inf, -math.inf, 1e303, -1e303, 10**400, 2**63, -(2**63))
+SETTINGS = [
+    *HUGE,
+    *(0, -1, 1, 0.1, 1e-320, -0.0, 2**31, 2**53, True, "", " ", "\0", "a\0b", "\ud800", "\u202e", "x" * 100_000, "NaN"),
+    *("1e303", "../../x", "/dev/zero", "http://[", [], [[]], {}, {"a": 1}, [None], datetime.max, datetime.min.time()),
+]
+
+
+def test_configuration_files(replica: FuzzedReplica) -> None:
+    """Goal: a configuration is taken or refused, by name of the setting; no number is without bounds. Method: each
+    hostile value in each setting of the running replica's own file; the settings are found by their types."""
+    path = replica.cluster.config_path
+    good = tomllib.loads(path.read_text())
+    make_config(good, path.parent, "good")
+    found = list(settings_places(Config))
+    assert ("core", "deduplication_max_s") in [place for place, _ in found]
+    taken = []
+    for place, _ in found:
+        for value in SETTINGS:
+            try:
+                config = make_config(placed(good, place, value), path.parent, "hostile")
+            except ConfigError as error:
+                assert len(error.detail) < 200_000, (place, value)
+                continue
+            if not isinstance(value, str) and value in HUGE and not isinstance(_at(config, place), str):
+                taken.append((place, value))
+    assert taken == []
+
+
+def _at(config: object, place: Place) -> object:
+    for part in place:
+        config = config[part] if isinstance(part, int) or isinstance(config, dict) else getattr(config, part)  # type: ignore[index]
+    return config
 
 
 def test_what_was_written_of_all_this(replica: FuzzedReplica) -> None:
