@@ -399,10 +399,20 @@ class Api:
 
     def _note(self, result: Answer | ProblemDocument, request_id: str) -> AnswerDocument:
         """The document of a result, which is counted."""
-        document = result if isinstance(result, ProblemDocument) else answer_to_document(result, request_id)
+        document = result if isinstance(result, ProblemDocument) else self._document_of(result, request_id)
         answers = self._counts.answers
         answers[document.code] = answers.get(document.code, 0) + 1
         return document
+
+    def _document_of(self, answer: Answer, request_id: str) -> AnswerDocument:
+        """An answer that cannot be told is one submission's trouble, and no refusal: it may be decided."""
+        try:
+            return answer_to_document(answer, request_id)
+        except Exception as error:
+            self._log_limits.failed.write(_log.error, "answer_untold", request_id=request_id, exc_info=error)
+            detail = "the core has answered, but its answer cannot be told"
+            unknown = NotNow(Code.OUTCOME_UNKNOWN.name, detail, self._participant.standing.retry_after_s)
+            return answer_to_document(unknown, request_id)
 
     def _count(self, label: str, status: int, duration_s: float) -> None:
         key = f"{label} {status}"

@@ -108,10 +108,18 @@ def _decode(decoder: msgspec.json.Decoder[Document], raw: bytes | msgspec.Raw) -
     except UnicodeDecodeError:
         raise BadRequest("the document is not in UTF-8", Code.MALFORMED_JSON) from None
     except msgspec.DecodeError as error:
-        said = "a text has half of a surrogate pair" if "surrogate" in str(error) else str(error)
-        raise BadRequest(said, Code.MALFORMED_JSON) from None
+        raise BadRequest(_in_our_words(str(error)), Code.MALFORMED_JSON) from None
     except RecursionError:
         raise BadRequest("the document is nested too deep", Code.MALFORMED_JSON) from None
+
+
+def _in_our_words(said: str) -> str:
+    """What is wrong with a document, where the decoder's sentence would mislead."""
+    if "surrogate" in said:
+        return "a text has half of a surrogate pair"
+    if said == "Input data was truncated":  # it looks for the other half of a pair beyond the text
+        return "the document ends too early, or a text ends with half of a surrogate pair"
+    return said
 
 
 def _terms(document: DeduplicationDocument) -> Terms:

@@ -39,6 +39,7 @@ PROBLEM_TYPE = "urn:notary:problem:"
 DETAIL_MAX_CHARACTERS = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+JSON_TIME_MAX_US = 253_402_300_799_999_999  # the end of the year 9999
 
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -407,6 +408,17 @@ def _window_to_document(window: TimeWindow) -> WindowDocument:
     )
 
 
+def _window_shown(window: TimeWindow | None) -> WindowDocument | None:
+    """The window that an answer repeats. An answer must be told: an end that JSON cannot say is left out.
+
+    Whoever writes an offset into a time gets past the year 9999 without leaving RFC 3339.
+    """
+    if window is None:
+        return None
+    ends = [None if end is None or end > JSON_TIME_MAX_US else end for end in (window.from_us, window.until_us)]
+    return None if ends == [None, None] else _window_to_document(TimeWindow(*ends))
+
+
 def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
     code = Code[refused.code]
     detail = code.title
@@ -432,7 +444,7 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
         judged_at=judged_at,
         deduplication_max_s=None if bound is None else bound.longest_s,
         pruned_to=None if bound is None else bound.earliest_offset,
-        time_window=None if refused.window is None else _window_to_document(refused.window),
+        time_window=_window_shown(refused.window),
         earlier=None
         if earlier is None
         else EarlierDocument(submission_id=earlier.submission_id, ledger_offset=earlier.ledger_offset),

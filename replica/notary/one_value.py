@@ -15,7 +15,7 @@ from replica.notary.documents import ANONYMOUS, SubmissionDocument
 from replica.notary.errors import BadRequest, Code
 
 _INSTANT_COLONS = 2  # at least: hours, minutes and seconds
-_LIST = re.compile(rb'\s*\{\s*"submissions"\s*:\s*\[\s*')
+_LIST = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*\[\s*')  # the key may be written with escapes, of other characters
 
 
 def check_keys(raw: bytes) -> None:
@@ -36,10 +36,13 @@ def check_submission(raw: bytes, document: SubmissionDocument) -> None:
 
 
 def check_batch(raw: bytes, submissions: Sequence[object]) -> None:
-    """The same for the outside of a batch, whose submissions are checked one by one."""
+    """The same for the outside of a batch that was read, and whose submissions are checked one by one.
+
+    Nothing is read again: a submission may be a million small objects, whose reader would hold everybody else up.
+    """
     start = _LIST.match(raw)
     if start is None or not _ends_with(raw, start.end(), submissions):
-        check_keys(raw)
+        raise _given_twice("submissions")
 
 
 def _colons(document: SubmissionDocument) -> int:
@@ -85,5 +88,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise BadRequest(f"the key {twice[:100]!r} is given twice", Code.MALFORMED_JSON)
+        raise _given_twice(twice)
     return found
+
+
+def _given_twice(key: str) -> BadRequest:
+    return BadRequest(f"the key {key[:100]!r} is given twice", Code.MALFORMED_JSON)

@@ -13,9 +13,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from ledger_api.client import Party, encode_submission
+from ledger_api.client import Party, encode_batch, encode_submission
+from replica.notary.answers import Refused
+from replica.notary.errors import Code
 from replica.notary.requests import format_state_ref
-from tests.api_world import BANK, ApiWorld, StubParticipant, make_submission
+from tests.api_world import BANK, ApiWorld, StubParticipant, make_submission, notarise
 
 Document = dict[str, Any]
 SUBMISSION: Document = json.loads(encode_submission(make_submission()))
@@ -335,3 +337,29 @@ async def test_a_connection_that_sends_nothing_whole_is_closed(tmp_path: Path) -
             for sent in (b"", b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-"):
                 assert await world.exchange(sent, close=False) == b""
     assert participant.reached == 0
+
+
+async def test_an_answer_that_cannot_be_told_costs_the_others_nothing(tmp_path: Path) -> None:
+    """Goal: what is decided is never answered as refused, nor lost with another's answer. Method: one of three answers
+    has a time that no JSON has; alone and in a batch."""
+    batch = [make_submission() for _ in range(3)]
+    odd = Refused(Code.TIME_WINDOW_CLOSED.name, bytes(32), 1, judged_us=2**62)
+    participant = StubParticipant(lambda one: odd if one == batch[1] else notarise(one))
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        got, document = await post(world, "/v1/submissions/batch", encode_batch(batch))
+        codes = [result["code"] for result in document["results"]]
+        assert (got, codes) == (200, ["NOTARISED", "OUTCOME_UNKNOWN", "NOTARISED"])
+        got, problem = await post(world, "/v1/submissions", encode_submission(batch[1]))
+        assert (got, problem["code"]) == (503, "OUTCOME_UNKNOWN")
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\ud800a", "a\\udc00"])
+async def test_half_of_a_surrogate_pair_is_called_so(tmp_path: Path, text: str) -> None:
+    """Goal: our own sentence, not that the input ended. Method: at the end of a text, within one, the second half;
+    where hardly anything follows."""
+    others = {name: value for name, value in SUBMISSION.items() if name != "command_id"}
+    raw = json.dumps({**others, "command_id": "ID"}).replace('"ID"', f'"{text}"').encode()
+    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+        got, problem = await post(world, "/v1/submissions", raw)
+    assert (got, problem["code"]) == (400, "MALFORMED_JSON")
+    assert "half of a surrogate pair" in problem["detail"]

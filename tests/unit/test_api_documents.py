@@ -134,6 +134,21 @@ def test_times_that_rfc_3339_cannot_say() -> None:
     assert parse_time("2026-01-01T02:00:00.5+02:00") == parse_time("2026-01-01T00:00:00.500000Z")
 
 
+def test_a_window_that_json_cannot_say_is_told_without_that_end() -> None:
+    """Goal: an answer is told, whatever window it repeats. Method: ends beyond the year 9999, which an offset reaches
+    without leaving RFC 3339; the whole batch of such a submission was answered 400."""
+    beyond = parse_time("9999-12-31T23:59:59-23:59")
+    for window, told in (
+        (TimeWindow(beyond), None),
+        (TimeWindow(5, beyond), TimeWindow(5)),
+        (TimeWindow(YEAR_9999_US, beyond), TimeWindow(YEAR_9999_US)),
+    ):
+        answer = Refused(Code.TIME_WINDOW_CLOSED.name, bytes(32), 1, judged_us=9, window=window)
+        document = answer_to_document(answer)
+        assert isinstance(document, ProblemDocument)
+        assert answer_from_document(document) == msgspec.structs.replace(answer, window=told)
+
+
 def test_a_problem_before_the_notary_stays_a_problem() -> None:
     """Goal: a client sees that its request never got there. Method: problems without a transaction."""
     document = ProblemDocument(

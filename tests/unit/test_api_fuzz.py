@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,18 @@ def test_tokens(text: str) -> None:
     only(BadRequest, token_in, text)
     if text != ISSUER.token():
         only(TokenRefused, lambda token: check_token(token, KEYS, TOKENS, NOW_S), text)
+
+
+@EXAMPLES
+@given(st.dictionaries(st.sampled_from(["alg", "kid", "crit", "b64", "zip", "jwk", "typ", "enc"]), NESTED))
+@example({"crit": 5})
+@example({"alg": {}})
+def test_headers_of_tokens(header: dict[str, object]) -> None:
+    """Goal: who has no key cannot cause an error of ours. Method: a token whose header has values of every kind."""
+    for known in ({}, {"alg": "EdDSA", "kid": "k1"}):
+        parts = (msgspec.json.encode(known | header), b"{}", b"no")
+        token = ".".join([base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts])
+        only(TokenRefused, lambda text: check_token(text, KEYS, TOKENS, NOW_S), token)
 
 
 @EXAMPLES
