@@ -65,6 +65,7 @@ runbooks: setup-tests ## Play every runbook's commands on real clusters
 	@$(BIN)/pytest tests/runbooks $(ARGS)
 
 soak: setup ## Simulate for hours: new seeds until stopped or until one fails
+	@$(BIN)/python -m tests.raft.soak
 	@$(BIN)/python -m tests.simulation.soak $(ARGS)
 
 dist: setup ## Build the wheel and the source archive into dist/

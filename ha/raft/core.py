@@ -18,6 +18,7 @@ from ha.raft.messages import (
     AppendResponse,
     Effects,
     Entry,
+    Expelled,
     HardState,
     Kind,
     Message,
@@ -94,12 +95,17 @@ class Raft:
         s.leader_age_ms += ms
         if s.is_leader:
             leading.tick(s, ms)
-        else:
+        elif not s.is_expelled:
             electing.tick(s)
 
     def receive(self, src: NodeId, message: Message) -> None:
         """A message came. A later view than ours is adopted before it is looked at, if it is one that counts."""
         s = self.state
+        if s.is_expelled:
+            return
+        if src in s.expelled:
+            s.send(src, Expelled(s.view))
+            return
         if message.view > s.view and _moves_view(s, src, message):
             s.adopt(message.view)
         match message:
@@ -115,6 +121,8 @@ class Raft:
                 electing.receive_vote(s, src, message)
             case ProposeRequestVote():
                 electing.receive_proposal(s, message)
+            case Expelled():
+                s.is_expelled, s.leadership, s.leader_id = True, Leadership.NONE, None
 
     def replicate(self, entries: Sequence[Entry], view: int) -> bool:
         """Append entries that carry the next indices and this view. False: not taken, and nothing has changed."""
@@ -181,6 +189,11 @@ class Raft:
         return self.state.should_sign and self.state.is_leader
 
     @property
+    def is_expelled(self) -> bool:
+        """A leader found this node's disk set back: what it said may be gone. It has fallen silent; end it."""
+        return self.state.is_expelled
+
+    @property
     def removable_nodes(self) -> tuple[NodeId, ...]:
         """Nodes that are of no more use: their removal is committed, and every later leader knows."""
         return tuple(sorted(self.state.members.retired_committed))
@@ -223,5 +236,5 @@ def _moves_view(s: State, src: NodeId, message: Message) -> bool:
             return s.is_leader and src in s.peers
         case VoteResponse() | PreVoteResponse():
             return s.is_candidate and src in s.peers
-        case ProposeRequestVote():
+        case ProposeRequestVote() | Expelled():
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ha.raft import committing, quorums
-from ha.raft.messages import AppendEntries, AppendResponse, Entry, Kind, NodeId, TxId
+from ha.raft.messages import AppendEntries, AppendResponse, Entry, Expelled, Kind, NodeId, TxId
 from ha.raft.state import Leadership, Peer, State
 
 
@@ -34,11 +34,19 @@ def tick(s: State, ms: int) -> None:
     if s.elapsed_ms >= s.settings.message_timeout_ms:
         s.elapsed_ms = 0
         s.batch.update()
+        _end_probes(s)
         send_all(s)
     for peer in s.peers.values():
         peer.ack_age_ms += ms
     if not quorums.heard(s.members.configurations, lambda node: _is_live(s, node)):
         s.become_follower()
+
+
+def _end_probes(s: State) -> None:
+    """No answer so far: ask where the log ends. Entries from before a follower's commit are never answered."""
+    for peer in s.peers.values():
+        if peer.probe_idx is not None:
+            peer.probe_idx, peer.sent_idx = None, s.log.last_idx
 
 
 def _is_live(s: State, node: NodeId) -> bool:
@@ -122,13 +130,20 @@ def send_entries(s: State, node: NodeId) -> None:
     Nobody waits for answers: what is sent counts as received until an answer says otherwise.
     """
     peer = s.peers[node]
+    if peer.probe_idx is not None:
+        s.send(node, _header(s, peer.probe_idx, _batch_end(s, peer.probe_idx, s.log.last_idx)))
+        return
     end = _send_limit(s, peer)
     if peer.sent_idx >= end:
         s.send(node, _header(s, peer.sent_idx, peer.sent_idx))
     while peer.sent_idx < end:
-        idx = min(peer.sent_idx + s.batch.entries, s.log.views.end_of_run(peer.sent_idx + 1, end), end)
+        idx = _batch_end(s, peer.sent_idx, end)
         s.send(node, _header(s, peer.sent_idx, idx))
         peer.sent_idx = idx
+
+
+def _batch_end(s: State, prev_idx: int, end: int) -> int:
+    return min(prev_idx + s.batch.entries, s.log.views.end_of_run(prev_idx + 1, end), end)
 
 
 def _send_limit(s: State, peer: Peer) -> int:
@@ -151,21 +166,42 @@ def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
         return
     peer.ack_age_ms = 0
     if message.success:
+        held_back = peer.probe_idx is not None or s.settings.unacknowledged_max > 0
         _acknowledged(s, peer, message)
-        if s.settings.unacknowledged_max and src in s.peers and peer.sent_idx < _send_limit(s, peer):
-            send_entries(s, src)  # there is room again
-    else:
-        _step_back(s, peer, TxId(message.view, message.last_log_idx))
+        if held_back and s.peers.get(src) is peer and peer.sent_idx < _send_limit(s, peer):
+            send_entries(s, src)
+    elif _is_set_back(s, peer, message):
+        s.expelled.add(src)
+        del s.peers[src]  # counts for nothing, and gets nothing
+        s.send(src, Expelled(s.view))
+    elif _step_back(s, peer, TxId(message.view, message.last_log_idx)):
         send_entries(s, src)
 
 
 def _acknowledged(s: State, peer: Peer, message: AppendResponse) -> None:
     if message.view == s.view and message.last_log_idx >= peer.match_idx:
         peer.match_idx = message.last_log_idx
+        if peer.probe_idx is not None and message.last_log_idx >= peer.probe_idx:
+            peer.probe_idx, peer.sent_idx = None, message.last_log_idx
         committing.advance_leader(s)
 
 
-def _step_back(s: State, peer: Peer, estimate: TxId) -> None:
-    """Send again from where the logs can agree, by both nodes' word. An old view in it means just that: keep it."""
+def _is_set_back(s: State, peer: Peer, refusal: AppendResponse) -> bool:
+    """Whether a node has lost what it acknowledged. It shares the log up to the match, so no true estimate is below."""
+    return s.settings.ordered_links and refusal.last_log_idx < peer.match_idx
+
+
+def _step_back(s: State, peer: Peer, estimate: TxId) -> bool:
+    """Send again from where the logs can agree, by both nodes' word. An old view in it means just that: keep it.
+
+    With probes a refusal that tells nothing new is ignored: a single lost message makes all after it be refused, and
+    if each brought all of them again, there would be no end.
+    """
     possible = s.log.views.highest_possible_match(estimate, s.log.last_idx)
-    peer.sent_idx = max(min(possible, peer.sent_idx), peer.match_idx)
+    idx = max(min(possible, peer.sent_idx), peer.match_idx)
+    if s.settings.probes:
+        if estimate.idx < peer.match_idx or (peer.probe_idx is not None and idx >= peer.probe_idx):
+            return False
+        peer.probe_idx = idx
+    peer.sent_idx = idx
+    return True

@@ -1,4 +1,4 @@
-"""What a node keeps, sends and asks of its driver: entries, the seven messages, and effects.
+"""What a node keeps, sends and asks of its driver: entries, the messages, and effects.
 
 CCF's messages say "term" where its states say "view"; here it is "view" throughout. A view is one leadership.
 """
@@ -93,8 +93,19 @@ class ProposeRequestVote(_Message, frozen=True, tag="PRV"):
     """The leader of this view asks the receiver to stand for election now."""
 
 
+class Expelled(_Message, frozen=True, tag="EXP"):
+    """The receiver has less than it once acknowledged: its disk was set back. It must stop, and join as a new id."""
+
+
 Message: TypeAlias = (
-    AppendEntries | AppendResponse | RequestVote | VoteResponse | ProposeRequestVote | RequestPreVote | PreVoteResponse
+    AppendEntries
+    | AppendResponse
+    | RequestVote
+    | VoteResponse
+    | ProposeRequestVote
+    | RequestPreVote
+    | PreVoteResponse
+    | Expelled
 )
 
 

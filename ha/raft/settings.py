@@ -39,10 +39,12 @@ class RaftSettings:
     batch_entries_min: int = 1
     batch_is_fixed: bool = False
     unacknowledged_max: int = 0  # entries sent to one node ahead of its answers; 0: no bound, as in CCF
+    probes: bool = False  # after a refusal, send one message at a time until one is accepted, not all that is left
     pre_vote: bool = True  # ask whether an election can be won before a view is spent on it
     durable: bool = False  # this node comes back with its log, view and vote; a leader counts what it has synced only
     sticky_voters: bool = False  # no pre-vote while a leader was heard lately
     joiners_catch_up: bool = False  # a new member must have the log before it can be added
+    ordered_links: bool = False  # a node's messages come in order and once; then a disk that was set back shows
     ids_once: bool = False  # a node that left for good cannot be added again
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class Peer:
     sent_idx: int  # sent up to here, answered or not
     match_idx: int = 0  # agrees up to here; never falls within a leadership
     ack_age_ms: int = 0  # since any answer at all
+    probe_idx: int | None = None  # refused: one message from here at a time, until one is accepted
 
 
 class Log:
@@ -100,6 +101,8 @@ class State:
         self.ticking = ticking  # no election before the first signature
         self.elapsed_ms = 0  # since the timer was restarted
         self.leader_age_ms = 0  # since the leader was heard
+        self.expelled: set[NodeId] = set()  # nodes that showed less than they once acknowledged
+        self.is_expelled = False  # this one did
         self.durable_idx = 0  # synced by this node's own disk
         self.batch = BatchSize(
             settings.append_limit_bytes,

@@ -57,7 +57,9 @@ class Invariants:
         ]:
             del self._leader_of[view]  # nobody has heard of it: messages wait for the hard state
             self._chain_of = {txid: chain for txid, chain in self._chain_of.items() if txid[0] != view}
-        self._seen[node.node_id] = (node.disk.hard_state.view, node.disk.hard_state.commit_idx)
+        known = node.disk.hard_state.commit_idx  # of the signatures up to there, the last one is committed
+        signed = max((e.idx for e in node.disk.log[:known] if e.kind is Kind.SIGNATURE), default=0)
+        self._seen[node.node_id] = (durable_view, signed)
         self._matches.pop(node.node_id, None)
         self.quorum_log()
 
@@ -83,18 +85,18 @@ class Invariants:
 
     def _log_matching(self, node: Node, appended: Iterable[Entry]) -> None:
         leads = node.raft.leadership is Leadership.LEADER
-        before = None
         for entry in appended:
+            before = node.log[entry.idx - 2] if entry.idx > 1 else entry
             known = self._chain_of.get((entry.view, entry.idx))
             if known is None:
                 _demand(leads or self._leader_of.get(entry.view) == node.node_id, "entries are their leader's", node)
                 self._chain_of[entry.view, entry.idx] = node.chain[entry.idx]
+                # CCF keeps an unsigned end where nothing was ever committed
+                signed = before.view == entry.view or before.kind is Kind.SIGNATURE or not node.raft.commit_idx
+                _demand(signed, "MonoLog: views rise after a signature", node)
             else:
                 _demand(known == node.chain[entry.idx], "LogMatching", node)
-            before = before or (node.log[entry.idx - 2] if entry.idx > 1 else None)
-            if before is not None and before.view != entry.view and entry.idx > 1:
-                _demand(before.view < entry.view, "MonoLog: views never fall along a log", node)
-            before = entry
+            _demand(before.view <= entry.view, "MonoLog: views never fall along a log", node)
 
     def _leading(self, node: Node) -> None:
         raft = node.raft
@@ -125,6 +127,8 @@ class Invariants:
     def _commit(self, node: Node) -> None:
         idx, chain = node.raft.commit_idx, node.chain
         _demand(node.log[idx - 1].kind is Kind.SIGNATURE, "only signatures are committed", node)
+        leads = node.raft.leadership is Leadership.LEADER
+        _demand(not leads or node.log[idx - 1].view == node.raft.view, "NeverCommitEntryPrevTerms", node)
         if idx <= self.committed_idx:
             _demand(chain[idx] == self._committed[idx], "StateMachineSafety", node)
             return

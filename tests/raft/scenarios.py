@@ -351,6 +351,20 @@ class Scenario:
         assert node.disk is not None and not node.is_up
         del node.disk.log[int(idx) :]
 
+    def do_set_back(self, node_id: str, idx: str) -> None:
+        """A node that is down gets an older copy of its disk, with the log up to idx and the commit of that time."""
+        node = self._node(node_id)
+        assert node.disk is not None and not node.is_up
+        del node.disk.log[int(idx) :]
+        signed = max((entry.idx for entry in node.disk.log if entry.kind is Kind.SIGNATURE), default=0)
+        node.disk.hard_state = node.disk.hard_state._replace(commit_idx=signed)
+        self.world.invariants.lost.add(node_id)
+        self.world.invariants.crashed(node)
+
+    def do_assert_expelled(self, node_id: str, value: str) -> None:
+        found = self._node(node_id).raft.is_expelled
+        _demand(found is (value == "true"), f"it is {found}")
+
     def do_restart_refused(self, node_id: str) -> None:
         """The node finds its own disk too short, and does not come back."""
         try:
@@ -368,13 +382,23 @@ class Scenario:
         assert node.disk is not None
         node.disk.is_full = value == "true"
 
-    def do_assert_synced(self, *node_ids: str) -> None:
-        """These nodes agree on view, log and commit, and all of it is committed."""
-        nodes = [self._node(node_id) for node_id in node_ids]
-        problem = _difference(nodes)
-        _demand(problem is None, str(problem))
-        last, committed = nodes[0].raft.last_idx, nodes[0].raft.commit_idx
-        _demand(last == committed, f"{last} entries, {committed} committed")
+    def do_assert_recovered(self) -> None:
+        """Somebody leads, nothing is pending, and all members whose disks are not lost agree on all."""
+        problem = self.unrecovered()
+        _demand(problem is None, f"no recovery: {problem}")
+
+    def unrecovered(self) -> str | None:
+        """What `assert_recovered` finds wrong; None: nothing."""
+        leader = self.world.leader()
+        if leader is None:
+            return "nobody leads"
+        configurations = leader.raft.state.members.configurations
+        if len(configurations) > 1:
+            return f"{len(configurations) - 1} configurations are pending on {leader.node_id}"
+        if leader.raft.commit_idx < leader.raft.last_idx:
+            return f"{leader.node_id} has {leader.raft.last_idx} entries, {leader.raft.commit_idx} committed"
+        members = sorted(configurations[0].nodes - self.world.invariants.lost)
+        return _difference([self.world.nodes[member] for member in members])
 
     def do_assert_match(self, node_id: str, peer: str, idx: str) -> None:
         found = self._node(node_id).raft.state.peers[peer].match_idx

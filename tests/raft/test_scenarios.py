@@ -90,7 +90,7 @@ def test_the_language_is_whole() -> None:
         ("replicate,3,x", "nobody leads view 3"),
         ("emit_signature,x", "ValueError"),
         ("start_node,7", "a node exists already"),
-        ("trust_node,2,1", "node 1 exists"),
+        ("create_new_node,1", "node 1 exists"),
         ("periodic_one,0", "TypeError"),
         ("swap_nodes,2,3,4", "neither in nor out"),
         ("switch,frobnicate,true", "there is no setting"),

@@ -22,7 +22,7 @@ from tests.raft.invariants import Invariants, chained
 SCENARIO = RaftSettings(message_timeout_ms=10, election_timeout_ms=100)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Letter:
     """A message under way. `serial` names it for whoever schedules deliveries."""
 
@@ -77,6 +77,13 @@ class Node:
         self.held: list[Outgoing] = []  # not before the next sync
         self.cleanup: tuple[NodeId, ...] = ()
 
+    @property
+    def has_to_sync(self) -> bool:
+        """Whether something waits for the disk."""
+        disk = self.disk
+        waits = disk is not None and (disk.unsynced or disk.unsynced_hard_state is not None or self.held)
+        return bool(waits) and disk is not None and not disk.is_full
+
     def reload(self, raft: Raft, log: list[Entry]) -> None:
         self.raft, self.is_up, self.log, self.chain = raft, True, [], [0]
         self.extend(log)
@@ -111,9 +118,10 @@ class World:
         return node
 
     def create_linked(self, node_id: NodeId) -> Node:
-        for other in self.nodes:
+        """A node that is linked to all; one that exists is only linked."""
+        for other in self.nodes.keys() - {node_id}:
             self.linked |= {(node_id, other), (other, node_id)}
-        return self.create(node_id)
+        return self.nodes.get(node_id) or self.create(node_id)
 
     def _jitter(self, node_id: NodeId) -> Callable[[], float]:
         return (lambda: 0.0) if self.seed is None else random.Random(f"{self.seed}/{node_id}/{self.restarts}").random
@@ -189,9 +197,8 @@ class World:
     def crash(self, node: Node, kept: int, *, keep_hard_state: bool) -> None:
         assert node.disk is not None, "nodes without a disk do not come back"
         node.disk.crash(kept, keep_hard_state=keep_hard_state)
-        node.is_up, node.outbox, node.held, node.disk.is_full = False, [], [], False
         node.reload(node.raft, list(node.disk.log))
-        node.is_up = False
+        node.is_up, node.held, node.disk.is_full = False, [], False  # what was sent is still under way
         self.invariants.crashed(node)
 
     def restart(self, node: Node) -> None:
@@ -205,7 +212,7 @@ class World:
 
     def lose_disk(self, node: Node) -> None:
         """The node is gone for good: its id never comes back."""
-        node.is_up, node.outbox, node.held, node.disk = False, [], [], Disk()
+        node.is_up, node.held, node.disk = False, [], Disk()
         node.log, node.chain = [], [0]
         self.invariants.lost.add(node.node_id)
 

@@ -80,6 +80,11 @@ def _(_: Any) -> Any:
     return lambda s, node: True
 
 
+@mutant("accepts_a_disk_set_back", "A node that has less than it acknowledged is refused", leading, "_is_set_back")
+def _(_: Any) -> Any:
+    return lambda s, peer, refusal: False
+
+
 @mutant("ids_come_back", "An id that left for good does not come back", Membership, "may_join")
 def _(_: Any) -> Any:
     return lambda members, nodes: True

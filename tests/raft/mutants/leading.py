@@ -76,10 +76,10 @@ def _(_: Any) -> Any:
 
 @mutant("refusal_moves_match", "Only a success says what a node has", leading, "_step_back")
 def _(original: Any) -> Any:
-    def step_back(s: State, peer: Peer, estimate: TxId) -> None:
+    def step_back(s: State, peer: Peer, estimate: TxId) -> Any:
         peer.match_idx = max(peer.match_idx, min(estimate.idx, s.log.last_idx))
-        original(s, peer, estimate)
         committing.advance_leader(s)
+        return original(s, peer, estimate)
 
     return step_back
 
@@ -250,16 +250,32 @@ def _(original: Any) -> Any:
 
 @mutant("steps_back_one_entry", "Logs find where they part by views, not by entries", leading, "_step_back")
 def _(_: Any) -> Any:
-    def step_back(s: State, peer: Peer, estimate: TxId) -> None:
+    def step_back(s: State, peer: Peer, estimate: TxId) -> bool:
         peer.sent_idx = max(peer.sent_idx - 1, peer.match_idx)
+        return True
 
     return step_back
 
 
 @mutant("believes_the_estimate", "A leader looks an estimate up in its own log", leading, "_step_back")
 def _(_: Any) -> Any:
-    def step_back(s: State, peer: Peer, estimate: TxId) -> None:
+    def step_back(s: State, peer: Peer, estimate: TxId) -> bool:
         peer.sent_idx = max(min(estimate.idx, peer.sent_idx), peer.match_idx)
+        return True
+
+    return step_back
+
+
+@mutant("probes_have_no_end", "A probe that is not answered ends", leading, "_end_probes")
+def _(_: Any) -> Any:
+    return lambda s: None
+
+
+@mutant("probes_in_bulk", "A refusal that tells nothing new brings nothing", leading, "_step_back")
+def _(original: Any) -> Any:
+    def step_back(s: State, peer: Peer, estimate: TxId) -> bool:
+        original(s, peer, estimate)
+        return True
 
     return step_back
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ha.raft import committing, electing, leading
+from ha.raft.core import Raft
 from ha.raft.membership import Configuration, Membership, Phase, Retirement
 from ha.raft.messages import Entry, Kind
 from ha.raft.state import Leadership, State
@@ -110,6 +111,20 @@ def _(original: Any) -> Any:
             committing._leave(s)
 
     return commit
+
+
+def _unless_completed(original: Any) -> Any:
+    def method(raft: Raft, *arguments: Any) -> None:
+        if not _when_completed(raft.state):
+            original(raft, *arguments)
+
+    return method
+
+
+mutant("premature_retirement", "A node that was left out is needed until its removal is known to all", Raft, "receive")(
+    _unless_completed
+)
+mutant("premature_retirement", "", Raft, "tick")(_unless_completed)
 
 
 @mutant("retired_does_not_vote", "A retired node votes", electing, "receive_request_vote")
