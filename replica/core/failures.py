@@ -36,5 +36,5 @@ class SubmissionFailures:
         else:
             log.error("submission_failed", submission_id=repr(submission_id), untold=self._untold, exc_info=error)
             self._told_at_s, self._untold = now_s, 0
-        detail = "the replica failed on this submission alone; it was not logged"
+        detail = "the replica failed on this submission alone; it has no effect"
         return NotNow(Code.INTERNAL.name, detail, self._retry_after_s)

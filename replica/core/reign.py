@@ -306,6 +306,7 @@ class Reign:
             if barrier is not None and barrier.activation_id == self.activation_id:
                 self._in_force = applied.position  # published by `open`, together with what lies before
             return
+        self._answer_unreadable(applied)
         answered = self._match(applied)
         periods = {entry.offset: waiting.period for waiting, entry, _ in answered}
         offsets = self.publisher.add(applied, len(answered), sum(waiting.states for waiting, _, _ in answered), periods)
@@ -313,6 +314,17 @@ class Reign:
             self._answer_decided(answered, offsets)
         if barrier is None or barrier.activation_id != self.activation_id:
             self._on_lost(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
+
+    def _answer_unreadable(self, applied: Applied) -> None:
+        """A record of ours whose request nobody can read counts for nothing: its sender alone is concerned."""
+        for void in applied.reading.voids:
+            if void.record is None or void.record.activation_id != self.activation_id:
+                continue
+            waiting = self._waiting.pop(void.record.sequence, None)
+            if waiting is not None:
+                error = InvariantBroken(f"a request was logged at offset {void.offset} that no reader can read")
+                send([(waiting, self._failures.answer(waiting.command.submission_id, error))])
+                self._on_published(1, waiting.states)
 
     def _match(self, applied: Applied) -> list[tuple[Waiting, CountedRequest, Verdict]]:
         answered = []

@@ -37,11 +37,12 @@ class VoidReason(Enum):
     BARRIER_NOT_HIGHER = "barrier_not_higher"  # a barrier whose epoch is not above all before it
 
 
-class Void(msgspec.Struct, frozen=True, gc=False):
-    """A record without effect."""
+class Void(msgspec.Struct, frozen=True):
+    """A record without effect. `record`: a request record that could be read, although its request could not."""
 
     offset: int
     reason: VoidReason
+    record: RequestRecord | None = None
 
 
 class CountedRequest(msgspec.Struct, frozen=True):
@@ -119,6 +120,7 @@ class _Run:
         if offset != self.offset + 1:
             raise InvariantBroken(f"the log goes from offset {self.offset} to {offset}")
         self.offset, self.last = offset, value
+        record = None
         try:
             record = decode_record(value, 0 if self.barrier is None else self.barrier.record_format)
             if isinstance(record, BarrierRecord):
@@ -132,7 +134,8 @@ class _Run:
         except (Undecodable, BadRequest):
             void = VoidReason.UNDECODABLE
         if void is not None:
-            self.voids.append(Void(offset, void))
+            unreadable = record if void is VoidReason.UNDECODABLE and isinstance(record, RequestRecord) else None
+            self.voids.append(Void(offset, void, unreadable))
 
     def _barrier(self, record: BarrierRecord) -> VoidReason | None:
         in_force = self.barrier

@@ -170,12 +170,13 @@ def test_a_period_that_gets_past_the_types_harms_nobody_else(number: float) -> N
     run_virtually(story())
 
 
-@pytest.mark.parametrize("place", ["offer", "database", "record"])
+@pytest.mark.parametrize("place", ["offer", "database", "record", "log"])
 def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a failure is answered to its sender, counted and told once. Method: nine good ones with a bad one among
-    them, which fails where it is read, at the database, or where its record is made; the load falls back to nothing."""
+    them, which fails where it is read, at the database, where its record is made, or when that is read back; the load
+    falls back to nothing."""
 
     async def story() -> None:
         async with World() as world:
@@ -184,6 +185,8 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             batch = [submission(n, [state(90 + n)], submission_id=f"s{n}") for n in range(10)]
             if place == "offer":
                 batch[4] = msgspec.structs.replace(batch[4], request=b"short")
+            elif place == "log":
+                batch[4] = msgspec.structs.replace(batch[4], request=b"NOTARY" + batch[4].request[6:])
             elif place == "database":
                 _refuse_at_the_database(world, monkeypatch)
             else:
@@ -197,7 +200,7 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             assert failed[0].code == Code.INTERNAL.name
             assert all(isinstance(answer, Notarised) for answer in answers if answer is not answers[4])
             assert isinstance(again[0], NotNow)
-            assert replica.participant.failures.count == (1 if place == "record" else 2)  # that one is in flight
+            assert replica.participant.failures.count == (1 if place in {"record", "log"} else 2)  # those are in flight
             assert len([line for line in lines if line["event"] == "submission_failed"]) == 1
             assert replica.participant.reign is not None
             assert (replica.participant.reign.load.submissions, replica.participant.reign.load.states) == (0, 0)

@@ -18,22 +18,26 @@ def logged() -> Iterator[tuple[str, str, str]]:
     for room in ROOMS:
         for path in sorted((ROOT / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call) and _is_log_call(node):
-                    yield *_event(node), str(path.relative_to(ROOT))
+                if isinstance(node, ast.Call) and (found := _event(node)):
+                    yield *found, str(path.relative_to(ROOT))
 
 
-def _is_log_call(call: ast.Call) -> bool:
-    function = call.func
-    if not (isinstance(function, ast.Attribute) and function.attr in LEVELS and isinstance(function.value, ast.Name)):
-        return False
-    return function.value.id in {"log", "_log"}
-
-
-def _event(call: ast.Call) -> tuple[str, str]:
-    assert isinstance(call.func, ast.Attribute)
-    level = call.func.attr
-    event = call.args[1 if level == LEVEL_FIRST else 0]
+def _event(call: ast.Call) -> tuple[str, str] | None:
+    """Event and level of `log.level(event, …)`, and of `write(log.level, event, …)`, which a limit lets through."""
+    if level := _level(call.func):
+        event = call.args[1 if level == LEVEL_FIRST else 0]
+    elif len(call.args) > 1 and (level := _level(call.args[0])):
+        event = call.args[1]
+    else:
+        return None
     return (event.value if isinstance(event, ast.Constant) else "not a literal"), level
+
+
+def _level(function: ast.expr) -> str | None:
+    """The level that a log's method is for; None if it is no log's method."""
+    if not (isinstance(function, ast.Attribute) and function.attr in LEVELS and isinstance(function.value, ast.Name)):
+        return None
+    return function.attr if function.value.id in {"log", "_log"} else None
 
 
 def documented() -> dict[str, str]:
