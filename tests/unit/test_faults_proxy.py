@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -27,6 +28,7 @@ class World:
         self.port = port
         self.proxy = FaultProxy()
         self.ended = 0  # connections that the server saw the end of
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def echo(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -36,10 +38,17 @@ class World:
             pass
         finally:
             self.ended += 1
-            writer.close()
+            await ended(writer)
 
-    async def connected(self, listen: str = "127.0.0.2") -> Streams:
-        return await asyncio.open_connection(listen, self.port)
+    async def connected(self, listen: str = "127.0.0.2", port: int | None = None) -> Streams:
+        reader, writer = await asyncio.open_connection(listen, port or self.port)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            await ended(writer)
+        await self.proxy.close()
 
     async def order(self, *orders: Door | Silence | Delay | Reset | Heal) -> None:
         for order in orders:
@@ -56,8 +65,15 @@ async def world() -> AsyncIterator[World]:
         try:
             yield made
         finally:
-            await made.proxy.close()
+            await made.close()
             server.close()
+
+
+async def ended(writer: asyncio.StreamWriter) -> None:
+    """A connection is closed, whatever it met before."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 async def asked(streams: Streams, word: bytes) -> None:
@@ -141,7 +157,7 @@ async def test_ends_pass_and_a_server_that_is_not_there_resets() -> None:
         port = nobody.take()
         await now.order(Door("client", "gone", "127.0.0.2", "127.0.0.1", "127.0.0.1", port))
         async with asyncio.timeout(ANSWER_MAX_S):
-            lost, _ = await asyncio.open_connection("127.0.0.2", port)
+            lost, _ = await now.connected("127.0.0.2", port)
             with pytest.raises(ConnectionResetError):
                 await lost.read(1)
         nobody.close()

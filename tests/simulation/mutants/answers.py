@@ -133,6 +133,6 @@ def not_found_without_the_lock(patch: MonkeyPatch) -> None:
 def look_ups_answered_by_anybody(patch: MonkeyPatch) -> None:
     async def look_up(self: Participant[Any], tx_ids: list[bytes]) -> dict[bytes, Any]:
         await asyncio.sleep(0)
-        return self._find(tx_ids)
+        return await self._find(tx_ids)
 
     patch.setattr(Participant, "_look_up", look_up)
