@@ -19,11 +19,11 @@ from tests.faults.recorder import Scenario
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
+slow = pytest.mark.slow  # CI plays one cut of the leader and one of the active
 ISOLATED_GOAL_S = 15.0  # Kafka elects after 1.5 s and more, and each client finds out for itself
 HEALED_GOAL_S = 2.0
 REPLICA_GOAL_S = 4.5  # as for a replica that is cut off from all brokers
@@ -59,7 +59,7 @@ async def served_meanwhile(now: Scene, fault_ns: int) -> None:
 @pytest.mark.scenario(
     "F26", "the partition's leader is cut off from the other brokers only", outage_goal_s=ISOLATED_GOAL_S
 )
-@pytest.mark.parametrize("way", ["both", "out", "in"])
+@pytest.mark.parametrize("way", ["both", pytest.param("out", marks=slow), pytest.param("in", marks=slow)])
 async def test_a_leader_without_its_peers_is_left(lab: Lab, scenario: Scenario, way: str) -> None:
     """Goal: all find the new leader, although the old one answers. Method: drop packets between brokers, for two
     leaders in turn; few epochs are spent."""
@@ -77,6 +77,7 @@ async def test_a_leader_without_its_peers_is_left(lab: Lab, scenario: Scenario, 
             await in_sync(lab, 3)
 
 
+@slow
 @pytest.mark.scenario(
     "F26", "the leader that was cut off is joined again, the service being back; from then", outage_goal_s=HEALED_GOAL_S
 )
@@ -93,6 +94,7 @@ async def test_a_leader_that_comes_back_is_hardly_noticed(lab: Lab, scenario: Sc
         scenario.outage(now.load, healed_ns)
 
 
+@slow
 @pytest.mark.scenario(
     "F26",
     "the leader that was cut off is joined again before anybody is served; from then",
@@ -113,6 +115,7 @@ async def test_a_short_cut_of_the_leader_is_over_when_it_is_over(lab: Lab, scena
             await in_sync(lab, 3)
 
 
+@slow
 @pytest.mark.scenario(
     "F27", "the partition's leader is cut off from the controller only", outage_goal_s=ISOLATED_GOAL_S
 )
@@ -143,6 +146,7 @@ async def test_an_active_without_the_leader_hands_over(lab: Lab, scenario: Scena
             await now.replaced(cut, active, "cut off from the leader")
 
 
+@slow
 @pytest.mark.scenario("F28", "a passive is cut off from the partition's leader only")
 async def test_a_passive_without_the_leader_disturbs_nobody(lab: Lab, scenario: Scenario) -> None:
     """Goal: only it notices. Method: drop its packets to the leader; its health, and the epoch."""
@@ -162,6 +166,7 @@ async def test_a_passive_without_the_leader_disturbs_nobody(lab: Lab, scenario: 
         assert now.claims.newest_epoch == epoch_before
 
 
+@slow
 @pytest.mark.scenario("F29", "the active and a passive are cut off from one broker", outage_goal_s=REPLICA_GOAL_S)
 @pytest.mark.parametrize("which", ["leader", "follower"])
 async def test_two_replicas_without_one_broker(lab: Lab, scenario: Scenario, which: str) -> None:
@@ -183,6 +188,7 @@ async def test_two_replicas_without_one_broker(lab: Lab, scenario: Scenario, whi
         scenario.outage(now.load, fault_ns)
 
 
+@slow
 @pytest.mark.scenario(
     "F30",
     f"slow and lossy links between brokers: {DELAY_S:g} s each way, {LOSS:.0%} lost",
