@@ -8,9 +8,7 @@ every submission that was accepted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import msgspec
+from collections.abc import Callable, Iterator, Sequence
 
 from ha.clock import Clock
 from replica.core.deduplication import Period, Remembered, period_of
@@ -20,6 +18,7 @@ from replica.core.fair import FairQueue
 from replica.core.load import Load, weight_of
 from replica.core.publish import Publisher
 from replica.core.settings import CoreSettings
+from replica.core.waiting import Waiting, send
 from replica.link.interface import Replies, Terms
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, NotNow, Refused
 from replica.notary.canonical import change_id, summarise
@@ -27,20 +26,6 @@ from replica.notary.errors import Code, ValuesRefused
 from replica.notary.requests import Submission, check_command
 from replica.store.interface import Admission as Deduplication
 from replica.store.interface import Admitted, Command, ParticipantStore
-
-
-class Waiting(msgspec.Struct):
-    """A submission on its way, and who waits for its answer. `states` is what it weighs (replica/core/load.py),
-    `period` the deduplication period that is honoured, once it is admitted."""
-
-    replies: Replies
-    ticket: int
-    submission: Submission
-    command: Command
-    states: int
-    terms: Terms
-    period: Period | None = None
-
 
 Found = Deduplication | Answer
 """What is known of a submission that is to be admitted; or its answer, if it cannot be."""
@@ -270,12 +255,3 @@ def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms
 
 def _is(found: Found, outcome: Admitted) -> bool:
     return isinstance(found, Deduplication) and found.outcome is outcome
-
-
-def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:
-    """Give answers out, one call per front end."""
-    by_front_end: dict[Replies, list[tuple[int, Answer]]] = {}
-    for waiting, answer in answers:
-        by_front_end.setdefault(waiting.replies, []).append((waiting.ticket, answer))
-    for replies, batch in by_front_end.items():
-        replies.send(batch)

@@ -9,9 +9,10 @@ import msgspec
 
 from replica.index.interface import Index
 from replica.log.interface import LogRecords
+from replica.notary.counted import Counted, CountedRequest
 from replica.notary.errors import IndexMismatch
 from replica.notary.position import Position, begin
-from replica.notary.reading import Counted, CountedRequest, Reading, VoidReason, read_records
+from replica.notary.reading import Reading, VoidReason, read_records
 from replica.notary.rules import Verdict, judge, keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
 

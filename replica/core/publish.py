@@ -16,9 +16,9 @@ from replica.core.settings import CoreSettings
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.canonical import change_id
+from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.position import Position, begin
-from replica.notary.reading import CountedRequest, CountedSettlement
 from replica.notary.rules import Outcome, Verdict
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.store.interface import NOTARISED, Completion, ParticipantStore, Published

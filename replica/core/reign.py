@@ -18,7 +18,7 @@ from ha.clock import Clock
 from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed, HaError, LockLost
 from ha.lock.interface import DatabaseIdentity
-from replica.core.admission import Admission, Waiting, send
+from replica.core.admission import Admission
 from replica.core.apply import Applied
 from replica.core.endings import ending_of
 from replica.core.estimate import CompletionEstimate
@@ -31,14 +31,15 @@ from replica.core.receipt_desk import ReceiptDesk
 from replica.core.salvaged import salvages_in
 from replica.core.settings import CoreSettings
 from replica.core.tracing import UNTRACED, Trace
+from replica.core.waiting import Waiting, send
 from replica.index.interface import Index
 from replica.link.interface import Replies, Terms
 from replica.log.interface import LogWriter, RequestLog
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code, InvariantBroken, LogUnavailable, NotaryError, StoreUnavailable
 from replica.notary.formats import Formats, to_write
 from replica.notary.position import Position
-from replica.notary.reading import CountedRequest
 from replica.notary.receipts import Receipt
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,

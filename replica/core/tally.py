@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ha.ending import Cause
 from replica.core.apply import Applied
 from replica.core.publish import CODE_OF
-from replica.notary.reading import CountedSettlement
+from replica.notary.counted import CountedSettlement
 
 if TYPE_CHECKING:
     from replica.core.reign import Reign

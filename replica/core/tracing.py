@@ -12,15 +12,13 @@ spans of a sample of the requests. Times are by the wall clocks of the machines 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from replica.core.apply import Applied
+from replica.core.waiting import Waiting
 from replica.link.traces import Traces
-from replica.notary.reading import CountedRequest
+from replica.notary.counted import CountedRequest
 from replica.notary.rules import Verdict
-
-if TYPE_CHECKING:
-    from replica.core.admission import Waiting  # which is built upon the follower, which tells us
 
 OLD_AFTER_US = 60_000_000  # what is read later than this is caught up with: no trace of it is wanted
 

@@ -19,9 +19,9 @@ from replica.index.compare import recorded_at
 from replica.index.interface import Index
 from replica.index.summary import IndexSummary, add_entries
 from replica.log.interface import LogRecords
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexMismatch, LogRefused
 from replica.notary.position import Position, begin
-from replica.notary.reading import CountedRequest
 from replica.notary.rules import keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.untrusted import UNREADABLE

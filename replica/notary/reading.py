@@ -13,6 +13,7 @@ from enum import Enum
 import msgspec
 
 from replica.notary.canonical import decode_request
+from replica.notary.counted import Counted, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.position import Position
 from replica.notary.records import (
@@ -24,7 +25,6 @@ from replica.notary.records import (
     decode_record,
     record_digest,
 )
-from replica.notary.requests import Request
 from replica.notary.rules import RULES
 
 
@@ -43,28 +43,6 @@ class Void(msgspec.Struct, frozen=True):
     offset: int
     reason: VoidReason
     record: RequestRecord | None = None
-
-
-class CountedRequest(msgspec.Struct, frozen=True):
-    """A request record that counts. `judged_us` is the highest stamp so far, its own included."""
-
-    offset: int
-    record: RequestRecord
-    request: Request
-    content_digest: bytes
-    judged_us: int
-    rules_version: int
-
-
-class CountedSettlement(msgspec.Struct, frozen=True):
-    """A settlement record that counts. `judged_us` is the highest stamp before it."""
-
-    offset: int
-    record: SettlementRecord
-    judged_us: int
-
-
-Counted = CountedRequest | CountedSettlement
 
 
 class Reading(msgspec.Struct):

@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
 from replica.notary.requests import Request
-
-if TYPE_CHECKING:
-    from replica.notary.reading import CountedRequest
 
 RULES_VERSION = 1  # the newest version of the rules that this release writes into its barriers
 STATE_KEY, TX_KEY = b"s", b"t"

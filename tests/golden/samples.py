@@ -19,9 +19,10 @@ from replica.checker.history import (
     encode_event,
 )
 from replica.notary.canonical import change_id, content_digest, encode_request
+from replica.notary.counted import CountedRequest
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import Position, begin, encode_position
-from replica.notary.reading import CountedRequest, Reading, read_records
+from replica.notary.reading import Reading, read_records
 from replica.notary.receipts import Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
     BarrierRecord,

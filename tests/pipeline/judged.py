@@ -26,8 +26,8 @@ from pipeline.judging.plan import counted, make_plan, survey, void_reasons
 from pipeline.judging.walk import Array
 from replica.core.apply import Applier
 from replica.index.memory import MemoryIndex
+from replica.notary.counted import CountedRequest
 from replica.notary.position import Position, begin
-from replica.notary.reading import CountedRequest
 from replica.notary.rules import Outcome
 
 TOPIC = "topic-1"

@@ -26,8 +26,9 @@ from replica.checker.history import (
     invoke_submission,
 )
 from replica.notary.canonical import change_id, summarise
+from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.position import begin
-from replica.notary.reading import CountedRequest, CountedSettlement, read_records
+from replica.notary.reading import read_records
 from replica.notary.receipts import make_receipts, receipt_to_document
 from replica.notary.records import RequestRecord, SettledCommand, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref

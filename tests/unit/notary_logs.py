@@ -11,8 +11,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from replica.notary.canonical import encode_request
+from replica.notary.counted import Counted, CountedRequest
 from replica.notary.position import Position, begin, decode_position, encode_position
-from replica.notary.reading import Counted, CountedRequest, read_records
+from replica.notary.reading import read_records
 from replica.notary.records import (
     BarrierRecord,
     RequestRecord,

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from replica.notary.answers import Notarised, Refused
 from replica.notary.canonical import encode_request
 from replica.notary.catalogue import catalogue
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code, Retry
 from replica.notary.position import begin
-from replica.notary.reading import CountedRequest, read_records
+from replica.notary.reading import read_records
 from replica.notary.records import RequestRecord, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow
 from replica.notary.rules import Outcome, Verdict

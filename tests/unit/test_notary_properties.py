@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from replica.checker.judge import JudgedBarrier, JudgedRequest, JudgedSettlement, JudgedVoid, ReferenceJudge
-from replica.notary.reading import CountedRequest, CountedSettlement
+from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.rules import Outcome, Verdict, hash_of_tx_id
 from tests.unit.notary_logs import Log, Run, logs, run_product
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import BEGIN, begin
-from replica.notary.reading import CountedRequest, CountedSettlement, VoidReason, read_records
+from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import BarrierRecord, encode_record, record_digest
 from tests.unit.notary_logs import TOPIC, LogMaker, activation, request_of, run_product, settled
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
-from replica.notary.reading import CountedRequest
 from replica.notary.records import RequestRecord
 from replica.notary.requests import Request, TimeWindow
 from replica.notary.rules import (

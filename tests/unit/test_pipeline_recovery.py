@@ -11,9 +11,10 @@ from pipeline.archive.manifest import MANIFEST_NAME, Manifest, load_manifest
 from pipeline.archive.segment import parquet_path
 from pipeline.checkpoints import INDEX_NAME, seed_index, ship_checkpoint, verify_checkpoint
 from replica.index.rocks import RocksIndex, verify_index
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, LogRefused
 from replica.notary.position import begin
-from replica.notary.reading import CountedRequest, read_records
+from replica.notary.reading import read_records
 from tests.unit.archive_world import SIGNER, make_archive, some_log, verified
 from tests.unit.notary_logs import TOPIC, judge_knowing
 

@@ -23,6 +23,7 @@ from replica.core.signer import FileSigner
 from replica.core.walk import begin_walk, check_complete, walk_on
 from replica.index.memory import MemoryIndex
 from replica.notary import rules, salvage
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import (
     ArchiveDamaged,
     Code,
@@ -33,7 +34,6 @@ from replica.notary.errors import (
     StoreMismatch,
 )
 from replica.notary.position import begin
-from replica.notary.reading import CountedRequest
 from replica.notary.rules import STATE_KEY, TX_KEY, Outcome
 from replica.notary.salvage import (
     NO_SALVAGES,

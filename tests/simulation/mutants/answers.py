@@ -16,13 +16,13 @@ import replica.core.receipt_desk
 import replica.core.reign
 import replica.notary.reading
 import replica.notary.rules
-from replica.core.admission import Waiting
 from replica.core.apply import Applied, judge_records
 from replica.core.participant import Participant
 from replica.core.reign import Reign
+from replica.core.waiting import Waiting
 from replica.notary.answers import NotNow, Refused
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
-from replica.notary.reading import CountedRequest
 from replica.notary.receipts import Receipt, make_receipts
 from replica.notary.records import (
     FORMAT,

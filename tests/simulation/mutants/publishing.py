@@ -6,9 +6,10 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from replica.core.admission import Admission, Load, Waiting
+from replica.core.admission import Admission, Load
 from replica.core.deduplication import Period
 from replica.core.reign import Reign
+from replica.core.waiting import Waiting
 from replica.notary.position import Position
 from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.mutants.registry import mutant

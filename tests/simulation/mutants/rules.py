@@ -16,8 +16,9 @@ import replica.core.reign
 import replica.notary.reading
 import replica.notary.rules
 from replica.core.apply import Applied, Applier, judge_records
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexUnreadable
-from replica.notary.reading import CountedRequest, VoidReason, _Run
+from replica.notary.reading import VoidReason, _Run
 from replica.notary.records import (
     RequestRecord,
 )

@@ -1,0 +1,30 @@
+"""The records that count, as the void rule hands them to the rules (reading.py, rules.py)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.notary.records import RequestRecord, SettlementRecord
+from replica.notary.requests import Request
+
+
+class CountedRequest(msgspec.Struct, frozen=True):
+    """A request record that counts. `judged_us` is the highest stamp so far, its own included."""
+
+    offset: int
+    record: RequestRecord
+    request: Request
+    content_digest: bytes
+    judged_us: int
+    rules_version: int
+
+
+class CountedSettlement(msgspec.Struct, frozen=True):
+    """A settlement record that counts. `judged_us` is the highest stamp before it."""
+
+    offset: int
+    record: SettlementRecord
+    judged_us: int
+
+
+Counted = CountedRequest | CountedSettlement
