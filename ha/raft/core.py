@@ -60,10 +60,11 @@ class Raft:
         hard_state: HardState,
         log: Iterable[Entry],
     ) -> Raft:
-        """A node that comes back with what its disk has: the last hard state, and every entry, from the first on.
+        """A node that comes back with what its disk has: the last hard state, and its log from the first entry on.
 
-        Its log may end in entries that nobody signed, or that others replaced; the leader will say. Raises
-        LogIncomplete where the disk has lost what was committed.
+        Of RAW entries only the first of each view and the very last need be there; all others must. The log may end in
+        entries that nobody signed, or that others replaced; the leader will say. Raises LogIncomplete where the disk
+        has lost what was committed.
         """
         raft = cls(node_id, settings, random)
         s = raft.state

@@ -65,6 +65,7 @@ def _count(s: State, voter: NodeId) -> None:
 
 def receive_request_vote(s: State, src: NodeId, message: RequestVote) -> None:
     """Give the vote of this view once, to a candidate whose signed log is not shorter; whoever asks is answered."""
+    _notice(s, message)
     granted = message.view == s.view and _vote_is_free(s, src) and _is_up_to_date(s, message)
     if granted:
         s.voted_for = src
@@ -75,8 +76,18 @@ def receive_request_vote(s: State, src: NodeId, message: RequestVote) -> None:
 
 def receive_request_pre_vote(s: State, src: NodeId, message: RequestPreVote) -> None:
     """Say whether the candidate's log would do. Nothing is promised."""
+    _notice(s, message)
     granted = message.view == s.view and _is_up_to_date(s, message) and not _sticks_to_leader(s)
     s.send(src, PreVoteResponse(s.view, granted))
+
+
+def _notice(s: State, message: RequestVote | RequestPreVote) -> None:
+    """Somebody counts on this node, which is ahead: run the timer, even if no signature here made it a member.
+
+    Its vote may be what everybody needs, and then only it can win. A joiner taught by a leader that died gets there.
+    """
+    if not _is_up_to_date(s, message):
+        s.ticking = True
 
 
 def _vote_is_free(s: State, candidate: NodeId) -> bool:

@@ -179,7 +179,7 @@ def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
 
 
 def _acknowledged(s: State, peer: Peer, message: AppendResponse) -> None:
-    if message.view == s.view and message.last_log_idx >= peer.match_idx:
+    if message.view == s.view and peer.match_idx <= message.last_log_idx <= s.log.last_idx:
         peer.match_idx = message.last_log_idx
         if peer.probe_idx is not None and message.last_log_idx >= peer.probe_idx:
             peer.probe_idx, peer.sent_idx = None, message.last_log_idx

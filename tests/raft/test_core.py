@@ -250,6 +250,9 @@ def test_a_node_comes_back_with_what_its_disk_has() -> None:
     assert (older.view, older.state.voted_for) == (4, None)  # the hard state was torn, so no vote had been sent
     with pytest.raises(LogIncomplete, match="ends at 1, but 2 was committed"):
         Raft.restored("a", DURABLE, lambda: 0.0, HardState(5, "b", 2), log[:1])
+    landmarks = [entry for entry in log if entry.kind is not Kind.RAW or entry.idx == 4]
+    shorter = Raft.restored("a", DURABLE, lambda: 0.0, HardState(5, "b", 2), landmarks)
+    assert (shorter.details(), shorter.last_idx, shorter.view_history()) == (raft.details(), 4, [1, 1, 3, 3])
     fresh = Raft.restored("a", DURABLE, lambda: 0.0, HardState(0, None, 0), [])
     assert fresh.leadership is Leadership.NONE
 
@@ -266,6 +269,16 @@ def test_malformed_entries_are_refused() -> None:
         effects = raft.take()
         assert effects.appended == []
         assert [out.message for out in effects.messages] == [AppendResponse(9, 3, False)]
+
+
+def test_an_acknowledgement_beyond_the_log_counts_for_nothing() -> None:
+    raft, _ = alone()
+    raft.replicate([Entry(2, 3, Kind.RECONFIGURATION, nodes=("a", "b")), Entry(2, 4, Kind.SIGNATURE)], 2)
+    raft.synced(TxId(2, 4))
+    raft.receive("b", AppendResponse(2, 5, True))
+    assert (raft.commit_idx, raft.state.peers["b"].match_idx) == (2, 0)
+    raft.receive("b", AppendResponse(2, 4, True))
+    assert raft.commit_idx == 4
 
 
 def test_nothing_committed_is_ever_cut() -> None:

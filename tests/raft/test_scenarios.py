@@ -13,7 +13,8 @@ from tests.raft.scenarios import COMMANDS, PRINTING, ScenarioFailed, commands, r
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.iterdir())
-OTHERS = sorted(file for file in Path(os.environ.get("RAFT_SCENARIOS", FOLDER / "none")).glob("**/*") if file.is_file())
+NAMED = os.environ.get("RAFT_SCENARIOS")
+OTHERS = sorted(file for file in Path(NAMED).rglob("*") if file.is_file()) if NAMED else []
 IN_UNIT_TESTS = {"rollback_keeps_signed", "truncates_twice", "believes_late_syncs", "truncation_stays_synced"}
 
 CCF_COMMANDS = set(
@@ -57,8 +58,8 @@ def test_scenario_fails_under_the_mutant_of_its_rule(file: Path, name: str) -> N
         run_in_all_variants(file.read_text())
 
 
-@pytest.mark.skipif(not OTHERS, reason="RAFT_SCENARIOS names no folder")
-@pytest.mark.parametrize("file", OTHERS or [FOLDER], ids=lambda file: file.name)
+@pytest.mark.skipif(not NAMED, reason="RAFT_SCENARIOS names no folder")
+@pytest.mark.parametrize("file", OTHERS or [Path(NAMED or ".")], ids=lambda file: file.name)
 def test_scenario_of_others(file: Path) -> None:
     run_in_all_variants(file.read_text())
 

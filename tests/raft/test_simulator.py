@@ -13,7 +13,7 @@ from tests.raft.shrink import problem_of, shrink
 from tests.raft.simulator import simulate
 
 CHUNK = 25
-QUICK_SEEDS = 300
+QUICK_SEEDS = 200
 SEEDS_MAX = 2_000  # within so many each pinned mutant is noticed
 
 # The bugs of "Smart Casual Verification of CCF", NSDI 2025, in its order.

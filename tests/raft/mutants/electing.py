@@ -258,6 +258,11 @@ def _(_: Any) -> Any:
     return tick
 
 
+@mutant("waits_though_it_is_ahead", "A node that is counted on, and is ahead, stands for election", electing, "_notice")
+def _(_: Any) -> Any:
+    return lambda s, message: None
+
+
 @mutant("stands_before_a_signature", "No election before the first signature", electing, "tick")
 def _(_: Any) -> Any:
     def tick(s: State) -> None:
