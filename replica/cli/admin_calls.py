@@ -8,7 +8,7 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from replica.config import Config
+from replica.config.model import Config
 from replica.core.admin import Refusal
 from replica.notary.errors import ConfigError
 from replica.notary.untrusted import UNREADABLE

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipeline.archive.verify import Verification
     from pipeline.archive.write import Step
     from pipeline.sources.log import Connector
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.store.archive_head import ArchiveHead
 
 app = typer.Typer(help="Archive the request log, and check the archive.", no_args_is_help=True)

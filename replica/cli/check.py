@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from replica.checker.door import Door
     from replica.checker.findings import Report
     from replica.checker.history import Event
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.notary.salvage import Salvages
     from replica.store.export import Export
 

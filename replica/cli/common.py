@@ -18,7 +18,7 @@ from rich.table import Table
 from replica.notary.errors import ConfigError, NotaryError
 
 if TYPE_CHECKING:  # slow to import, and most commands' help needs none of it
-    from replica.config import Config
+    from replica.config.model import Config
 
 PIPE_WIDTH = 160  # of tables that no terminal limits
 
@@ -43,7 +43,7 @@ ResultT = TypeVar("ResultT")
 
 def load(path: Path) -> Config:
     """The configuration in a file. Raises ConfigError."""
-    from replica.config import load_config
+    from replica.config.load import load_config
 
     return load_config(path)
 

@@ -15,8 +15,8 @@ from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make
 
 if TYPE_CHECKING:
     from replica.cli.budget import Budget
-    from replica.config import Config
-    from replica.config_file import Setting
+    from replica.config.file import Setting
+    from replica.config.model import Config
     from replica.local.health import ReplicaHealth
 
 app = typer.Typer(help="Check and show a participant's configuration.", no_args_is_help=True)
@@ -82,7 +82,7 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
 @app.command()
 def reference() -> None:
     """Print every setting with its unit, default and reason, as Markdown: docs/settings.md is this."""
-    from replica.config_file import render_reference
+    from replica.config.file import render_reference
 
     typer.echo(render_reference(), nl=False)
 
@@ -91,7 +91,7 @@ def effective(
     config: Config, in_file: Mapping[str, Any], environment: Mapping[str, str]
 ) -> Iterator[tuple[str, object, str]]:
     """Name, value and origin of every setting; passwords in a connection string are left out."""
-    from replica.config_file import tables
+    from replica.config.file import tables
 
     variables = {name.upper() for name in environment}
     for table in tables():

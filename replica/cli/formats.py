@@ -12,7 +12,7 @@ from replica.cli.store import OwnerOption
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.notary.formats import Formats, Known
 
 app = typer.Typer(help="See and raise what is written to the request log.", no_args_is_help=True)

@@ -11,7 +11,7 @@ from ha.ending import Cause, Ending, read_ending
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 
 if TYPE_CHECKING:
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.store.bulletin import PastReign, Pause
 
 RUNBOOK_OF = {  # what to read after an end that nobody wished for; the alerts name the same pages

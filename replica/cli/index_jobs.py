@@ -14,7 +14,7 @@ from replica.cli.work_folder import work_folder
 if TYPE_CHECKING:
     from pipeline.audit.index_diff import IndexDiff
     from pipeline.jobs.rebuild import Rebuilt
-    from replica.config import Config
+    from replica.config.model import Config
 
 
 def rebuild_on_spark(

@@ -62,7 +62,7 @@ def write_config(folder: FolderArgument = Path()) -> None:
 
     An existing file is never overwritten.
     """
-    from replica.config_file import render_config
+    from replica.config.file import render_config
     from replica.notary.errors import ConfigError
 
     path = folder / CONFIG_NAME

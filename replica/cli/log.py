@@ -13,7 +13,7 @@ from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make
 from replica.cli.salvage import make_salvage
 
 if TYPE_CHECKING:
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.log.kafka import KafkaLog
 
 app = typer.Typer(help="Read the request log.", no_args_is_help=True)

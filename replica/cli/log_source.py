@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.jobs.slices import LogSlices
-    from replica.config import Config
+    from replica.config.model import Config
 
 TOPIC, ARCHIVE = "topic", "archive"
 WORK_PREFIX = "pipeline-"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.core.signer import FileSigner
 
 MasterOption = Annotated[

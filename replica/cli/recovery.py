@@ -22,7 +22,7 @@ from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_publi
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.notary.position import Position
 
 app = typer.Typer(help="Keep a second site, and bring a lost cluster back from it.", no_args_is_help=True)

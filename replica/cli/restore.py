@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.restore_plan import RestorePlan, Until
     from pipeline.sources.topic import TopicView
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.log.settings import KafkaSettings
     from replica.notary.position import Position
     from replica.notary.salvage import Salvage

@@ -17,7 +17,7 @@ from replica.notary.errors import ConfigError, RestoreRefused, SalvageDamaged
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.salvage import IndexTail, Survivors
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.notary.salvage import Salvage
 
 NamesOption = Annotated[

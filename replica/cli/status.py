@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ha.lock.interface import ServerLease
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.local.health import ReplicaHealth
     from replica.store.bulletin import Pause
 

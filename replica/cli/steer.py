@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from haproxy.render import ReplicaAddress
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.core.admin import SwitchoverAnswer
     from replica.local.health import ReplicaHealth
 

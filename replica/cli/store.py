@@ -10,7 +10,7 @@ from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load,
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.core.database import Database
     from replica.store.interface import Pruned
 

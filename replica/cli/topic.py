@@ -9,7 +9,7 @@ import typer
 from replica.cli.common import ConfigChoice, find_config, load, out, run
 
 if TYPE_CHECKING:
-    from replica.config import Config
+    from replica.config.model import Config
 
 app = typer.Typer(help="Create and check the request log's topic.", no_args_is_help=True)
 

@@ -11,7 +11,7 @@ import typer
 from replica.cli.common import CONFIG_NAME, ConfigOption, load, run, say
 
 if TYPE_CHECKING:
-    from replica.config import Config
+    from replica.config.model import Config
     from replica.watch.driver import Watch
 
 NamesOption = Annotated[

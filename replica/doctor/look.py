@@ -19,7 +19,7 @@ from haproxy.runtime import HaproxyRuntime, RuntimeRefused
 from ledger_api.server.doorkeeper import fetch_jwks
 from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import parse_keys
-from replica.config import Config
+from replica.config.model import Config
 from replica.doctor.facts import BalancerFacts, Facts, LogFacts, ReplicaFacts
 from replica.doctor.look_database import look_at_database
 from replica.doctor.look_here import look_at_files, look_at_machine

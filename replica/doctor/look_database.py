@@ -10,7 +10,7 @@ import psycopg
 from ha.clock import SystemClock
 from ha.errors import HaError
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
-from replica.config import Config
+from replica.config.model import Config
 from replica.core.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
 from replica.notary.errors import ConfigError, NotaryError, StoreMismatch

@@ -24,7 +24,8 @@ from psycopg.conninfo import make_conninfo
 from ha.lock.ids import Counter, lock_id
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
-from replica.config import Config, load_config
+from replica.config.load import load_config
+from replica.config.model import Config
 from replica.local.haproxy import HaproxyServer
 from replica.local.health import ReplicaHealth, fetch_health
 from replica.local.kafka import KafkaCluster

@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 
 from ledger_api.server.api import ASYNCHRONOUS, ASYNCHRONOUS_BATCH, BATCH, STREAM, SUBMISSIONS
 from ledger_api.server.contract import OPENAPI
-from replica.config import Config, make_config
+from replica.config.load import make_config
+from replica.config.model import Config
 from replica.core.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
 from replica.link.counts import ApiCounts, Latency
 from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit

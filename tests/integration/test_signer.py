@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from typer.testing import CliRunner
 
 from replica.cli.main import app
-from replica.config import load_config
+from replica.config.load import load_config
 from replica.core.settings import Pkcs11Settings
 from replica.core.signer import Signer, check_signer, create_key, open_signer
 from replica.doctor.look_here import look_at_files

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from replica.cli import pipeline as shared
 from replica.cli.main import app
-from replica.config import load_config
-from replica.config_file import render_config
+from replica.config.file import render_config
+from replica.config.load import load_config
 from replica.core.signer import create_key
 from replica.index.rocks import RocksIndex
 from replica.local.kafka import KafkaCluster

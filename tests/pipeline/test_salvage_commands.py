@@ -19,7 +19,8 @@ from pipeline.jobs.judge import judge_log
 from pipeline.jobs.slices import kafka_log
 from pipeline.sources.kafka_python import read_stretch
 from pipeline.sources.topic import look_at
-from replica.config import Config, load_config
+from replica.config.load import load_config
+from replica.config.model import Config
 from replica.core.apply import Applier
 from replica.core.publish import completions_of
 from replica.core.salvaged import read_salvages

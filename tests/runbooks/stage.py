@@ -17,7 +17,7 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 
-from replica.config import load_config
+from replica.config.load import load_config
 from replica.local.cluster import LocalCluster
 from replica.local.kafka import find_java, find_libs
 from replica.local.postgres import PostgresServer, find_binaries

@@ -22,7 +22,7 @@ from ledger_api.server.gate import Gate
 from ledger_api.server.openapi import make_openapi
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings, FrontEndDocument
-from replica.config import Config
+from replica.config.model import Config
 from replica.core import reign
 from replica.core.admin import PruneCall, SwitchoverCall
 from replica.core.settings import CoreSettings

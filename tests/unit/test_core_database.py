@@ -17,7 +17,7 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession, server_lease
 from ha.lock.postgres import PostgresLockSession
 from replica.cli.init import EXAMPLE
-from replica.config import make_config
+from replica.config.load import make_config
 from replica.core import database as databases
 from replica.core.database import (
     OracleDatabase,

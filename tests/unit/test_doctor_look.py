@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from replica.config import Config, make_config
-from replica.config_file import render_config
+from replica.config.file import render_config
+from replica.config.load import make_config
+from replica.config.model import Config
 from replica.core.signer import create_key
 from replica.doctor.checks import check_names
 from replica.doctor.look import look_at_balancer, look_at_issuer

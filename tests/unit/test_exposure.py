@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replica.config import make_config
+from replica.config.load import make_config
 from replica.notary.errors import Code, ConfigError
 
 REPLICA = {"name": "r1", "host": "127.0.0.1", "api_port": 8080, "health_port": 8081}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from replica.config_file import render_config
+from replica.config.file import render_config
 from replica.core.signer import create_key
 from replica.local.participant import ParticipantFiles
 

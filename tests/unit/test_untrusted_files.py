@@ -14,7 +14,7 @@ from nacl.signing import SigningKey
 
 from ledger_api.server.registry import read_registry
 from replica.cli.main import main
-from replica.config import load_config
+from replica.config.load import load_config
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.keys import read_keys
 from replica.notary.receipts import make_receipts, receipt_to_document

@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 
 from ha.election.settings import safety_argument
 from haproxy.render import HaproxySettings, ReplicaAddress
-from replica.config import ENVIRONMENT_PREFIX, Config
+from replica.config.model import ENVIRONMENT_PREFIX, Config
 from replica.notary.errors import ConfigError
 
 WIDTH = 110

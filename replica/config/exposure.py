@@ -6,12 +6,9 @@ Not asked of the health listener: it has no secrets, changes nothing, and load b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from replica.config.model import Config
 from replica.notary.loopback import is_loopback
-
-if TYPE_CHECKING:
-    from replica.config import Config
 
 _ORACLE = "oracle://"
 

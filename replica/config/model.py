@@ -6,32 +6,26 @@ One TOML file serves all replicas of a participant; a replica is told its name. 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.election.settings import ElectionSettings
-from ha.errors import HaError
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.client.settings import ClientSettings
 from ledger_api.server.settings import ApiSettings
 from replica.core.database import Database, Login, parse_conninfo, participant_database, with_password
 from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.core.signer import Signer, open_signer
-from replica.exposure import plaintext_connections
 from replica.link.settings import LinkSettings, TracingSettings
 from replica.log.settings import CLOSE_MAX_S, KafkaSettings
-from replica.notary.errors import Code, ConfigError
+from replica.notary.errors import ConfigError
 from replica.notary.secret_files import read_secret
-from replica.notary.untrusted import parse_toml
 from replica.watch.settings import WatchSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
-Part = TypeVar("Part", bound=BaseModel | None)
 
 
 class DatabaseSettings(BaseModel):
@@ -233,73 +227,3 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment goes before the file's values, which come in as arguments."""
         return env_settings, init_settings
-
-
-def load_config(path: Path) -> Config:
-    """The configuration in a TOML file, with the environment on top; relative paths count from the file's folder.
-
-    Raises ConfigError naming every setting that is wrong.
-    """
-    try:
-        values = parse_toml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; `notary init` writes one") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    return make_config(values, path.resolve().parent, str(path))
-
-
-def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
-    """The configuration from parsed values. Raises ConfigError naming every setting that is wrong."""
-    try:
-        config = Config(**values)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in error.errors())
-        raise ConfigError(f"{origin}: {problems}") from None
-    except HaError as error:
-        raise ConfigError(f"{origin}: election: {error}") from None
-    exposed = plaintext_connections(config)
-    if exposed:
-        raise ConfigError(f"{origin}: {'; '.join(exposed)}", Code.PLAINTEXT_EXPOSED)
-    return _with_absolute_paths(config, base)
-
-
-def _with_absolute_paths(config: Config, base: Path) -> Config:
-    def absolute(path: Path) -> Path:
-        return Path(os.path.normpath(base / path))
-
-    files = ("password_file", "reader_password_file")
-    secrets = {name: path for name in files if (path := getattr(config.database, name)) is not None}
-    database = config.database.model_copy(update={name: absolute(path) for name, path in secrets.items()})
-    api = config.api.model_copy(
-        update={
-            "registry_path": absolute(config.api.registry_path),
-            "tls": _with_absolute_files(config.api.tls, absolute),
-            "tokens": _with_absolute_files(config.api.tokens, absolute),
-        }
-    )
-    archive = config.archive.model_copy(
-        update={"folder": absolute(config.archive.folder), "key_file": absolute(config.archive.key_file)}
-    )
-    security = _with_absolute_files(config.kafka.security, absolute)
-    return config.model_copy(
-        update={
-            "data_dir": absolute(config.data_dir),
-            "notary_key_file": None if config.notary_key_file is None else absolute(config.notary_key_file),
-            "pkcs11": _with_absolute_files(config.pkcs11, absolute),
-            "notary_keys_file": None if config.notary_keys_file is None else absolute(config.notary_keys_file),
-            "database": database,
-            "api": api,
-            "archive": archive,
-            "client": _with_absolute_files(config.client, absolute),
-            "kafka": config.kafka.model_copy(update={"security": security}),
-            "tracing": _with_absolute_files(config.tracing, absolute),
-        }
-    )
-
-
-def _with_absolute_files(part: Part, absolute: Callable[[Path], Path]) -> Part:
-    """The same settings with every path in them made absolute."""
-    if part is None:
-        return part
-    return part.model_copy(update={name: absolute(value) for name, value in part if isinstance(value, Path)})
