@@ -15,7 +15,7 @@ from aiohttp import web
 
 from ledger_api.server.contract import Contract
 from ledger_api.server.doorkeeper import Doorkeeper, OpenDoor, RateExceeded, Rates
-from ledger_api.server.entitlement import EVERYBODY, Caller
+from ledger_api.server.entitlement import EVERYBODY, Caller, holder_of
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import JSON, PROBLEM, Reply, body_size, read_body, retry_after_header
 from ledger_api.server.interim import Estimates
@@ -158,7 +158,7 @@ class Api:
         self._about = about
         self._loop = asyncio.get_running_loop()
         self._log_limits = LogLimits(settings.problem_logs_per_s)
-        self._bodies_bytes = 0
+        self._bodies = Room(settings.bodies_max_bytes)
         self._id_prefix = os.urandom(4).hex()
         self._id_numbers = itertools.count(1)
         key = bytes.fromhex(about.notary_key)
@@ -233,17 +233,19 @@ class Api:
     async def _answer_body(self, request: web.BaseRequest, route: Route, request_id: str, caller: Caller) -> Reply:
         """Read the body and answer it; bodies under way are bounded together, because they are held in memory."""
         size = body_size(request, self._settings)
-        refusal = self._refusal(0, size)
+        refusal = self._refusal(0)
         if refusal is not None:
             return self._reply(refusal, request_id)
         if not _JSON_TYPE.fullmatch(request.headers.get("Content-Type", "")) or "Content-Encoding" in request.headers:
             raise BadRequest("the body is not plain application/json in UTF-8", Code.MEDIA_TYPE_UNSUPPORTED)
-        self._bodies_bytes += size
+        holding = self._bodies.take(size, holder_of(caller, request.protocol))
+        if holding is None:
+            return self._reply(self._no_room(self._bodies, "bodies"), request_id)
         try:
             body = await read_body(request, self._settings)
             return await route.answer(Call(request_id, "", "", body, request, caller))
         finally:
-            self._bodies_bytes -= size
+            holding.give_back()
 
     async def _submit_one(self, call: Call, *, asynchronous: bool = False) -> Reply:
         """Asynchronously: 202 as soon as it is recorded, and the outcome is a completion."""
@@ -253,9 +255,9 @@ class Api:
         submission, terms = self._gate.read(call.body, call.caller)
         if asynchronous:
             terms = msgspec.structs.replace(terms, asynchronous=True)
-        held = self._room.take(answers_max_bytes(len(call.body), 1))
+        held = self._room.take(answers_max_bytes(len(call.body), 1), call.holder)
         if held is None:
-            return self._reply(self._no_room(), call.request_id)
+            return self._reply(self._no_room(self._room, "answers"), call.request_id)
         estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += 1
         try:
@@ -287,9 +289,9 @@ class Api:
         refusal = self._refusal(len(documents))
         if refusal is not None:
             return self._reply(refusal, call.request_id)
-        held = self._room.take(answers_max_bytes(len(call.body), len(documents)))
+        held = self._room.take(answers_max_bytes(len(call.body), len(documents)), call.holder)
         if held is None:
-            return self._reply(self._no_room(), call.request_id)
+            return self._reply(self._no_room(self._room, "answers"), call.request_id)
         estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += len(documents)
         try:
@@ -365,22 +367,18 @@ class Api:
             return given
         return f"{self._id_prefix}-{next(self._id_numbers):x}"
 
-    def _refusal(self, count: int, body_bytes: int = 0) -> NotNow | None:
+    def _refusal(self, count: int) -> NotNow | None:
         """Why so much more cannot be taken now; None when it can."""
         standing = self._participant.standing
         if not standing.active:
             return refuse_as_passive(standing)
         settings = self._settings
-        if self._counts.in_flight + count > settings.in_flight_max:
-            detail = f"this front end has {self._counts.in_flight} submissions under way"
-        elif self._bodies_bytes + body_bytes > settings.bodies_max_bytes:
-            detail = f"this front end has {self._bodies_bytes} bytes of bodies under way"
-        else:
+        if self._counts.in_flight + count <= settings.in_flight_max:
             return None
-        return refuse_as_overloaded(standing, detail)
+        return refuse_as_overloaded(standing, f"this front end has {self._counts.in_flight} submissions under way")
 
-    def _no_room(self) -> NotNow:
-        detail = f"this front end has {self._room.held_bytes} bytes of answers under way"
+    def _no_room(self, room: Room, of_what: str) -> NotNow:
+        detail = f"this front end has {room.held_bytes} bytes of {of_what} under way, as much as it has for this caller"
         return refuse_as_overloaded(self._participant.standing, detail)
 
     def _refuse(self, error: BadRequest, request_id: str) -> ProblemDocument:

@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 from joserfc.jwk import KeySet
 
-from ledger_api.server.entitlement import EVERYBODY, Caller
+from ledger_api.server.entitlement import EVERYBODY, Caller, holder_of
 from ledger_api.server.rate import RateLimit
 from ledger_api.server.settings import ApiSettings, TokenSettings
 from ledger_api.server.tokens import KeyUnknown, check_token, parse_keys, read_keys, token_in
@@ -152,7 +152,7 @@ async def fetch_jwks(url: str) -> str:
 
 
 class Rates:
-    """Charges each caller for what he asks: a user by his name, whoever has none by his connection."""
+    """Charges each caller for what he asks; `holder_of` says who that is."""
 
     def __init__(self, settings: ApiSettings, now_s: Callable[[], float]) -> None:
         self._limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
@@ -162,7 +162,7 @@ class Rates:
         """Take `count` submissions or reads from the caller's share. Raises RateExceeded."""
         if self._limit is None:
             return
-        wait_s = self._limit.take(caller.subject or id(request.protocol), count, self._now_s())
+        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s())
         if wait_s > 0:
             who = "this connection" if caller.subject is None else f"user {caller.subject!r}"
             raise RateExceeded(f"{who} has used its share", wait_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
 
@@ -28,6 +28,11 @@ class Caller(msgspec.Struct, frozen=True):
 
 EVERYBODY = Caller()
 """The caller of an API that asks nobody who he is: for a port that only the participant's own use."""
+
+
+def holder_of(caller: Caller, connection: object) -> Hashable:
+    """Who answers for what a call uses: a user by his name, whoever has none by his connection."""
+    return caller.subject or id(connection)
 
 
 def as_submitted_by(document: SubmissionDocument, caller: Caller) -> SubmissionDocument:

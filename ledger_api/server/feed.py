@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -51,12 +51,16 @@ class FeedRefused(NotaryError):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader asks for: updates or completions, of one user or of all, of some parties or of all."""
+    """What a reader asks for: updates or completions, of one user or of all, of some parties or of all.
+
+    `holder`: who answers for what is held for him meanwhile.
+    """
 
     updates: bool = False
     user_id: str | None = None
     parties: frozenset[str] | None = None
     caller: Caller
+    holder: Hashable = None
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -237,9 +241,9 @@ class Feed:
             raise FeedRefused(Code.NOT_ACTIVE, refuse_as_passive(standing).detail, standing)
         return standing
 
-    def hold(self, wanted_bytes: int) -> Held:
-        """Room for the lines of a page. Raises FeedRefused when others hold it all."""
-        held = self.room.take(wanted_bytes)
+    def hold(self, wanted_bytes: int, holder: Hashable) -> Held:
+        """Room for the lines of a page. Raises FeedRefused when there is none left for this holder."""
+        held = self.room.take(wanted_bytes, holder)
         if held is None:
             raise self._no_room()
         return held
@@ -278,7 +282,7 @@ class Feed:
                 raise FeedRefused(Code.TOKEN_INVALID, "the token of this stream is too old: open another one", standing)
             window = _Lines(wanted, WINDOW_BYTES, BATCH_ROWS)
             if after < standing.ledger_end:
-                held = await self.room.wait(LINE_MAX_BYTES, ROOM_WAIT_MAX_S)
+                held = await self.room.wait(LINE_MAX_BYTES, wanted.holder, ROOM_WAIT_MAX_S)
                 if held is None:
                     raise self._no_room()
                 try:
@@ -382,7 +386,8 @@ class Feed:
 
     def _no_room(self) -> FeedRefused:
         standing = self._participant.standing
-        detail = f"this front end has {self.room.held_bytes} bytes of answers under way"
+        held_bytes = self.room.held_bytes
+        detail = f"this front end has {held_bytes} bytes of answers under way, as much as it has for this caller"
         return FeedRefused(Code.OVERLOADED, detail, standing)
 
 

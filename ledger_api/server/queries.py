@@ -155,7 +155,7 @@ class Queries:
         status = await self._participant.look_up_state(_state_of(call))
         if isinstance(status, NotNow):
             return self._explain.answer(status, call.request_id)
-        held = self._feed.hold(max(self._page_max_bytes, LINE_MAX_BYTES))
+        held = self._feed.hold(max(self._page_max_bytes, LINE_MAX_BYTES), call.holder)
         try:
             document = await self._history(status, after, Wanted(caller=call.caller))
             return self._reply(document, call).holding(held)

@@ -137,6 +137,7 @@ class Reads:
             user_id=None if updates else query.text("user_id"),
             parties=frozenset(parties) if parties else None,
             caller=call.caller,
+            holder=call.holder,
         )
 
     async def _answer(self, call: Call, query: Query, wanted: Wanted) -> Reply:
@@ -174,7 +175,7 @@ class Reads:
     async def _page(self, call: Call, query: Query, wanted: Wanted, after: int) -> Reply:
         limit = query.number("limit", min(PAGE_DEFAULT, self._settings.page_max), 1, self._settings.page_max)
         bytes_max = self._settings.page_max_bytes
-        held = self._feed.hold(max(bytes_max, LINE_MAX_BYTES))
+        held = self._feed.hold(max(bytes_max, LINE_MAX_BYTES), call.holder)
         try:
             page = await self._feed.page(wanted, after, limit, self._settings.scan_max, bytes_max)
             return self._render(call, page, wanted).holding(held)

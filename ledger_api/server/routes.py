@@ -5,14 +5,14 @@ A route cannot be made without its `About`: what is served is what is described.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
 
-from ledger_api.server.entitlement import Caller
+from ledger_api.server.entitlement import Caller, holder_of
 from ledger_api.server.http import Reply
 from replica.notary.errors import Code
 
@@ -62,6 +62,11 @@ class Call(NamedTuple):
     body: bytes
     request: web.BaseRequest
     caller: Caller
+
+    @property
+    def holder(self) -> Hashable:
+        """Who answers for what is held for this call: a user, or the connection of whoever has no name."""
+        return holder_of(self.caller, self.request.protocol)
 
 
 class Route(NamedTuple):

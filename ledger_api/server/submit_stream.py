@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -14,7 +14,7 @@ import structlog
 from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
-from ledger_api.server.entitlement import Caller
+from ledger_api.server.entitlement import Caller, holder_of
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import Connection, Reply
 from ledger_api.server.logs import LogLimits
@@ -105,7 +105,7 @@ class SubmitStreams:
         connection.when_lost = _nothing  # a stream whose client's side ended has nobody to answer
         self.counts.streams += 1
         try:
-            await _Stream(self, socket, request_id, caller, charge).run()
+            await _Stream(self, socket, request_id, caller, charge, holder=holder_of(caller, connection)).run()
         finally:
             self.counts.streams -= 1
             connection.when_lost = None
@@ -153,11 +153,14 @@ class _Stream:
         request_id: str,
         caller: Caller,
         charge: Callable[[int], None],
+        *,
+        holder: Hashable,
     ) -> None:
-        """`charge` takes submissions from the caller's share, or raises RateExceeded."""
+        """`charge` takes submissions from the caller's share, or raises RateExceeded. `holder`: whose the room is."""
         self._caller = caller
         self._charge = charge
         self._streams = streams
+        self._holder = holder
         self._socket = socket
         self._request_id = request_id
         self._under_way = 0
@@ -214,11 +217,12 @@ class _Stream:
     async def _hold(self, batch: list[tuple[int, Submission]]) -> list[Held]:
         """Room for the bytes of these, and for their answers. While there is none, nothing more is read."""
         size_bytes = sum([len(submission.request) for _, submission in batch])
-        wanted = (self._window, size_bytes), (self._streams.room, signed_answers_max_bytes(size_bytes, len(batch)))
+        answers_bytes = signed_answers_max_bytes(size_bytes, len(batch))
+        wanted = (self._window, None, size_bytes), (self._streams.room, self._holder, answers_bytes)
         held: list[Held] = []
         try:
-            for room, room_bytes in wanted:
-                while (part := await room.wait(room_bytes, _ROOM_WAIT_S)) is None:
+            for room, holder, room_bytes in wanted:
+                while (part := await room.wait(room_bytes, holder, _ROOM_WAIT_S)) is None:
                     pass
                 held.append(part)
         except BaseException:

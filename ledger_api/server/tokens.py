@@ -95,9 +95,7 @@ def check_token(token: str, keys: KeySet, settings: TokenSettings, now_s: float)
         _registry(settings, now_s).validate(decoded.claims)
     except InvalidKeyIdError:
         raise KeyUnknown("the token is signed by a key that is not known here") from None
-    except (
-        Exception
-    ) as error:  # a stranger chose the bytes; the library tells not all that is wrong with its own errors
+    except Exception as error:  # of any kind: a stranger chose the bytes, and the library has not foreseen them all
         raise TokenRefused(f"the token is not accepted: {error}") from None
     return _caller(decoded.claims, settings)
 
