@@ -172,17 +172,23 @@ class Admission:
             self._answer_accepted(accepted)
 
     async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Found]]:
-        """What the database says of each: one statement for all that have the usual deduplication period."""
+        """What the database says of each, in one statement, whatever deduplication periods their senders chose.
+
+        Of several submissions of one command the first one's period counts; those with another one come too early.
+        """
         async with self.bound:
-            by_period: dict[Period, list[Waiting]] = {}
+            asked: list[tuple[Waiting, Period]] = []
             outcomes: list[tuple[Waiting, Found]] = []
+            periods: dict[bytes, Period] = {}
             for waiting, period in self._with_periods(batch):
-                if isinstance(period, Period):
-                    by_period.setdefault(period, []).append(waiting)
-                else:
+                if not isinstance(period, Period):
                     outcomes.append((waiting, period))
-            for period, part in by_period.items():
-                outcomes += await self._ask_together(part, period)
+                elif periods.setdefault(waiting.command.change_id, period) == period:
+                    asked.append((waiting, period))
+                else:
+                    outcomes.append((waiting, Deduplication(Admitted.IN_FLIGHT)))
+            if asked:
+                outcomes += await self._ask_together(asked)
         return outcomes
 
     def _with_periods(self, batch: list[Waiting]) -> Iterator[tuple[Waiting, Period | Answer]]:
@@ -202,17 +208,21 @@ class Admission:
                 waiting.period = found
                 yield waiting, found
 
-    async def _ask_together(self, part: list[Waiting], period: Period) -> list[tuple[Waiting, Found]]:
+    async def _ask_together(self, part: list[tuple[Waiting, Period]]) -> list[tuple[Waiting, Found]]:
         """One statement; by halves, if the database refuses a value of somebody's, until that one stands alone."""
         try:
-            found = await self._store.admit([waiting.command for waiting in part], period.since_us, period.after)
+            found = await self._store.admit(
+                [waiting.command for waiting, _ in part],
+                [period.since_us for _, period in part],
+                [period.after for _, period in part],
+            )
         except ValuesRefused as error:
             if len(part) == 1:
-                return [(part[0], self._failed(part[0], error))]
+                waiting, _ = part[0]
+                return [(waiting, self._failed(waiting, error))]
             middle = len(part) // 2
-            first = await self._ask_together(part[:middle], period)
-            return first + await self._ask_together(part[middle:], period)
-        return list(zip(part, found, strict=True))
+            return await self._ask_together(part[:middle]) + await self._ask_together(part[middle:])
+        return [(waiting, outcome) for (waiting, _), outcome in zip(part, found, strict=True)]
 
     def _failed(self, waiting: Waiting, error: Exception) -> NotNow:
         return self._failures.answer(waiting.command.submission_id, error)

@@ -61,6 +61,35 @@ def is_for_the_log(command: Command, tx_id: bytes, content_digest: bytes) -> boo
     )
 
 
+OfEach = int | Sequence[int]
+"""A number of all commands of a call, or a list with the number of each."""
+
+
+class Reach:
+    """Which acceptances count for the commands of one call: a statement asks by the loosest bounds, then each by its
+    own. So all go in one statement, whatever periods their senders choose."""
+
+    def __init__(self, commands: Sequence[Command], since_us: OfEach, after: OfEach) -> None:
+        """`since_us` in microseconds UTC, `after` a ledger offset: see ParticipantStore.admit."""
+        self._commands = commands
+        self._since_us = since_us
+        self._after = after
+        self._bounds: dict[bytes, tuple[int, int]] = {}
+        self.since_us = since_us if isinstance(since_us, int) else min(since_us, default=0)
+        self.after = after if isinstance(after, int) else min(after, default=0)
+
+    def covers(self, change_id: bytes, accepted_us: int, ledger_offset: int) -> bool:
+        """Whether that acceptance of that command counts."""
+        if not self._bounds:  # seldom needed: most commands are new
+            count = len(self._commands)
+            since_us = [self._since_us] * count if isinstance(self._since_us, int) else self._since_us
+            after = [self._after] * count if isinstance(self._after, int) else self._after
+            bounds = zip(since_us, after, strict=True)
+            self._bounds = {one.change_id: its for one, its in zip(self._commands, bounds, strict=True)}
+        least_us, above = self._bounds[change_id]
+        return accepted_us >= least_us and ledger_offset > above
+
+
 class Completion(msgspec.Struct, frozen=True):
     """What became of one attempt, before it gets its ledger offset.
 
@@ -146,12 +175,13 @@ class ParticipantStore(Protocol):
         """The published position and the ledger end."""
 
     async def admit(
-        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
     ) -> list[Admission]:
         """Record commands as pending unless they are known, in one transaction; outcomes in the order given.
 
         Rejected commands, and those accepted before `accepted_since_us`, or at a ledger offset not above
-        `accepted_after`, count as unknown; so may those accepted at or below `pruned_to`. Of two commands with one
+        `accepted_after`, count as unknown (one bound of all, or a list with that of each, the same for all that have
+        one change id); so may those accepted at or below `pruned_to`. Of two commands with one
         change id in the same call, the second is in flight (or REUSED, if it is another transaction). Where
         `is_for_the_log`, the command is FRESH, or in flight. Raises
         InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled first.

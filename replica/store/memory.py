@@ -19,8 +19,10 @@ from replica.store.interface import (
     Admitted,
     Command,
     Completion,
+    OfEach,
     Pruned,
     Published,
+    Reach,
     is_for_the_log,
 )
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
@@ -85,9 +87,12 @@ class MemoryDatabase:
         """See ParticipantStore."""
         return Published(self.position, len(self.completions), self.pruned_to, self.pruned_us)
 
-    def admit(self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0) -> list[Admission]:
+    def admit(
+        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
+    ) -> list[Admission]:
         """See ParticipantStore."""
-        return [self._admit(command, accepted_since_us, accepted_after) for command in commands]
+        reach = Reach(commands, accepted_since_us, accepted_after)
+        return [self._admit(command, reach) for command in commands]
 
     def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
@@ -139,7 +144,7 @@ class MemoryDatabase:
             raise StoreUnavailable(f"the statement took too long: {len(self.completions) - low} completions")
         return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
 
-    def _admit(self, command: Command, accepted_since_us: int, accepted_after: int) -> Admission:
+    def _admit(self, command: Command, reach: Reach) -> Admission:
         same = (command.tx_id, command.content_digest)
         waiting = self.in_flight.get(command.change_id)
         if waiting is not None:
@@ -148,11 +153,7 @@ class MemoryDatabase:
             earlier = Earlier(waiting.submission_id, None)
             return Admission(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED, None, earlier)
         accepted = self.accepted.get(command.change_id)
-        if (
-            accepted is not None
-            and accepted.accepted_us >= accepted_since_us
-            and accepted.ledger_offset > accepted_after
-        ):
+        if accepted is not None and reach.covers(command.change_id, accepted.accepted_us, accepted.ledger_offset):
             known, earlier = (
                 (accepted.tx_id, accepted.content_digest),
                 Earlier(accepted.submission_id, accepted.ledger_offset),
@@ -205,7 +206,7 @@ class MemoryStore:
         return await self._run("published", self._database.published)
 
     async def admit(
-        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
     ) -> list[Admission]:
         """See ParticipantStore."""
         if not self._settled:

@@ -22,8 +22,10 @@ from replica.store.interface import (
     Admission,
     Command,
     Completion,
+    OfEach,
     Pruned,
     Published,
+    Reach,
     is_for_the_log,
     published_of,
 )
@@ -174,14 +176,14 @@ class OracleStore:
         ]
 
     async def admit(
-        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
     ) -> list[Admission]:
         """See ParticipantStore."""
         if not self._settled:
             raise InvariantBroken("commands of earlier activations are not known to be settled")
         async with self._transaction("admit") as connection:
             fresh = self._in_flight.fresh(commands)
-            accepted = await _accepted(connection, list(fresh), accepted_since_us, accepted_after)
+            accepted = await _accepted(connection, list(fresh), Reach(commands, accepted_since_us, accepted_after))
             for change_id, known in list(accepted.items()):
                 if is_for_the_log(fresh[change_id], known.tx_id, known.content_digest):
                     del accepted[change_id]
@@ -243,19 +245,19 @@ async def _counters(connection: Connection) -> tuple[int, int, int]:
     return int(epoch), int(ledger_end), int(published_offset)
 
 
-async def _accepted(
-    connection: Connection, change_ids: Sequence[bytes], since_us: int, after: int
-) -> dict[bytes, Known]:
-    """Those of the commands that were accepted at or after `since_us`, behind the ledger offset `after`."""
+async def _accepted(connection: Connection, change_ids: Sequence[bytes], reach: Reach) -> dict[bytes, Known]:
+    """Those of the commands whose acceptance counts."""
     known: dict[bytes, Known] = {}
     for start in range(0, len(change_ids), LIST_MAX):
         part = change_ids[start : start + LIST_MAX]
         length = _list_length(len(part))
         values: dict[str, Any] = {f"id_{at}": part[min(at, len(part) - 1)] for at in range(length)}
-        values |= {"accepted_since_us": since_us, "accepted_after": after}
+        values |= {"accepted_since_us": reach.since_us, "accepted_after": reach.after}
         rows = await connection.rows(_accepted_statement(length), values)
-        for change_id, tx_id, digest, notarised_offset, ledger_offset, submission_id in rows:
+        for change_id, tx_id, digest, notarised_offset, ledger_offset, accepted_us, submission_id in rows:
             offset = int(ledger_offset)
+            if not reach.covers(change_id, int(accepted_us), offset):
+                continue
             known[change_id] = Known(tx_id, digest, int(notarised_offset), submission_id or "", 0, offset)
     return known
 

@@ -25,8 +25,10 @@ from replica.store.interface import (
     Admission,
     Command,
     Completion,
+    OfEach,
     Pruned,
     Published,
+    Reach,
     is_for_the_log,
     published_of,
 )
@@ -124,14 +126,14 @@ class PostgresStore:
         ]
 
     async def admit(
-        self, commands: Sequence[Command], accepted_since_us: int, accepted_after: int = 0
+        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
     ) -> list[Admission]:
         """See ParticipantStore."""
         if self._over_until is None:
             raise InvariantBroken("commands of earlier activations are not known to be settled")
         async with self._statement("admit") as connection:
             fresh = self._in_flight.fresh(commands)
-            accepted = await self._add(connection, fresh, accepted_since_us, accepted_after)
+            accepted = await self._add(connection, fresh, Reach(commands, accepted_since_us, accepted_after))
             self._note_admitted(fresh.values())
             return self._in_flight.outcomes(commands, fresh, accepted)
 
@@ -176,28 +178,27 @@ class PostgresStore:
                 values = {"low": low, "high": low + CARRY_ROWS}
                 ((self._admission,),) = await _rows(connection, "carry", values)
 
-    async def _add(
-        self, connection: Connection, fresh: dict[bytes, Command], accepted_since_us: int, accepted_after: int
-    ) -> dict[bytes, Known]:
+    async def _add(self, connection: Connection, fresh: dict[bytes, Command], reach: Reach) -> dict[bytes, Known]:
         """Record what is fresh; what turns out to be accepted already is taken out of it and returned.
 
         One round trip, two if something was accepted already: then the first one records nothing.
         """
         accepted: dict[bytes, Known] = {}
-        for_the_log: set[bytes] = set()
+        to_admit: set[bytes] = set()  # whatever was accepted before
         while fresh:
             values = _columns_to_admit(fresh.values()) | {
-                "asked_ids": ids([change_id for change_id in fresh if change_id not in for_the_log]),
+                "asked_ids": ids([change_id for change_id in fresh if change_id not in to_admit]),
                 "number": self._admission + 1,
-                "accepted_since_us": accepted_since_us,
-                "accepted_after": accepted_after,
+                "accepted_since_us": reach.since_us,
+                "accepted_after": reach.after,
             }
             rows = await _rows(connection, "admit", values, prepare=True)
             if not rows:
                 break
-            for change_id, tx_id, digest, notarised_offset, ledger_offset, submission_id in rows:
-                if is_for_the_log(fresh[change_id], tx_id, digest):
-                    for_the_log.add(change_id)
+            for change_id, tx_id, digest, notarised_offset, ledger_offset, accepted_us, submission_id in rows:
+                counts = reach.covers(change_id, accepted_us, ledger_offset)
+                if not counts or is_for_the_log(fresh[change_id], tx_id, digest):
+                    to_admit.add(change_id)
                     continue
                 accepted[change_id] = Known(tx_id, digest, notarised_offset, submission_id or "", 0, ledger_offset)
                 del fresh[change_id]

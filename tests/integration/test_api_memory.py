@@ -38,7 +38,10 @@ ROWS, STATES = 60, 9_999
 WINNER = b"\x01" * 32
 STATE = b"\x0a" * 32 + bytes(4)  # which every one of them wanted
 ROOM = {"answers_max_bytes": 12 * MIB, "page_max_bytes": 4 * MIB, "stream_read_max_s": 20.0}
-_INSERT = "COPY completion FROM STDIN (FORMAT BINARY)"
+_INSERT = """
+    COPY completion (ledger_offset, log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id,
+                     content_digest, outcome, notarised_offset, recorded_us, detail)
+    FROM STDIN (FORMAT BINARY)"""
 
 
 def largest_detail(number: int) -> bytes:

@@ -248,6 +248,23 @@ class StoreContract:
             assert found == [accepted(7), FRESH, REUSED, accepted(8), accepted(7), IN_FLIGHT]
             await asked.publish([completion(command(3), 9, REJECTED)], at((await asked.published()).ledger_end + 10))
 
+    async def test_each_command_has_a_period_of_its_own(self, new_store: NewStore) -> None:
+        """Goal: one statement whatever periods are asked for. Method: three that were accepted, each asked for with a
+        period that it is in, by time and by offset, and with one that it is not in; a rejected and a new one."""
+        store = await serving(new_store)
+        first, given = (await store.published()).ledger_end, [command(number) for number in (1, 2, 3, 4)]
+        await store.admit(given, 0)
+        await store.publish(
+            [completion(one, 7 + at, recorded_us=5_000 + at) for at, one in enumerate(given[:3])]
+            + [completion(command(4), 10, REJECTED)],
+            at(10),
+        )
+        asked = [command(5), command(1), command(2), command(3), command(4), command(1)]
+        found = await store.admit(asked, [0, 5_000, 5_002, 0, 0, 5_000], [0, 0, 0, first + 2, 0, 0])
+        assert found == [FRESH, accepted(7), FRESH, accepted(9), FRESH, accepted(7)]
+        assert await store.admit(asked[1:4], [0] * 3, [first + 1, 0, 0]) == [FRESH, IN_FLIGHT, accepted(9)]
+        assert await store.pending(10) == in_order([command(1), command(2), command(4), command(5)])
+
     async def test_only_accepted_commands_are_known(self, new_store: NewStore) -> None:
         """Goal: what is known already leaves no trace. Method: admit accepted ones alone, look at what is pending."""
         store = await serving(new_store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,7 +21,8 @@ from replica.notary.answers import (
 from replica.notary.documents import DeduplicationDocument, answer_from_document, answer_to_document
 from replica.notary.errors import Code
 from replica.notary.requests import TimeWindow
-from replica.store.interface import Completion
+from replica.store.interface import Admission as Admitting
+from replica.store.interface import Command, Completion, OfEach
 from tests.simulation.virtual import run_virtually
 from tests.unit.core_world import Replica, World, name_of, state, submission
 
@@ -206,3 +208,66 @@ def test_a_completion_tells_the_period_that_was_honoured() -> None:
 def test_json_tells_as_much(answer: Refused) -> None:
     """Goal: both protocols tell the same. Method: there and back."""
     assert answer_from_document(answer_to_document(answer)) == answer
+
+
+def test_periods_that_differ_cost_no_statement_each() -> None:
+    """Goal: one caller's odd periods hold nobody up; each is honoured all the same. Method: 200 submissions with
+    a period each, half of them of commands that were accepted a moment or an hour ago; statements are counted."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            batch = [submission(n, [state(n)], submission_id=f"s{n}") for n in range(200)]
+            await replica.submit(*batch[:50])
+            await asyncio.sleep(3_600)
+            await replica.submit(*batch[50:100])
+            await asyncio.sleep(1)  # published
+            calls, admit = list[int](), world.shared.database.admit
+
+            def counted(commands: Sequence[Command], since_us: OfEach, after: OfEach = 0) -> list[Admitting]:
+                calls.append(len(commands))
+                return admit(commands, since_us, after)
+
+            world.shared.database.admit = counted  # type: ignore[method-assign]
+            terms = [Terms(deduplication_s=60.0 + n) for n in range(200)]
+            told = await asyncio.gather(
+                *[replica.submit(one, terms=term) for one, term in zip(batch, terms, strict=True)]
+            )
+            assert sum(calls) == 200
+            assert len(calls) <= 4
+            offsets = [answer.ledger_offset for (answer,) in told if isinstance(answer, Notarised)]
+            assert offsets[50:100] == list(range(51, 101))  # within their periods: as they were accepted
+            assert sorted(offsets[:50] + offsets[100:]) == list(range(101, 251))  # completions of their own
+
+    run_virtually(story())
+
+
+def test_of_one_command_at_once_only_the_first_period_counts() -> None:
+    """Goal: nobody is answered by another submission's period. Method: an accepted command twice at once, with a period
+    that it is in and one that it is not; whoever comes too early asks again."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            one = submission(1, [state(1)])
+            await replica.submit(one)
+            await asyncio.sleep(3_600)
+            near, far = Terms(deduplication_s=60.0), Terms(deduplication_s=7_200.0)
+            told = await asyncio.gather(
+                replica.submit(submission(2, [state(2)])),
+                replica.submit(one, terms=far),
+                replica.submit(one, terms=near),
+            )
+            ((_,), (first,), (second,)) = told
+            assert isinstance(first, Notarised)
+            assert first.ledger_offset == 1
+            assert isinstance(second, Notarised | NotNow)
+            if isinstance(second, NotNow):
+                assert second.code == Code.SUBMISSION_IN_FLIGHT.name
+                ((second,),) = (await replica.submit(one, terms=near),)
+            assert isinstance(second, Notarised)
+            assert second.ledger_offset == 3
+
+    run_virtually(story())

@@ -1,6 +1,6 @@
 -- Records a batch as in flight, unless one of those that are asked for was accepted already: then it only returns those.
 WITH accepted AS (
-    SELECT change_id, tx_id, content_digest, notarised_offset, ledger_offset
+    SELECT change_id, tx_id, content_digest, notarised_offset, ledger_offset, accepted_us
       FROM command_accepted
      WHERE change_id = ANY (%(asked_ids)b) AND accepted_us >= %(accepted_since_us)b::bigint
        AND ledger_offset > %(accepted_after)b::bigint
@@ -13,6 +13,6 @@ admitted AS (
       FROM participant
      WHERE NOT EXISTS (SELECT FROM accepted)
 )
-SELECT change_id, tx_id, content_digest, notarised_offset, ledger_offset,
+SELECT change_id, tx_id, content_digest, notarised_offset, ledger_offset, accepted_us,
        (SELECT c.submission_id FROM completion c WHERE c.ledger_offset = accepted.ledger_offset)
   FROM accepted
