@@ -11,7 +11,7 @@ from ha.lock.memory import Network
 from replica.core.settings import CoreSettings
 from replica.link.interface import Terms
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
-from replica.notary.errors import Code
+from replica.notary.errors import Code, ValuesRefused
 from replica.notary.requests import Submission
 from replica.store.interface import Admission, Pruned
 from tests.simulation.virtual import run_virtually
@@ -166,7 +166,8 @@ class SlowNetwork(Network):
 
 
 def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
-    """Goal: what is asked for by a bound is there still. Method: prune in the middle of an admission."""
+    """Goal: what is asked for by a bound is there still. Method: prune in the middle of an admission, which is
+    of several statements when the database refuses a value: then it is asked by halves."""
 
     async def story() -> None:
         async with World(core=CoreSettings(deduplication_max_s=5.0)) as world:
@@ -183,6 +184,8 @@ def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
                 order.append("admit")
                 if not pruning:
                     pruning.append(asyncio.create_task(replica.participant.prune(None, 0.0)))
+                if len(values[0]) > 1:
+                    raise ValuesRefused("admit: a value")
                 return admit(*values)
 
             def note_prune(*values: Any) -> Pruned:
@@ -191,12 +194,10 @@ def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
 
             database.admit, database.prune = note_admit, note_prune  # type: ignore[method-assign]
             batch = [submission(n, [state(n)]) for n in (2, 3)]
-            calls = [
-                replica.submit(one, terms=Terms(deduplication_s=float(n))) for n, one in enumerate(batch, 1)
-            ]  # two periods: two statements of one admission
+            calls = [replica.submit(one, terms=Terms(deduplication_s=float(n))) for n, one in enumerate(batch, 1)]
             await asyncio.gather(*calls)
             await asyncio.gather(*pruning)
-            assert order == ["admit", "admit", "prune"]
+            assert order == ["admit", "admit", "admit", "prune"]
 
     run_virtually(story())
 
