@@ -37,7 +37,7 @@ def read_answer(status: int, body: bytes) -> Result | Accepted:
             case _:
                 return _of(decode(_problem, body))
     except (AnswerUnreadable, BadRequest):
-        return unknown(f"no answer: {status} {body[:QUOTE_MAX]!r}")
+        return unknown(f"no answer: {f'{status} ' if status else ''}{_quoted(body)}")
 
 
 def read_decision(status: int, body: bytes) -> Result:
@@ -66,7 +66,12 @@ def why_not(body: bytes) -> NotActive | RequestRejected:
     problem = problem_in(body)
     if problem is not None and (problem.retry is Retry.NO or problem.code == Code.OFFSET_AFTER_END.name):
         return RequestRejected(problem)
-    return NotActive(f"no replica answers: {body[:QUOTE_MAX]!r}")
+    return NotActive(f"no replica answers: {_quoted(body)}")
+
+
+def _quoted(body: bytes) -> str:
+    """The beginning of a body that is no document, as text on one line: a proxy's page, or what we say of a dead host."""
+    return repr(body[:QUOTE_MAX].decode(errors="backslashreplace"))[1:-1]
 
 
 def _of(document: NotarisedDocument | AcceptedDocument | ProblemDocument) -> Result | Accepted:

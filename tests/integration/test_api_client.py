@@ -341,5 +341,8 @@ async def test_a_host_that_is_not_there_is_told_in_our_words(tmp_path: Path, por
     """Goal: no text of a library. Method: a port where nobody listens."""
     async with NotaryClient(f"http://127.0.0.1:{ports.take()}", RetryPolicy(deadline_s=0.0)) as client:
         answer = await client.submit(make_submission())
+        with pytest.raises(NotActive) as caught:
+            await client.ledger_end()
     assert isinstance(answer, NotNow)
-    assert "nobody takes connections at 127.0.0.1:" in answer.detail
+    assert answer.detail.startswith("no answer: nobody takes connections at 127.0.0.1:")
+    assert caught.value.detail.startswith("no replica answers: nobody takes connections at 127.0.0.1:")
