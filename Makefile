@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks soak dist sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks soak clients dist sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ runbooks: setup-tests ## Play every runbook's commands on real clusters
 soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 	@$(BIN)/python -m tests.raft.soak
 	@$(BIN)/python -m tests.simulation.soak $(ARGS)
+
+clients: setup ## Build and test the Java and TypeScript clients, and run them against a cluster across a fail-over
+	@scripts/clients.sh $(ARGS)
 
 dist: setup ## Build the wheel and the source archive into dist/
 	@rm -rf dist

@@ -1,0 +1,162 @@
+/** Reading the streams of completions and updates without a gap and without a duplicate, across fail-overs. */
+
+import { bearerHeader, isOfToken } from "./access.js";
+import { type Conflict, integer, integerOrNull, type Json, parseJson, type Problem, problemIn, problemOf, text } from "./answers.js";
+import { checkOffset } from "./bytes.js";
+import { type Connection, linesOf, readBody } from "./connection.js";
+import { AnswerUnreadable, NotaryError, StreamEnded } from "./errors.js";
+import { clockS, sleepS, timerMs } from "./retry.js";
+
+const SILENCE_MAX_S = 30; // above the interval of the server's checkpoints: who says nothing for so long is gone
+
+export interface FeedOptions {
+  /** The ledger offset that you have dealt with; left out: 0, the beginning. */
+  readonly after?: number;
+  readonly userId?: string;
+  readonly parties?: readonly string[];
+}
+
+/** What became of one attempt; it never changes at its offset. */
+export interface Completion {
+  readonly offset: number;
+  readonly userId: string;
+  readonly commandId: string;
+  readonly actAs: readonly string[];
+  readonly submissionId: string;
+  readonly txId: string;
+  readonly contentDigest: string;
+  /** NOTARISED, or a code of the error catalogue. */
+  readonly code: string;
+  readonly logOffset: number;
+  readonly notarisedOffset: number | null;
+  readonly recordedAt: string;
+  readonly conflicts: readonly Conflict[];
+}
+
+/** A transaction at the moment it was notarised. */
+export interface Update {
+  readonly offset: number;
+  readonly txId: string;
+  readonly contentDigest: string;
+  readonly actAs: readonly string[];
+  readonly logOffset: number;
+  readonly recordedAt: string;
+}
+
+/**
+ * What is published behind `after`, live once caught up, for ever: it connects again by itself.
+ *
+ * Whoever keeps the offset of the last one goes on behind it later, on any replica. Throws StreamEnded when going on is
+ * of no use: pruned, not to be seen, or, told until the policy's deadline, an offset of another ledger; AnswerUnreadable
+ * when what is there speaks something else until the deadline.
+ */
+export async function* follow<Entry extends { offset: number }>(
+  connection: Connection,
+  path: string,
+  kind: string,
+  read: (document: Json) => Entry,
+  options: FeedOptions,
+): AsyncGenerator<Entry, void> {
+  const { bearer, policy } = connection;
+  let after = options.after ?? 0;
+  checkOffset("after", after);
+  let failures = 0;
+  let [goodAtS, unreadableAtS, aheadAtS] = [-Infinity, Infinity, Infinity];
+  for (;;) {
+    const wasAheadAtS = aheadAtS;
+    aheadAtS = Infinity;
+    let toldS = 0;
+    const token = await bearer.token();
+    try {
+      for await (const line of linesBehind(connection, `${path}?${query(after, options)}&follow=true`, token)) {
+        if ("problem" in line) {
+          const { problem } = line;
+          const wasGood = clockS() - goodAtS < policy.deadlineS;
+          if (problem.retry === "no") {
+            const outlives = isOfToken(problem) && ((await bearer.renew(token)) || (wasGood && bearer.canRenew));
+            if (!outlives) throw new StreamEnded(problem, after);
+          }
+          if (problem.code === "OFFSET_AFTER_END") {
+            aheadAtS = Math.min(wasAheadAtS, clockS());
+            if (clockS() - aheadAtS >= policy.deadlineS) throw new StreamEnded(problem, after);
+          }
+          toldS = problem.retryAfterS;
+          break;
+        }
+        const offset = integer(line.document, "offset");
+        const isEntry = line.document["kind"] === kind;
+        if (!isEntry && line.document["kind"] !== "checkpoint") throw new AnswerUnreadable("a line of another kind");
+        if (offset < after + (isEntry ? 1 : 0)) throw new AnswerUnreadable(`offset ${offset} came behind ${after}`);
+        const entry = isEntry ? read(line.document) : null;
+        [after, failures, unreadableAtS, goodAtS] = [offset, 0, Infinity, clockS()];
+        if (entry !== null) yield entry;
+      }
+    } catch (error) {
+      if (error instanceof StreamEnded) throw error;
+      if (error instanceof NotaryError) {
+        unreadableAtS = Math.min(unreadableAtS, clockS());
+        if (clockS() - unreadableAtS >= policy.deadlineS) throw error;
+      } // whatever else went wrong: connect again, and go on behind the last offset
+    }
+    await sleepS(policy.delayS(failures, toldS, Math.random()));
+    failures++;
+  }
+}
+
+/** A completion's document. Throws AnswerUnreadable. */
+export function completionOf(document: Json): Completion {
+  const conflicts = (document["conflicts"] ?? []) as { state: string; consumed_by_hash: string; usage: Conflict["usage"] }[];
+  return {
+    offset: integer(document, "offset"),
+    userId: text(document, "user_id"),
+    commandId: text(document, "command_id"),
+    actAs: document["act_as"] as string[],
+    submissionId: text(document, "submission_id"),
+    txId: text(document, "tx_id"),
+    contentDigest: text(document, "content_digest"),
+    code: text(document, "code"),
+    logOffset: integer(document, "log_offset"),
+    notarisedOffset: integerOrNull(document, "notarised_offset"),
+    recordedAt: text(document, "recorded_at"),
+    conflicts: conflicts.map((one) => ({ state: one.state, consumedByHash: one.consumed_by_hash, usage: one.usage })),
+  };
+}
+
+/** An update's document. Throws AnswerUnreadable. */
+export function updateOf(document: Json): Update {
+  return {
+    offset: integer(document, "offset"),
+    txId: text(document, "tx_id"),
+    contentDigest: text(document, "content_digest"),
+    actAs: document["act_as"] as string[],
+    logOffset: integer(document, "log_offset"),
+    recordedAt: text(document, "recorded_at"),
+  };
+}
+
+type Line = { readonly document: Json } | { readonly problem: Problem };
+
+async function* linesBehind(connection: Connection, path: string, token: string | undefined): AsyncGenerator<Line> {
+  const response = await connection.open("GET", path, undefined, bearerHeader(token));
+  response.setTimeout(timerMs(SILENCE_MAX_S), () => response.destroy(new Error("the stream is silent")));
+  try {
+    if (response.statusCode !== 200) {
+      const problem = problemIn(await readBody(response)); // none: of a proxy that has nobody behind it, for one
+      if (problem !== null) yield { problem };
+      return;
+    }
+    for await (const raw of linesOf(response)) {
+      const document = parseJson(raw);
+      yield document["kind"] === "end" ? { problem: problemOf(document["problem"] as Json) } : { document };
+    }
+  } finally {
+    response.destroy();
+  }
+}
+
+function query(after: number, options: FeedOptions): string {
+  const found = new URLSearchParams({ after: String(after) });
+  for (const party of options.parties ?? []) found.append("party", party);
+  if (options.userId !== undefined) found.append("user_id", options.userId);
+  return found.toString();
+}

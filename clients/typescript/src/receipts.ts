@@ -1,0 +1,75 @@
+/** Receipts: the notary's signature that a transaction with this content was notarised, checkable offline. */
+
+import { createPublicKey, type KeyObject, verify } from "node:crypto";
+
+import { fromHex, sha256, uint32 } from "./bytes.js";
+import { contentDigest } from "./canonical.js";
+import type { Notarised } from "./answers.js";
+import type { Submission } from "./signing.js";
+
+const RECEIPT_TAG = Buffer.from("notary/receipt/1", "ascii");
+const LEAF = Buffer.from([0]);
+const NODE = Buffer.from([1]);
+const PATH_MAX = 32;
+const SPKI_HEAD = Buffer.from("302a300506032b6570032100", "hex");
+
+/** The JSON form of a receipt, every byte string in hexadecimal. */
+export interface Receipt {
+  readonly tx_id: string;
+  readonly content_digest: string;
+  readonly leaf_index: number;
+  readonly tree_size: number;
+  readonly path: readonly string[];
+  readonly notary_key: string;
+  readonly signature: string;
+}
+
+/** Hash of a tree's leaf: certifies the id and exactly its content. */
+export function leafHash(txId: Uint8Array, digest: Uint8Array): Buffer {
+  return sha256(LEAF, txId, digest);
+}
+
+/** The root that a path leads to; null when it does not fit a leaf at that place of a tree of that size. */
+export function rootFromPath(leaf: Buffer, leafIndex: number, treeSize: number, path: readonly Buffer[]): Buffer | null {
+  if (leafIndex < 0 || leafIndex >= treeSize) return null;
+  let node = leaf;
+  let used = 0;
+  for (let index = leafIndex, last = treeSize - 1; last > 0; index = Math.floor(index / 2), last = Math.floor(last / 2)) {
+    if (index % 2 === 0 && index >= last) continue; // no sibling on this level
+    const sibling = path[used++];
+    if (sibling === undefined) return null;
+    node = index % 2 === 1 ? sha256(NODE, sibling, node) : sha256(NODE, node, sibling);
+  }
+  return used === path.length ? node : null;
+}
+
+/** Whether a receipt proves, by this key (64 hexadecimal digits), that the transaction was notarised with its content. */
+export function verifyReceipt(receipt: Receipt, notaryKey: string): boolean {
+  try {
+    const key = fromHex("notary_key", receipt.notary_key, 32);
+    const sizes = [receipt.leaf_index, receipt.tree_size];
+    if (!key.equals(fromHex("notary_key", notaryKey, 32)) || !sizes.every(Number.isSafeInteger)) return false;
+    if (receipt.tree_size >= 2 ** 32 || receipt.path.length > PATH_MAX) return false;
+    const leaf = leafHash(fromHex("tx_id", receipt.tx_id, 32), fromHex("content_digest", receipt.content_digest, 32));
+    const path = receipt.path.map((node) => fromHex("path", node, 32));
+    const root = rootFromPath(leaf, receipt.leaf_index, receipt.tree_size, path);
+    if (root === null) return false;
+    const statement = Buffer.concat([RECEIPT_TAG, uint32(receipt.tree_size), root]);
+    return verify(null, statement, publicKey(key), fromHex("signature", receipt.signature, 64));
+  } catch {
+    return false; // a field that is none: proves nothing
+  }
+}
+
+/** Whether a success is the notary's, by its signature, and about exactly what was submitted. */
+export function certifies(answer: Notarised, submission: Submission, notaryKey: string): boolean {
+  const { receipt } = answer;
+  const digest = contentDigest(submission.canonical).toString("hex");
+  const same = [receipt.tx_id, answer.txId].every((id) => id.toLowerCase() === submission.request.txId);
+  const ofContent = [receipt.content_digest, answer.contentDigest].every((found) => found.toLowerCase() === digest);
+  return same && ofContent && verifyReceipt(receipt, notaryKey);
+}
+
+function publicKey(raw: Buffer): KeyObject {
+  return createPublicKey({ key: Buffer.concat([SPKI_HEAD, raw]), format: "der", type: "spki" });
+}

@@ -1,0 +1,172 @@
+/** Making signed submissions. */
+
+import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, randomBytes, sign } from "node:crypto";
+import { readFileSync, statSync } from "node:fs";
+
+import { fromHex } from "./bytes.js";
+import { checkCommand, encodeRequest, formatTime, type Request, sortedTexts, type TimeWindow } from "./canonical.js";
+import { BadRequest, ConfigError } from "./errors.js";
+
+export const ANONYMOUS = "anonymous";
+const DEDUPLICATION_LIMIT_S = 100 * 366 * 86_400;
+const PKCS8_HEAD = Buffer.from("302e020100300506032b657004220420", "hex"); // of an Ed25519 key's 32 bytes
+const SPKI_HEAD_BYTES = 12;
+
+/** How far back an acceptance of the same command counts: within `durationS`, or above ledger offset `afterOffset`. */
+export type Deduplication = { readonly durationS: number } | { readonly afterOffset: number };
+
+/** A signed request and the command it is submitted under. Keep it, and send it again unchanged until its answer is final. */
+export interface Submission {
+  readonly request: Request;
+  readonly canonical: Buffer;
+  readonly publicKey: Buffer;
+  readonly signature: Buffer;
+  readonly userId: string;
+  readonly commandId: string;
+  readonly actAs: readonly string[];
+  readonly submissionId: string;
+}
+
+export interface Transaction {
+  /** 64 hexadecimal digits; left out: a random one. */
+  readonly txId?: string;
+  readonly inputs?: readonly string[];
+  readonly references?: readonly string[];
+  readonly window?: TimeWindow;
+  /** Left out: the transaction id, so that the same transaction is the same command. */
+  readonly commandId?: string;
+  readonly userId?: string;
+  /** Left out: the party that signs. */
+  readonly actAs?: readonly string[];
+  readonly submissionId?: string;
+}
+
+/** Someone who asks the notary: an X.500 name, spelt as in the notary's registry, and the key that signs for it. */
+export class Party {
+  readonly #key: KeyObject;
+  readonly publicKey: Buffer;
+
+  private constructor(
+    readonly name: string,
+    key: KeyObject,
+  ) {
+    if (key.asymmetricKeyType !== "ed25519") throw new ConfigError("a party signs with an Ed25519 key");
+    this.#key = key;
+    this.publicKey = createPublicKey(key).export({ type: "spki", format: "der" }).subarray(SPKI_HEAD_BYTES);
+  }
+
+  /** From the key file that `notary keys create` makes, PKCS#8 PEM of mode 0600. Throws ConfigError. */
+  static fromFile(name: string, path: string): Party {
+    return Party.fromPem(name, readSecret(path));
+  }
+
+  /** From PKCS#8 PEM. Throws ConfigError. */
+  static fromPem(name: string, pem: string): Party {
+    let key: KeyObject;
+    try {
+      key = createPrivateKey(pem);
+    } catch {
+      throw new ConfigError("the key is no private key in PKCS#8 PEM"); // never with what it holds
+    }
+    return new Party(name, key);
+  }
+
+  /** From the 64 hexadecimal digits of a private key. */
+  static fromSeed(name: string, seed: string): Party {
+    const der = Buffer.concat([PKCS8_HEAD, fromHex("a seed", seed, 32)]);
+    return new Party(name, createPrivateKey({ key: der, format: "der", type: "pkcs8" }));
+  }
+
+  /** With a new key, which the operator must register. */
+  static generate(name: string): Party {
+    return new Party(name, generateKeyPairSync("ed25519").privateKey);
+  }
+
+  /** A signed submission; states in any order. Throws BadRequest. */
+  sign(transaction: Transaction): Submission {
+    const request: Request = {
+      txId: (transaction.txId ?? randomBytes(32).toString("hex")).toLowerCase(),
+      inputs: transaction.inputs ?? [],
+      references: transaction.references ?? [],
+      window: transaction.window,
+      party: this.name,
+    };
+    const canonical = encodeRequest(request);
+    const submission: Submission = {
+      request,
+      canonical,
+      publicKey: this.publicKey,
+      signature: sign(null, canonical, this.#key),
+      userId: transaction.userId ?? ANONYMOUS,
+      commandId: transaction.commandId ?? request.txId,
+      actAs: transaction.actAs === undefined ? [this.name] : sortedTexts(transaction.actAs),
+      submissionId: transaction.submissionId ?? randomBytes(16).toString("hex"),
+    };
+    checkCommand(submission.userId, submission.commandId, submission.actAs, submission.submissionId);
+    return submission;
+  }
+}
+
+/** What a secret file holds. Throws ConfigError, KEY_UNSAFE when others may read it. */
+export function readSecret(path: string): string {
+  try {
+    const mode = statSync(path).mode & 0o777;
+    if (mode & 0o077) {
+      throw new ConfigError(`${path} has mode ${mode.toString(8).padStart(4, "0")}, it must be 0600`, "KEY_UNSAFE");
+    }
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    if (error instanceof ConfigError) throw error;
+    throw new ConfigError(`${path} cannot be read`);
+  }
+}
+
+/** The JSON document of a submission. Throws BadRequest for what JSON cannot say, or a period that is none. */
+export function submissionDocument(submission: Submission, deduplication?: Deduplication): object {
+  const { request } = submission;
+  const { fromUs, untilUs } = request.window ?? {};
+  return {
+    request: {
+      tx_id: request.txId,
+      inputs: request.inputs,
+      references: request.references,
+      ...(request.window === undefined
+        ? {}
+        : {
+            time_window: {
+              ...(fromUs === undefined ? {} : { from: formatTime(fromUs) }),
+              ...(untilUs === undefined ? {} : { until: formatTime(untilUs) }),
+            },
+          }),
+      party: request.party,
+      public_key: submission.publicKey.toString("hex"),
+      signature: submission.signature.toString("hex"),
+    },
+    command_id: submission.commandId,
+    user_id: submission.userId,
+    act_as: submission.actAs,
+    submission_id: submission.submissionId,
+    ...(deduplication === undefined ? {} : { deduplication: deduplicationDocument(deduplication) }),
+  };
+}
+
+/** Refuse a period that the notary would refuse, before anything is sent. Throws BadRequest. */
+export function checkDeduplication(deduplication: Deduplication): void {
+  const { durationS, afterOffset } = deduplication as { durationS?: number; afterOffset?: number };
+  if ((durationS === undefined) === (afterOffset === undefined)) {
+    throw new BadRequest("a deduplication period has durationS or afterOffset, and not both");
+  }
+  if (durationS !== undefined && !(durationS >= 0 && durationS <= DEDUPLICATION_LIMIT_S)) {
+    throw new BadRequest(`durationS lies in 0..${DEDUPLICATION_LIMIT_S}, not ${durationS}`);
+  }
+  if (afterOffset !== undefined && !(Number.isSafeInteger(afterOffset) && afterOffset >= 0)) {
+    throw new BadRequest(`afterOffset is a ledger offset, from 0, not ${afterOffset}`);
+  }
+}
+
+function deduplicationDocument(deduplication: Deduplication): object {
+  checkDeduplication(deduplication);
+  return "durationS" in deduplication
+    ? { duration_s: deduplication.durationS }
+    : { after_offset: deduplication.afterOffset };
+}

@@ -1,0 +1,138 @@
+/** The very golden files that the notary's own tests read. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+import { parseStateRef } from "../src/canonical.js";
+import { changeId, contentDigest, encodeRequest, Party, type Receipt, RETRY_BY_CODE, verifyReceipt } from "../src/index.js";
+import { leafHash, rootFromPath } from "../src/receipts.js";
+
+const ROOT = new URL("../../../../", import.meta.url);
+const read = (path: string): string => readFileSync(new URL(path, ROOT), "utf8");
+const golden = (path: string): any => JSON.parse(read(`tests/golden/${path}`));
+const hex = (text: string): Buffer => Buffer.from(text, "hex");
+
+for (const vector of golden("vectors/canonical.json")) {
+  test(`canonical bytes, digest and signature: ${vector.name}`, () => {
+    const ends = {
+      ...(vector.from_us === null ? {} : { fromUs: BigInt(vector.from_us) }),
+      ...(vector.until_us === null ? {} : { untilUs: BigInt(vector.until_us) }),
+    };
+    const window = Object.keys(ends).length === 0 ? {} : { window: ends };
+    const party = Party.fromSeed(vector.party, vector.party_seed);
+    const transaction = { txId: vector.tx_id, inputs: [...vector.inputs].reverse(), references: vector.references, ...window };
+    const signed = party.sign(transaction);
+    assert.equal(signed.canonical.toString("hex"), vector.canonical);
+    assert.equal(contentDigest(signed.canonical).toString("hex"), vector.content_digest);
+    assert.equal(party.publicKey.toString("hex"), vector.party_public_key);
+    assert.equal(signed.signature.toString("hex"), vector.signature);
+  });
+}
+
+test("change ids", () => {
+  for (const vector of golden("vectors/change_id.json")) {
+    assert.equal(changeId(vector.user_id, vector.command_id, vector.act_as).toString("hex"), vector.change_id);
+  }
+});
+
+test("Merkle roots, for every leaf of every size", () => {
+  const { leaves, root_of_the_first: roots } = golden("vectors/merkle.json") as {
+    leaves: string[];
+    root_of_the_first: Record<string, string>;
+  };
+  for (const [size, root] of Object.entries(roots)) {
+    const level = leaves.slice(0, Number(size)).map(hex);
+    for (let at = 0; at < level.length; at++) {
+      assert.equal(rootFromPath(level[at] as Buffer, at, level.length, pathOf(level, at))?.toString("hex"), root);
+    }
+  }
+});
+
+test("receipts verify, and nothing that was changed does", () => {
+  const { notary_public_key: key, receipts } = golden("vectors/receipts.json") as { notary_public_key: string; receipts: Receipt[] };
+  const all = [...receipts, golden("receipts/version-1/of-one.json"), golden("receipts/version-1/of-five.json")] as Receipt[];
+  for (const receipt of all) {
+    assert.ok(verifyReceipt(receipt, key));
+    assert.ok(!verifyReceipt(receipt, "00".repeat(32)));
+    for (const name of ["tx_id", "content_digest", "notary_key", "signature"] as const) {
+      const bad = (receipt[name].startsWith("0") ? "1" : "0") + receipt[name].slice(1);
+      assert.ok(!verifyReceipt({ ...receipt, [name]: bad }, key), name);
+      assert.ok(!verifyReceipt({ ...receipt, [name]: receipt[name].slice(2) }, key), `a short ${name}`);
+    }
+    assert.ok(!verifyReceipt({ ...receipt, tree_size: receipt.tree_size + 8 }, key));
+    assert.ok(!verifyReceipt({ ...receipt, tree_size: receipt.tree_size + 2 ** 32 }, key));
+    assert.ok(!verifyReceipt({ ...receipt, leaf_index: -1 }, key));
+    assert.ok(!verifyReceipt({ ...receipt, path: [...receipt.path, "00".repeat(32)] }, key));
+  }
+});
+
+test("a state's text is read exactly", () => {
+  const id = "ab".repeat(32);
+  assert.equal(parseStateRef(`${id}:4294967295`).toString("hex"), `${id}ffffffff`);
+  for (const bad of [id, `${id}:`, `${id}:4294967296`, `${id}:-1`, `${id}: 1`, `${id.slice(1)}:1`, `${id}:٣`, `${id}:1\n`]) {
+    assert.throws(() => parseStateRef(bad), { code: "MALFORMED_REQUEST" }, bad);
+  }
+});
+
+test("what the notary would refuse is refused before it is signed", () => {
+  const party = Party.generate("O=Bank A,L=London,C=GB");
+  const [one, id] = [`${"ab".repeat(32)}:1`, "cd".repeat(32)];
+  const refused: [object, string?][] = [
+    [{ txId: "cd" }],
+    [{ inputs: [one, one.toUpperCase()] }],
+    [{ inputs: [one], references: [one] }],
+    [{ inputs: Array.from({ length: 10_000 }, (_, at) => `${id}:${at}`) }, "TOO_MANY_STATES"],
+    [{ window: {} }],
+    [{ window: { fromUs: 2n, untilUs: 2n } }],
+    [{ window: { untilUs: -1n } }],
+    [{ window: { untilUs: 2n ** 63n } }],
+    [{ commandId: "" }],
+    [{ userId: "x".repeat(256) }],
+    [{ commandId: "line\u2028end" }],
+    [{ submissionId: "half \ud800 pair" }],
+    [{ actAs: [] }],
+    [{ actAs: ["O=A", "O=A"] }],
+    [{ actAs: Array.from({ length: 17 }, (_, at) => `O=${at}`) }],
+  ];
+  for (const [transaction, code = "MALFORMED_REQUEST"] of refused) {
+    assert.throws(() => party.sign(transaction), { code }, JSON.stringify(transaction, (_, one) => String(one)).slice(0, 80));
+  }
+  assert.throws(() => Party.generate("").sign({}), { code: "MALFORMED_REQUEST" });
+  assert.throws(() => encodeRequest({ txId: id, inputs: [], references: [], party: "é".repeat(257) }), { code: "MALFORMED_REQUEST" });
+});
+
+test("the parties of a command are sorted by their UTF-8", () => {
+  const party = Party.generate("O=A");
+  assert.deepEqual(party.sign({ actAs: ["O=\u{1f600}", "O=\uff5e", "O=A"] }).actAs, ["O=A", "O=\uff5e", "O=\u{1f600}"]);
+});
+
+test("codes and their retry are those of the catalogue", () => {
+  const rows = [...read("docs/formats.md").matchAll(/^\| `([A-Z_]+)` \| \w+ \| (\d+) \| (no|same) \|/gm)];
+  const catalogue = new Map(rows.map(([, code, , retry]) => [code, retry]));
+  for (const [, code, status] of rows) if (status !== "0") assert.ok(Object.hasOwn(RETRY_BY_CODE, code as string), code);
+  for (const [code, retry] of Object.entries(RETRY_BY_CODE)) assert.equal(retry, catalogue.get(code), code);
+  assert.ok(rows.length > 40);
+});
+
+function pathOf(level: Buffer[], at: number): Buffer[] {
+  if (level.length === 1) return [];
+  const sibling = level[at ^ 1];
+  const parents: Buffer[] = [];
+  for (let left = 0; left < level.length; left += 2) {
+    const [one, other] = [level[left] as Buffer, level[left + 1]];
+    parents.push(other === undefined ? one : parentOf(one, other));
+  }
+  return [...(sibling === undefined ? [] : [sibling]), ...pathOf(parents, at >> 1)];
+}
+
+function parentOf(one: Buffer, other: Buffer): Buffer {
+  const root = rootFromPath(one, 0, 2, [other]);
+  assert.ok(root);
+  return root;
+}
+
+test("a leaf is hashed in a domain of its own", () => {
+  const vector = golden("vectors/receipts.json").receipts[0] as Receipt;
+  assert.notDeepEqual(leafHash(hex(vector.tx_id), hex(vector.content_digest)), parentOf(hex(vector.tx_id), hex(vector.content_digest)));
+});
