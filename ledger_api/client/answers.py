@@ -70,7 +70,7 @@ def why_not(body: bytes) -> NotActive | RequestRejected:
 
 
 def _quoted(body: bytes) -> str:
-    """The beginning of a body that is no document, as text on one line: a page of a proxy, or our word on a dead host."""
+    """The beginning of a body that is no document, as text on one line: of a proxy, or our word on a dead host."""
     return repr(body[:QUOTE_MAX].decode(errors="backslashreplace"))[1:-1]
 
 
