@@ -49,7 +49,7 @@ bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polar
 
 faults: setup-tests ## Every fault against real servers, at full length; writes build/faults.json anew
 	@rm -f build/faults.json
-	@$(BIN)/pytest -q -m "not short" tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results || code=1; exit $$code
+	@$(BIN)/pytest -q -m "not short" --quiet-machine tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results || code=1; exit $$code
 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)

@@ -42,6 +42,8 @@ class ReplicaProcess:
         self.restart_pause_s = RESTART_PAUSE_S
         self.on_start: Callable[[], None] = lambda: None  # called after each start: the process id is another one
         self._process = self._made(Path(sys.executable), {})
+        self.ended_unasked: list[str] = []  # how, and the end of its log, for each end that nobody had asked for
+        self._end_asked = False
         self._say = say
         self._keeper: asyncio.Task[None] | None = None
 
@@ -74,8 +76,7 @@ class ReplicaProcess:
     def start(self) -> None:
         """Start it, and start it again whenever it ends by itself. Nothing happens if it is being kept already."""
         if self._keeper is None or self._keeper.done():
-            self._process.start()
-            self.on_start()
+            self._begin()
             self._keeper = asyncio.create_task(self._keep(), name=f"keep_{self.name}")
 
     async def stop(self) -> None:
@@ -84,18 +85,25 @@ class ReplicaProcess:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
+        code = self._process.returncode
+        if code is not None:  # it may have ended a moment before
+            self._note_end(code)
+        self._end_asked = True
         await self._process.stop(STOP_GRACE_S)
 
     def kill_group(self) -> None:
         """SIGKILL for core and front ends at once, as if the machine died. It comes back after `restart_pause_s`."""
+        self._end_asked = True
         self._process.signal_group(signal.SIGKILL)
 
     def kill_core(self) -> None:
         """SIGKILL for the core alone; its front ends must end by themselves. It comes back after `restart_pause_s`."""
+        self._end_asked = True
         self._process.signal_leader(signal.SIGKILL)
 
     def terminate(self) -> None:
         """SIGTERM: an orderly step-down and end. It comes back after `restart_pause_s`."""
+        self._end_asked = True
         self._process.signal_leader(signal.SIGTERM)
 
     def freeze_core(self) -> None:
@@ -129,11 +137,22 @@ class ReplicaProcess:
     async def _keep(self) -> None:
         while True:
             code = await self._process.wait()
+            self._note_end(code)
             await self._process.kill()  # what is left of the group
             if code == CONFIGURATION_EXIT:
                 self._say(self.name, f"cannot run, a person is needed; the end of {self.log_path}:\n{self.log_tail()}")
                 return
             self._say(self.name, f"{how_it_ended(code)}; starts again in {self.restart_pause_s:g} s")
             await asyncio.sleep(self.restart_pause_s)
-            self._process.start()
-            self.on_start()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._end_asked = False
+        self._process.start()
+        self.on_start()
+
+    def _note_end(self, code: int) -> None:
+        """Once for each end: what was noted counts as asked for."""
+        if not self._end_asked:
+            self.ended_unasked.append(f"{self.name} {how_it_ended(code)}; the end of its log:\n{self.log_tail()}")
+        self._end_asked = True

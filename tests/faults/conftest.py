@@ -15,10 +15,11 @@ import pytest
 import pytest_asyncio
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from tests.faults.recorder import pytest_runtest_makereport, pytest_runtest_setup, scenario
+from tests.ends import none_ends_unasked
+from tests.faults.recorder import pytest_addoption, pytest_runtest_makereport, pytest_runtest_setup, scenario
 from tests.faults.renewed import Renewed
 
-__all__ = ["cluster", "pytest_runtest_makereport", "pytest_runtest_setup", "scenario"]
+__all__ = ["cluster", "pytest_addoption", "pytest_runtest_makereport", "pytest_runtest_setup", "scenario"]
 
 
 @pytest.fixture
@@ -55,4 +56,5 @@ async def clusters() -> AsyncIterator[Renewed[LocalCluster]]:
 async def cluster(clusters: Renewed[LocalCluster], request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """The module's cluster."""
     async with clusters.lent_to(request.node) as cluster:
-        yield cluster
+        with none_ends_unasked(cluster.replicas):
+            yield cluster

@@ -18,14 +18,18 @@ from replica.local.cluster import LocalCluster
 from replica.local.process import until
 from replica.local.replica import ReplicaProcess
 from tests.faults.client import ATTEMPT_MAX_S, ClientOrder, given_up_path
+from tests.promises import PromiseBroken
 
 BEGIN_MAX_S = 60.0
 STOP_MAX_S = 60.0
 _OK = b'{"type":"ok"'
 
 
-class LoadBroken(RuntimeError):
-    """A client process did not do its work: the run tells nothing."""
+class LoadBroken(PromiseBroken):
+    """A client was not served at all, ended by itself, or did not end when its patience was over.
+
+    Each bound is a minute or more, far beyond what a busy machine makes late, so no second try forgives it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

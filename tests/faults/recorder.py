@@ -22,14 +22,15 @@ import pytest
 from replica.local.cluster import LocalCluster
 from tests.faults.audit import Violation, audit
 from tests.faults.lab.network import kind_of_network
-from tests.faults.load import ClientLoad, outage_around
-from tests.faults.report import ScenarioResult, add_to_report, line_of, result
-from tests.promises import note_never_repeated
+from tests.faults.load import ClientLoad, LoadBroken, outage_around
+from tests.faults.report import SHARED_MACHINE_PATIENCE, ScenarioResult, add_to_report, line_of, result
+from tests.promises import promised
 
 _SCENARIO = pytest.StashKey["Scenario"]()
 _ERROR = pytest.StashKey[str]()
 _PROGRESS = pytest.StashKey["Progress"]()
 _ERROR_CHARS_MAX = 500
+QUIET_MACHINE = "--quiet-machine"
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Scenario:
     what: str
     outage_goal_s: float | None = None
     median_goal_s: float | None = None
+    patience: float = 1.0
     faults: list[str] = field(default_factory=list)
     outages_s: list[float] = field(default_factory=list)
     histories: list[Path] = field(default_factory=list)
@@ -65,11 +67,13 @@ class Scenario:
         """Note how long after a moment clients had a success; returns it, in seconds.
 
         For what nobody can be served without: the moment is that of its return, or of its successor. Call it once the
-        service is back.
+        service is back. Raises LoadBroken when there was none.
         """
-        outage_s = (next(at_ns for at_ns in load.successes_ns() if at_ns > moment_ns) - moment_ns) / 1e9
-        self.outages_s.append(outage_s)
-        return outage_s
+        after_ns = next((at_ns for at_ns in load.successes_ns() if at_ns > moment_ns), None)
+        if after_ns is None:
+            raise LoadBroken("no success since the service is said to be back")
+        self.outages_s.append((after_ns - moment_ns) / 1e9)
+        return self.outages_s[-1]
 
     def add_history(self, path: Path) -> None:
         """Have one more client's history audited."""
@@ -101,6 +105,7 @@ class Scenario:
             outages_s=self.outages_s,
             outage_goal_s=self.outage_goal_s,
             median_goal_s=self.median_goal_s,
+            patience=self.patience,
             took_s=monotonic() - self.began_s,
             error=error,
         )
@@ -108,8 +113,16 @@ class Scenario:
 
 @pytest.fixture
 def scenario(request: pytest.FixtureRequest) -> Iterator[Scenario]:
-    """The entry that this test makes in build/faults.json."""
-    yield _scenario_of(request.node)
+    """The entry that this test makes in build/faults.json. Raises PromiseBroken when an outage missed its goal."""
+    found = _scenario_of(request.node)
+    yield found
+    entry = found.result(_name_of(request.node), None)
+    promised(not entry.missed_goal, f"a goal was missed: {line_of(entry)}; every outage, in s: {entry.outages_s}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make faults` sets it."""
+    parser.addoption(QUIET_MACHINE, action="store_true", help="hold outages to their goals as they are: see report.py")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -134,8 +147,6 @@ def pytest_runtest_makereport(
     if report.when == "teardown" and _SCENARIO in item.stash:
         entry = item.stash[_SCENARIO].result(_name_of(item), item.stash.get(_ERROR, None))
         add_to_report([entry], _conditions())
-        if has_failed(item) and entry.missed_goal:  # whatever else failed, it is not forgiven
-            note_never_repeated(item.nodeid)
         _tell(item, entry)
     return report
 
@@ -171,7 +182,9 @@ def _scenario_of(item: pytest.Item) -> Scenario:
         if marker is None:
             raise pytest.UsageError(f"{item.nodeid} asks for a scenario and is not marked as one")
         fault, what = marker.args
-        item.stash[_SCENARIO] = Scenario(fault, what, **marker.kwargs)
+        quiet = item.config.getoption(QUIET_MACHINE, default=False)
+        patience = 1.0 if quiet else SHARED_MACHINE_PATIENCE
+        item.stash[_SCENARIO] = Scenario(fault, what, patience=patience, **marker.kwargs)
     return item.stash[_SCENARIO]
 
 

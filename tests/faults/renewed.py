@@ -27,9 +27,13 @@ class Renewed(Generic[T]):
         """For one test; dropped behind it if the test fails."""
         if not self._made:
             self._made.append(await self._stack.enter_async_context(self._make()))
-        yield self._made[0]
-        if has_failed(test):
-            await self.drop()
+        sound = False
+        try:
+            yield self._made[0]
+            sound = not has_failed(test)
+        finally:
+            if not sound:
+                await self.drop()
 
     async def drop(self) -> None:
         """End it. What goes wrong with that is told and no more: it may be hurt in any way."""

@@ -13,6 +13,11 @@ from replica.checker.findings import FindingCode
 
 JSON = Path("build/faults.json")
 
+# Goals are for a machine that does nothing else. `make faults` asks for one, and holds outages to their goals as they
+# are (`--quiet-machine`). Any other run shares the machine with builds and tests: an outage may last this many times as
+# long, and one that lasts longer is no matter of a busy machine any more.
+SHARED_MACHINE_PATIENCE = 2.5
+
 _DOUBLE = {FindingCode.DOUBLE_SPEND.name}
 # An answer that was given and does not hold: gone from the log, or another one there.
 _LOST = {
@@ -31,7 +36,8 @@ _LOST = {
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario. Counts are of the checker's findings; an outage is what clients saw between two successes.
 
-    `passed` says that the test held, that at least one fault was seen to take effect, and that operations were checked.
+    `passed` says that the test held, that at least one fault was seen to take effect, that operations were checked, and
+    that no goal was missed.
     """
 
     name: str
@@ -44,11 +50,19 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     outages_s: list[float]
     outage_s_median: float | None
     outage_s_max: float | None
-    outage_goal_s: float | None  # the longest that it is meant to be on a machine that does nothing else
+    outage_goal_s: float | None  # the longest that it is meant to be, on a machine that does nothing else
     took_s: float
     passed: bool
     error: str | None = None
     median_goal_s: float | None = None  # and the longest that their median is meant to be
+    patience: float = 1.0  # how many times as long as the goals an outage may be: see SHARED_MACHINE_PATIENCE
+
+    @property
+    def why_failed(self) -> str:
+        """In one line; empty for one that passed."""
+        if self.passed:
+            return ""
+        return _first_line(self.error) or ("a goal was missed" if self.missed_goal else "proves nothing")
 
     @property
     def has_goal(self) -> bool:
@@ -59,7 +73,9 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     def missed_goal(self) -> bool:
         """Whether an outage, or their median, was longer than it is meant to be."""
         pairs = ((self.outage_s_max, self.outage_goal_s), (self.outage_s_median, self.median_goal_s))
-        return any(was_s is not None and goal_s is not None and was_s > goal_s for was_s, goal_s in pairs)
+        return any(
+            was_s is not None and goal_s is not None and was_s > self.patience * goal_s for was_s, goal_s in pairs
+        )
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +112,10 @@ def result(
     took_s: float,
     error: str | None,
     median_goal_s: float | None = None,
+    patience: float = 1.0,
 ) -> ScenarioResult:
     """The entry of a scenario; `counts` are the checker's findings by code. A finding of any kind is an error too."""
-    return ScenarioResult(
+    measured = ScenarioResult(
         name=name,
         fault=fault,
         faults=list(faults),
@@ -114,18 +131,25 @@ def result(
         passed=error is None and bool(faults) and operations > 0 and not any(counts.values()),
         error=error,
         median_goal_s=median_goal_s,
+        patience=patience,
     )
+    return msgspec.structs.replace(measured, passed=measured.passed and not measured.missed_goal)
 
 
 def line_of(one: ScenarioResult) -> str:
     """A scenario on one line, for people."""
-    parts = ["passed" if one.passed else f"FAILED: {_first_line(one.error) or 'proves nothing'}"]
+    parts = ["passed" if one.passed else f"FAILED: {one.why_failed}"]
     if one.outage_s_max is not None:
-        goal = "" if one.outage_goal_s is None else f", goal {one.outage_goal_s:.2f}"
-        missed = " MISSED" if one.missed_goal else ""
-        parts.append(f"worst outage {one.outage_s_max:.2f} s{goal}{missed}")
+        parts.append(f"worst outage {one.outage_s_max:.2f} s{_goal(one)}")
     parts += [f"{one.operations:,} operations", f"{one.took_s:.0f} s"]
     return f"{one.name}: {', '.join(parts)}"
+
+
+def _goal(one: ScenarioResult) -> str:
+    if one.outage_goal_s is None:
+        return ""
+    patience = "" if one.patience == 1 else f" times {one.patience:g}"
+    return f", goal {one.outage_goal_s:.2f}{patience}{' MISSED' if one.missed_goal else ''}"
 
 
 def _first_line(text: str | None) -> str:

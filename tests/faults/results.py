@@ -97,14 +97,14 @@ def _faults(report: FaultsReport) -> str:
 
 
 def _goal(one: ScenarioResult) -> str:
-    if one.median_goal_s is None:
-        return _seconds(one.outage_goal_s)
-    return f"{_seconds(one.outage_goal_s)}, median {_seconds(one.median_goal_s)}"
+    median = "" if one.median_goal_s is None else f", median {_seconds(one.median_goal_s)}"
+    patience = "" if one.patience == 1 or one.outage_goal_s is None else f", times {one.patience:g}"
+    return f"{_seconds(one.outage_goal_s)}{median}{patience}"
 
 
 def _failures(scenarios: Sequence[ScenarioResult]) -> str:
     failed = [one for one in scenarios if not one.passed]
-    lines = [f"- {one.name}: {(one.error or 'proves nothing').splitlines()[0]}" for one in failed]
+    lines = [f"- {one.name}: {one.why_failed}" for one in failed]
     return "\n\nNot passed:\n" + "\n".join(lines) if lines else ""
 
 

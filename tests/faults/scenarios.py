@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from time import monotonic, monotonic_ns
 
 from replica.local.cluster import LocalCluster
-from replica.local.process import until
+from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
-from tests.faults.load import ClientLoad, Outage, client_load, outage_around
+from tests.faults.load import ClientLoad, LoadBroken, Outage, client_load, outage_around
 
 BEFORE_S = 1.0  # of load before the fault
 AFTER_S = 1.0  # and after another replica serves
@@ -104,8 +104,16 @@ async def wait_for_return(cluster: LocalCluster) -> None:
     await _within(RETURN_MAX_S, all_there)
 
 
+async def successor_of(cluster: LocalCluster, fallen: ReplicaProcess) -> ReplicaProcess:
+    """Who leads in place of a replica, once applications reach it. Raises LoadBroken: an outage without an end."""
+    try:
+        return await cluster.wait_for_active(other_than=fallen.name)
+    except ServerFailed as error:
+        raise LoadBroken(f"nobody took over from {fallen.name}") from error
+
+
 async def _succeeded(cluster: LocalCluster, fallen: ReplicaProcess, fault_ns: int) -> TakeOver:
-    successor = await cluster.wait_for_active(other_than=fallen.name)
+    successor = await successor_of(cluster, fallen)
     await asyncio.sleep(AFTER_S)
     until_ns = monotonic_ns()
     health = (await cluster.healths())[successor.name]

@@ -17,6 +17,7 @@ import pytest
 from replica.index.rocks import read_index
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
+from tests.ends import ends_by_design
 from tests.faults.load import client_load
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -84,11 +85,12 @@ async def test_an_active_whose_tables_rot_is_replaced_and_repairs_itself(
         load.start()
         try:
             words, fault_ns = Words(rotting), monotonic_ns()
-            tried = await spender.spend_again()
-            await words.come("index_quarantined")
-            scenario.fired(f"{rotting.name} read a bad block; {tried} second spends refused")
-            await cluster.wait_for_active(other_than=rotting.name)
-            await wait_for_return(cluster)
+            with ends_by_design(rotting):  # a start puts a bad index aside
+                tried = await spender.spend_again()
+                await words.come("index_quarantined")
+                scenario.fired(f"{rotting.name} read a bad block; {tried} second spends refused")
+                await cluster.wait_for_active(other_than=rotting.name)
+                await wait_for_return(cluster)
         finally:
             await load.stop()
         scenario.add_history(load.history)
@@ -107,10 +109,11 @@ async def test_the_scrub_finds_what_rots_unread(cluster: LocalCluster, scenario:
         rotting = (await cluster.passives())[0]
         await restarted(cluster, rotting, lambda index: None, **WITHOUT_SCRUB)
         words = Words(rotting)
-        await restarted(cluster, rotting, flip_data)
-        await words.come("index_quarantined")
-        scenario.fired(f"{rotting.name} met a bad block that nobody had asked for")
-        await wait_for_return(cluster)
+        with ends_by_design(rotting):
+            await restarted(cluster, rotting, flip_data)
+            await words.come("index_quarantined")
+            scenario.fired(f"{rotting.name} met a bad block that nobody had asked for")
+            await wait_for_return(cluster)
         await hand_over_to(cluster, rotting)
         await spender.spend_again()
     forget_quarantined(cluster)
@@ -206,18 +209,19 @@ async def test_an_active_on_a_full_disk_steps_down_and_says_nothing_stale(
             await spender.spend(100)
             await hand_over_to(cluster, full)
             words, fault_ns, pid = Words(full), monotonic_ns(), full.pid
-            fill(volume / "filler")
-            while full.running and full.pid == pid:  # the write-ahead log has some room of its own
-                await spender.spend(10, inputs=2_000)
-            scenario.fired(f"{full.name} ended, {shutil.disk_usage(volume).free} bytes were free")
-            assert volume_of != "index" or "No space left on device" in words.text()
-            successor = await cluster.wait_for_active(other_than=full.name)
-            await spender.spend_again()
-            health = (await cluster.healths())[full.name]
-            assert health is None or not health.active
-            assert await cluster.active() is successor
-            (volume / "filler").unlink()
-            await wait_for_return(cluster)
+            with ends_by_design(full):  # and again as long as there is no room
+                fill(volume / "filler")
+                while full.running and full.pid == pid:  # the write-ahead log has some room of its own
+                    await spender.spend(10, inputs=2_000)
+                scenario.fired(f"{full.name} ended, {shutil.disk_usage(volume).free} bytes were free")
+                assert volume_of != "index" or "No space left on device" in words.text()
+                successor = await cluster.wait_for_active(other_than=full.name)
+                await spender.spend_again()
+                health = (await cluster.healths())[full.name]
+                assert health is None or not health.active
+                assert await cluster.active() is successor
+                (volume / "filler").unlink()
+                await wait_for_return(cluster)
             assert "index_quarantined" not in words.text()  # a full disk is no damage
             scenario.outage(load, fault_ns)
         await assert_same_indexes(cluster)

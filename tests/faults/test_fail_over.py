@@ -1,6 +1,6 @@
 """The active replica is killed, frozen or stopped under load: nothing answered is lost, changed or given twice.
 
-Times are asserted loosely here, because other things run on the machine; `make faults` reports them.
+How long an outage may be is judged by the goal of its scenario, as for all others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from tests.faults.under_load import under_load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
-OUTAGE_MAX_S = 10.0
-
 
 @pytest.mark.scenario("F1", "the active ends, one broker", outage_goal_s=2.0)
 @pytest.mark.parametrize(
@@ -38,7 +36,7 @@ async def test_a_peer_takes_over_from_an_active_that_ends(
         take_over = await fail_over(cluster, fault)
         scenario.fired(f"{take_over.fallen} ended, {take_over.successor} took over")
     assert take_over.successor != take_over.fallen
-    assert scenario.outage(load, take_over.fault_ns, take_over.until_ns) < OUTAGE_MAX_S
+    scenario.outage(load, take_over.fault_ns, take_over.until_ns)
     assert scenario.summary["answers"]["NOTARISED"] > 100  # a run without load would prove nothing
 
 
@@ -53,6 +51,5 @@ async def test_a_frozen_active_says_nothing_once_it_was_replaced(
         scenario.add_history(direct.history)
         scenario.fired(f"{take_over.fallen} frozen, {take_over.successor} took over, {take_over.fallen} thawed")
     assert take_over.zombie_claims == 0
-    outage_s = scenario.outage(load, take_over.fault_ns, take_over.until_ns)
-    assert outage_s < cluster.config.election.lease_s + OUTAGE_MAX_S
+    scenario.outage(load, take_over.fault_ns, take_over.until_ns)
     assert scenario.summary["answers"]["NOTARISED"] > 100

@@ -22,6 +22,7 @@ from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.notary.answers import Notarised
 from replica.notary.errors import Code
 from tests.bench.usage import memory_mib, parts_of
+from tests.ends import guarded
 from tests.faults.applications import ledger_end
 from tests.faults.audit import wait_until_published
 from tests.faults.open_loop import OpenLoop, admitted, quantile, refused
@@ -70,7 +71,7 @@ async def slow_cluster() -> AsyncIterator[LocalCluster]:
     parent.chmod(0o755)
     settings = ClusterSettings(folder=parent / "cluster", replicas=1, further={"core": CORE})
     try:
-        async with LocalCluster(settings) as cluster:
+        async with guarded(LocalCluster(settings)) as cluster:
             (replica,) = cluster.replicas.values()
             await replica.stop()
             environment = {RATE_VARIABLE: str(CAPACITY_PER_S)}

@@ -24,6 +24,7 @@ from replica.local.topic_reader import read_topic
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import FORMAT, RECORD_MAX_BYTES, BarrierRecord, RequestRecord, encode_record
+from tests.ends import ends_by_design
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 from tests.faults.tools import Words, audited_by_spark
@@ -43,7 +44,7 @@ pytestmark = [
 async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
     """The broker is down at the start, its disk is copied, and it is given that copy back at the end.
 
-    Every replica must be down meanwhile, or refuse: what is answered from another disk is lost with it.
+    Every replica must be down meanwhile, or refuse and end: what is answered from another disk is lost with it.
     """
     broker = cluster.kafka.brokers[0]
     await cluster.kafka.stop()
@@ -51,7 +52,8 @@ async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
     shutil.copytree(broker.folder, kept)
     cluster.kafka.allow_deletion()
     try:
-        yield broker.folder / "data" / f"{cluster.topic}-0"
+        with ends_by_design(*cluster.replicas.values()):
+            yield broker.folder / "data" / f"{cluster.topic}-0"
     finally:
         await cluster.kafka.stop()
         shutil.rmtree(broker.folder)

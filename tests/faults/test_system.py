@@ -14,6 +14,7 @@ from psycopg import sql
 
 from replica.local.cluster import LocalCluster
 from replica.local.process import ManagedProcess
+from tests.ends import ends_by_design
 from tests.faults.load import ClientLoad
 from tests.faults.preload import Failpoints, WallClock, restart_with
 from tests.faults.recorder import Scenario
@@ -83,12 +84,13 @@ async def test_a_failed_fsync_is_not_taken_for_success(
         await spender.spend(100)
         await hand_over_to(cluster, ill)
         words, fault_ns = Words(ill), monotonic_ns()
-        await failpoints.fail_once(ill, "posix/io/sync/fdatasync", errno.EIO)
-        while "Input/output error" not in words.text():  # entries enough for the next table
-            await spender.spend(10, inputs=2_000)
-        scenario.fired(f"EIO at {ill.name}")
-        await cluster.wait_for_active(other_than=ill.name)
-        await wait_for_return(cluster)
+        with ends_by_design(ill):
+            await failpoints.fail_once(ill, "posix/io/sync/fdatasync", errno.EIO)
+            while "Input/output error" not in words.text():  # entries enough for the next table
+                await spender.spend(10, inputs=2_000)
+            scenario.fired(f"EIO at {ill.name}")
+            await cluster.wait_for_active(other_than=ill.name)
+            await wait_for_return(cluster)
         assert "index_quarantined" not in words.text()  # what was written before is whole
         scenario.outage(load, fault_ns)
         await spender.spend_again()

@@ -28,6 +28,7 @@ from replica.local.recording import RecordingClient
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised
 from replica.notary.requests import Submission, format_state_ref, state_ref
+from tests.ends import guarded
 from tests.integration.feed_reader import HttpFollower, read_all
 from tests.promises import promised
 from tests.waiting import eventually
@@ -101,7 +102,7 @@ async def world(servers_folder: Path) -> AsyncIterator[World]:
     """A cluster that the tests of this module share."""
     folder = servers_folder / "cluster"
     settings = ClusterSettings(folder=folder, parties=2, further={"election": {"hold_down_s": 0.0}})
-    async with LocalCluster(settings) as cluster:  # no hold-down: faults follow one another closely here
+    async with guarded(LocalCluster(settings)) as cluster:  # no hold-down: faults follow one another closely here
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
         path = folder / "history.jsonl"
@@ -290,7 +291,7 @@ async def test_a_cluster_that_is_started_again_is_the_same_notary(world: World) 
     pids += [child for pid in pids for child in descendants(pid)]
     await cluster.stop()
     assert await _all_gone(pids)
-    async with LocalCluster(ClusterSettings(folder=cluster.folder, parties=2)) as again:
+    async with guarded(LocalCluster(ClusterSettings(folder=cluster.folder, parties=2))) as again:
         assert (again.notary_key, again.endpoint) == (cluster.notary_key, cluster.endpoint)
         found = await world.client.look_up(tx_id)
         assert isinstance(found, Notarised)

@@ -23,6 +23,7 @@ from replica.notary.answers import Notarised, Refused
 from replica.notary.requests import format_state_ref, state_ref
 from replica.notary.rules import hash_of_tx_id
 from replica.store.status import read_status
+from tests.ends import guarded
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
@@ -40,7 +41,7 @@ def states(number: int) -> list[bytes]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(servers_folder: Path) -> AsyncIterator[LocalCluster]:
-    async with LocalCluster(ClusterSettings(folder=servers_folder / "import", parties=2)) as running:
+    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "import", parties=2))) as running:
         yield running
 
 

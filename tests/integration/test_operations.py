@@ -27,6 +27,7 @@ from replica.local.cluster import DATABASE, ROLE, ClusterSettings, LocalCluster
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised
 from replica.notary.requests import state_ref
+from tests.ends import guarded
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(servers_folder: Path) -> AsyncIterator[LocalCluster]:
     """A cluster that the tests of this module share."""
-    async with LocalCluster(ClusterSettings(folder=servers_folder / "operations", parties=1)) as cluster:
+    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "operations", parties=1))) as cluster:
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
         yield cluster

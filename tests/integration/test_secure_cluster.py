@@ -34,6 +34,7 @@ from replica.notary.feed_documents import CompletionDocument
 from replica.notary.requests import Submission, state_ref
 from replica.store.interface import NOTARISED
 from tests.certificates import Authority
+from tests.ends import guarded
 from tests.integration.test_cli_ledger import notary
 from tests.integration.test_operations import document, findings
 from tests.tokens import AUDIENCE, Issuer
@@ -112,7 +113,7 @@ async def secured(servers_folder: Path) -> AsyncIterator[Secured]:
     folder.mkdir()
     secured = Secured(folder)
     settings = ClusterSettings(folder=folder / "cluster", replicas=2, parties=2, further=secured.settings())
-    async with LocalCluster(settings) as secured.cluster:
+    async with guarded(LocalCluster(settings)) as secured.cluster:
         for replica in secured.cluster.replicas.values():
             replica.restart_pause_s = 0.5
         yield secured

@@ -11,6 +11,7 @@ from playwright.async_api import expect
 
 from replica.local.cluster import ClusterSettings, LocalCluster
 from tests.browser import browser_page, find_browser
+from tests.ends import guarded
 from tests.faults.load import client_load
 
 pytestmark = pytest.mark.cluster
@@ -26,7 +27,7 @@ async def test_the_page_follows_a_fail_over(servers_folder: Path, tmp_path: Path
     find_browser()
     folder = SCREENSHOTS if RENEWING else tmp_path
     folder.mkdir(exist_ok=True)
-    async with LocalCluster(ClusterSettings(folder=servers_folder / "page", parties=2)) as cluster:
+    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "page", parties=2))) as cluster:
         load = client_load(cluster, "page", singles=16, batches=2)
         load.start()
         try:

@@ -18,6 +18,7 @@ from replica.link.traces import trace_ids
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.notary.documents import submission_to_document
 from replica.notary.requests import state_ref
+from tests.ends import guarded
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio]
 
@@ -58,7 +59,7 @@ async def test_a_trace_goes_from_the_caller_to_every_replica(servers_folder: Pat
         settings = ClusterSettings(
             folder=servers_folder / "traces", parties=1, replicas=2, api_workers=1, further={"tracing": tracing}
         )
-        async with LocalCluster(settings) as cluster:
+        async with guarded(LocalCluster(settings)) as cluster:
             await cluster.wait_until_ready(list(cluster.replicas))
             active = (await cluster.wait_for_active()).name
             (passive,) = set(cluster.replicas) - {active}

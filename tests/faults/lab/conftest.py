@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.ends import none_ends_unasked
 from tests.faults.lab.lab import Lab, lab_network
 from tests.faults.renewed import Renewed
 
@@ -46,4 +47,5 @@ async def labs() -> AsyncIterator[Renewed[Lab]]:
 async def lab(labs: Renewed[Lab], request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
     """The running lab. Where it cannot be built its scenarios fail: one that was left out proves nothing."""
     async with labs.lent_to(request.node) as lab:
-        yield lab
+        with none_ends_unasked(lab.replicas):
+            yield lab

@@ -12,9 +12,9 @@ from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
 from tests.faults.lab.claims import Claims
 from tests.faults.lab.lab import Lab
-from tests.faults.load import ClientLoad
+from tests.faults.load import ClientLoad, LoadBroken
 from tests.faults.recorder import Scenario
-from tests.faults.scenarios import wait_for_return
+from tests.faults.scenarios import successor_of, wait_for_return
 from tests.faults.under_load import under_load
 
 BEFORE_S = 1.5  # of load before each fault
@@ -41,7 +41,7 @@ class Scene:
         """While the fault lasts another replica takes over, and serves; afterwards all are there again."""
         fault_ns = monotonic_ns()
         with fault:
-            successor = await self.lab.wait_for_active(other_than=active.name)
+            successor = await successor_of(self.lab, active)
             self.scenario.fired(f"{active.name} {what}, {successor.name} took over")
             await self.served_since(monotonic_ns())
             until_ns = monotonic_ns()
@@ -49,13 +49,16 @@ class Scene:
         self.scenario.outage(self.load, fault_ns, until_ns)
 
     async def served_since(self, moment_ns: int) -> None:
-        """Wait until clients have had successes for a while after a moment. Raises ServerFailed when they have none."""
+        """Wait until clients have had successes for a while after a moment. Raises LoadBroken when they have none."""
 
         async def served() -> bool:
             successes_ns = self.load.successes_ns()
             return bool(successes_ns) and successes_ns[-1] > moment_ns
 
-        await within(SUCCESS_MAX_S, served, "no client had a success")
+        try:
+            await within(SUCCESS_MAX_S, served, "no client had a success")
+        except ServerFailed as error:
+            raise LoadBroken("an outage without an end") from error
         await asyncio.sleep(AFTER_S)
 
 
