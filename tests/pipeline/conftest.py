@@ -17,6 +17,7 @@ from tests.integration.conftest import (  # noqa: F401
     servers_folder,
     topic,
 )
+from tests.warned import pytest_configure  # noqa: F401 - a hook
 
 
 @pytest.fixture(scope="session")
