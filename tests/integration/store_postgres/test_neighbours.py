@@ -82,3 +82,12 @@ async def test_two_ledgers_in_one_database_are_refused(dsn: str) -> None:
             found = await look_at_neighbours(conninfo, ["r1"], 0.0)
             assert [ledger.schema for ledger in found.ledgers if not ledger.ours] == [schema]
     assert await migrate(dsn, MIGRATION_LOCK) == []
+
+
+async def test_a_strangers_temporary_tables_keep_nobody_down(dsn: str) -> None:
+    """Goal: a login that owns nothing stops no start. Method: its session has a table that looks like a ledger's."""
+    async with looking(dsn) as stranger:
+        await stranger.execute(b"CREATE TEMP TABLE participant (published_position bytea)")
+        await check_alone(dsn, "r1", 3.0)
+        found = await look_at_neighbours(dsn, ["r1"], 0.0)
+        assert [ledger.schema for ledger in found.ledgers] == ["public"]
