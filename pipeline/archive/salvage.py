@@ -19,7 +19,14 @@ from replica.index.rocks import read_index
 from replica.notary.errors import RestoreRefused, SalvageDamaged
 from replica.notary.position import BEGIN, Position, encode_position
 from replica.notary.rules import TX_KEY
-from replica.notary.salvage import ENTRIES_MAX, SALVAGE_VERSION, LostEntry, SalvageHeader, check_record
+from replica.notary.salvage import (
+    ENTRIES_MAX,
+    SALVAGE_VERSION,
+    LostEntry,
+    Salvage,
+    SalvageHeader,
+    check_record,
+)
 from replica.store.interface import NOTARISED, Completion
 
 _DIGEST_BYTES = 32
@@ -38,7 +45,8 @@ class Survivors(msgspec.Struct, frozen=True, kw_only=True):
 
     published: the offset that completions are published up to, -1 for none. completions: those of lost records, in log
     order; all from log offset `complete_from` on, older ones may be pruned. in_flight: transaction ids of commands that
-    were admitted and have no completion.
+    were admitted and have no completion. earlier: salvages of the log that was lost, which the database demands: it
+    was restored before.
     """
 
     archive_id: str
@@ -48,6 +56,7 @@ class Survivors(msgspec.Struct, frozen=True, kw_only=True):
     completions: Sequence[Completion]
     complete_from: int
     in_flight: Sequence[bytes]
+    earlier: Sequence[Salvage] = ()
 
 
 def read_tail(name: str, folder: Path, base: Position) -> IndexTail:
@@ -77,16 +86,17 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
     Raises RestoreRefused when nothing was lost, or two sources disagree: then a person must find out which is wrong.
     """
     base = survivors.base
-    for index in survivors.indexes:
+    indexes = [*survivors.indexes, *(_known_by(one, base) for one in survivors.earlier if one.last > base.offset)]
+    for index in indexes:
         _check_index(index, base)
-    furthest = max(survivors.indexes, key=lambda index: index.position.offset, default=None)
+    furthest = max(indexes, key=lambda index: index.position.offset, default=None)
     applied = BEGIN if furthest is None else furthest.position.offset
     last = max(applied, survivors.published)
     if last <= base.offset:
         raise RestoreRefused(f"nothing is lost: the archive goes up to {base.offset}, known is up to {last}")
     entries = {} if furthest is None else dict(furthest.entries)
     if furthest is not None:
-        for index in survivors.indexes:
+        for index in indexes:
             _check_agree(furthest, index)
     first_times = _notarised_first(survivors)
     if furthest is not None and applied > base.offset:
@@ -106,7 +116,7 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         last,
         applied,
         survivors.published,
-        tuple((index.name, index.position.offset) for index in survivors.indexes),
+        tuple((index.name, index.position.offset) for index in indexes),
         len(entries),
         len(beyond),
         sum(TX_KEY + tx_id not in entries for tx_id in survivors.in_flight),
@@ -114,6 +124,12 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         public_key,
     )
     return header, [LostEntry(recorded_at(value), key, value) for key, value in entries.items()]
+
+
+def _known_by(earlier: Salvage, base: Position) -> IndexTail:
+    """What an earlier salvage knows, as an index that has read to the end of its lost range would."""
+    entries = {entry.key: entry.value for entry in earlier.entries() if entry.offset > base.offset}
+    return IndexTail(f"salvage {earlier.digest.hex()}", earlier.position_at(earlier.last, base.topic_id), entries)
 
 
 def _check_index(index: IndexTail, base: Position) -> None:
@@ -160,19 +176,28 @@ def _notarised_first(survivors: Survivors) -> dict[bytes, bytes]:
 
 
 def _check_published(survivors: Survivors, index: IndexTail, published: dict[bytes, bytes]) -> None:
-    """As far as both tell, index and completions name the same transactions, with the same content and offset."""
+    """As far as both tell, index and completions name the same transactions, with the same content and offset.
+
+    What an earlier salvage took from an index has no completion where that was not published before, and gets none.
+    """
     first, last = survivors.complete_from, min(survivors.published, index.position.offset)
     if survivors.published > index.position.offset and first > index.position.offset + 1:
         _refuse("completions of lost records are pruned, and no index tells of them")
     recorded = {key: value for key, value in index.entries.items() if key[:1] == TX_KEY}
     for key in sorted(recorded.keys() | published.keys()):
         ours, theirs = recorded.get(key), published.get(key)
+        if theirs is None and ours is not None and _lost_before(survivors, recorded_at(ours)):
+            continue
         offsets = [recorded_at(value) for value in (ours, theirs) if value is not None]
         if ours != theirs and any(first <= offset <= last for offset in offsets):
             _refuse(
                 f"transaction {key[1:].hex()} at offset {min(offsets)}: the index of {index.name} and the completions"
                 " do not say the same of it"
             )
+
+
+def _lost_before(survivors: Survivors, offset: int) -> bool:
+    return any(one.first <= offset <= one.last for one in survivors.earlier)
 
 
 def _check_repeats(survivors: Survivors, entries: dict[bytes, bytes]) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from replica.checker.findings import FindingCode, Findings
-from replica.checker.judge import Judged, JudgedRequest, JudgedSettlement
+from replica.checker.judge import Judged, JudgedLost, JudgedRequest, JudgedSettlement
 from replica.checker.operations import COMMAND_ID_REUSED, Operation
 from replica.notary.canonical import change_id
 from replica.notary.records import SettledCommand
@@ -19,6 +19,7 @@ class ReuseCheck:
     """Takes the log record by record. A command that was on its way is in it, too: as a request, or settled.
 
     What was submitted and is in no record may be on its way still: an operation whose outcome is unknown is believed.
+    Which command a lost record was of, only operations tell that were answered from it.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -27,10 +28,16 @@ class ReuseCheck:
         wanted = {operation.change_id for operation in self._refused if operation.change_id is not None}
         self._others: dict[bytes, set[_Other]] = defaultdict(set)
         self._wanted = wanted
+        self._answered: dict[int, list[Operation]] = defaultdict(list)  # by the record that the answer names
+        self._first_lost: int | None = None
         for operation in operations if wanted else ():
-            change, digest = operation.change_id, operation.content_digest
-            if operation.answer is None and change in wanted and change is not None and digest is not None:
+            change, digest, answer = operation.change_id, operation.content_digest, operation.answer
+            if change is None or change not in wanted or digest is None:
+                continue
+            if answer is None:
                 self._others[change].add((operation.tx_id, digest, -1))
+            elif answer.record_offset is not None:
+                self._answered[answer.record_offset].append(operation)
 
     def see(self, judged: Judged) -> None:
         """The next record of the log."""
@@ -41,6 +48,11 @@ class ReuseCheck:
         elif isinstance(judged, JudgedSettlement):
             for command in judged.record.commands:
                 self._note(command, command.tx_id, command.content_digest, judged.offset)
+        elif isinstance(judged, JudgedLost):
+            self._first_lost = judged.offset if self._first_lost is None else self._first_lost
+            for operation in self._answered[judged.offset]:
+                if operation.change_id is not None and operation.content_digest is not None:
+                    self._others[operation.change_id].add((operation.tx_id, operation.content_digest, judged.offset))
 
     def finish(self, may_precede: Callable[[bytes, int, int], bool], findings: Findings) -> None:
         """The log has ended. `may_precede`: whether a transaction, in the log at an offset, can have been sent before a
@@ -49,6 +61,8 @@ class ReuseCheck:
             answer, change = operation.answer, operation.change_id
             if answer is None or change is None:
                 continue
+            if self._first_lost is not None and may_precede(b"", self._first_lost, answer.at_ns):
+                continue  # what was lost may be of a command that the history does not have
             own = (operation.tx_id, operation.content_digest)
             others = [other for other in self._others[change] if other[:2] != own]
             if not any(may_precede(tx_id, offset, answer.at_ns) for tx_id, _, offset in others):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,6 +85,7 @@ def _survivors(
                 completions.append(completion)
         published = BEGIN if export.topic_id is None else export.published_offset
         kept_from = complete_from(base, export.pruned_to, first_kept, published)
+        earlier = _earlier(config, manifest, export.salvages)
     return Survivors(
         archive_id=manifest.opened.archive_id,
         base=base,
@@ -93,7 +94,22 @@ def _survivors(
         completions=completions,
         complete_from=kept_from,
         in_flight=commands_in_flight(config.conninfo()),
+        earlier=earlier,
     )
+
+
+def _earlier(config: Config, manifest: Manifest, digests: Iterable[str]) -> list[Salvage]:
+    """The salvages that the database demands, from beside the archive or a replica's index. Raises RestoreRefused."""
+    from replica.core.salvaged import read_salvages
+
+    folders = [manifest.folder, *(config.replica_dir(one.name) for one in config.replicas)]
+    held = {digest.hex(): salvage for folder in folders for digest, salvage in read_salvages(folder).held.items()}
+    if missing := [digest for digest in digests if digest not in held]:
+        raise RestoreRefused(
+            f"the log was restored before with salvage {missing[0]}, which no replica here and no archive has: what it"
+            " knows would be lost. Give it to a replica first: notary index salvage"
+        )
+    return [held[digest] for digest in digests]
 
 
 def _tails(

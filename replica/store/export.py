@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.notary.salvage import bound_topic_id
+from replica.notary.salvage import bound_topic_id, salvages_named
 from replica.store.interface import Completion
 from replica.store.looking import in_unicode
 from replica.store.oracle_login import is_oracle, parse_oracle
@@ -26,7 +26,8 @@ class Export(msgspec.Struct, frozen=True):
 
     They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`; those up to ledger offset
     `pruned_to` are left out, whether they are gone or not. `age_us` is how long ago the
-    first epoch was granted, in microseconds; None if none was.
+    first epoch was granted, in microseconds; None if none was. `salvages`: digests, in
+    hexadecimal, of those that the database demands.
     """
 
     topic_id: str | None
@@ -35,6 +36,7 @@ class Export(msgspec.Struct, frozen=True):
     age_us: int | None
     rows: Iterator[tuple[int, Completion]]
     pruned_to: int = 0
+    salvages: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -52,7 +54,8 @@ def export_completions(conninfo: str) -> Iterator[Export]:
             raise StoreMismatch("the database has no participant row")
         topic_id, published_offset, ledger_end, pruned_to, age_us = row
         rows = _rows(connection, ledger_end, pruned_to)
-        yield Export(bound_topic_id(topic_id), published_offset, ledger_end, age_us, rows, pruned_to)
+        salvages = salvages_named(topic_id)
+        yield Export(bound_topic_id(topic_id), published_offset, ledger_end, age_us, rows, pruned_to, salvages)
 
 
 class PublishedState(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import oracledb
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
-from replica.notary.salvage import Salvage, bound_name, bound_topic_id
+from replica.notary.salvage import Salvage, bound_name, bound_topic_id, salvages_named
 from replica.store.adopt import position_in
 from replica.store.export import PAGE_ROWS, Export, PublishedState
 from replica.store.interface import Completion
@@ -105,7 +105,15 @@ def export_completions(login: Mapping[str, str]) -> Iterator[Export]:
         age_us = None if first is None else (now - first) // timedelta(microseconds=1)
         pruned_to = int(found)
         rows = _rows(cursor, int(ledger_end), pruned_to)
-        yield Export(bound_topic_id(topic_id), int(published_offset), int(ledger_end), age_us, rows, pruned_to)
+        yield Export(
+            bound_topic_id(topic_id),
+            int(published_offset),
+            int(ledger_end),
+            age_us,
+            rows,
+            pruned_to,
+            salvages_named(topic_id),
+        )
 
 
 def delete_pruned(login: Mapping[str, str], tell: Callable[[int], None]) -> int:

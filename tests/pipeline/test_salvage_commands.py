@@ -138,6 +138,26 @@ def test_a_lost_tail_is_salvaged_restored_and_adopted(operator: Operator, tmp_pa
     assert [one.digest for one in read_salvages(settings.archive.folder).held.values()] == [salvage.digest]
 
 
+def test_a_restored_topic_that_is_lost_again(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
+    """Goal: a second loss forgets nothing of the first. Method: lose the restored topic before the archive went on, and
+    every index; the first salvage, which lies with the archive, tells what it told; without it nobody goes on."""
+    settings = lose(operator)
+    file, again = tmp_path / "tail.salvage", tmp_path / "again.salvage"
+    operator.told("log", "salvage", "--to", str(file))
+    accepted = ("--salvage", str(file), "--accept-loss", "0")
+    operator.told("restore", "run", *accepted, "--evidence", str(tmp_path / "evidence"))
+    assert operator.types("restore", "adopt", *accepted).exit_code == 0
+    asyncio.run(operator.kafka.delete_topic(settings.kafka.topic))
+    shutil.rmtree(settings.replica_dir("r1") / "index")
+    saved = operator.told("log", "salvage", "--to", str(again))
+    assert (saved["first"], saved["last"], saved["entries"], saved["accept_loss"]) == (40, LAST, 40, 0)
+    first, second = (decode_salvage(path.read_bytes()) for path in (file, again))
+    assert list(first.entries()) == list(second.entries())
+    shutil.rmtree(settings.archive.folder / "salvages")
+    refused = operator.types("log", "salvage", "--to", str(tmp_path / "third.salvage"))
+    assert first.digest.hex() in str(refused.exception)
+
+
 def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: Any, tmp_path: Path) -> None:  # noqa: F811
     """Goal: no index or audit that forgets the tail. Method: judge a restored log on Spark."""
     from pipeline.failures import explained

@@ -16,13 +16,16 @@ from pipeline.archive.copy import copy_archive
 from pipeline.archive.salvage import IndexTail, Survivors, complete_from, merge
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
+from replica.checker.history import Event, Invoke, Ok, Refused, invoke_submission
 from replica.core.apply import Applier, judge_records
 from replica.core.publish import completions_of
 from replica.core.salvaged import keep_salvage, read_salvages, salvages_in
 from replica.core.signer import FileSigner
 from replica.core.walk import begin_walk, check_complete, walk_on
+from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
 from replica.notary import rules, salvage
+from replica.notary.canonical import content_digest
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import (
     ArchiveDamaged,
@@ -38,6 +41,7 @@ from replica.notary.rules import STATE_KEY, TX_KEY, Outcome
 from replica.notary.salvage import (
     NO_SALVAGES,
     LostEntry,
+    Salvage,
     Salvages,
     bound_name,
     bound_topic_id,
@@ -49,7 +53,7 @@ from replica.notary.salvage import (
 from replica.store.adopt import position_in
 from replica.store.memory import MemoryDatabase
 from tests.unit.archive_world import SIGNER, make_archive, some_log
-from tests.unit.notary_logs import TOPIC, Log, LogMaker, logs, request_of, requests, state, tx
+from tests.unit.notary_logs import TOPIC, Log, LogMaker, logs, request_of, requests, state, submission_of, tx
 from tests.unit.salvage_world import RESTORED, LostTail, completions_in, read, restored, some_tail, tail_of
 
 OTHER_KEY = FileSigner(Ed25519PrivateKey.from_private_bytes(b"b" * 32))
@@ -181,6 +185,85 @@ def test_commands_in_flight_that_no_index_knows_are_counted() -> None:
 def test_the_furthest_index_counts_and_the_others_must_agree() -> None:
     """Goal: more indexes change nothing. Method: one of them, three of them in another order."""
     assert some_tail(applied=(9,)).merged()[1] == some_tail(applied=(5, 9, 2)).merged()[1]
+
+
+def lost_again(**changes: object) -> tuple[LostTail, Salvage, Survivors]:
+    """A tail that was salvaged and restored; then another activation, which repeats an unpublished transaction and
+    adds one; then that topic is gone, before the archive went on. All of it was applied and published."""
+    tail = some_tail()
+    found = tail.salvage()
+    maker = LogMaker(values=[value for _, value in tail.log])
+    maker.barrier(5)
+    maker.submit(request_of(9, (18,), (19,)))
+    maker.submit(request_of(30, (30,)))
+    log = restored(tail, found, maker.values[len(tail.log) :])
+    held = Salvages([found])
+    applied, _ = judge_records(MemoryIndex(), begin(RESTORED), log, held)
+    index = read(log, held)
+    entries = {key: value for key, value in index.entries() if recorded_at(value) >= tail.archived}
+    told = completions_in(tail.log, tail.archived, tail.published)
+    told += [one for one in completions_of(applied) if one.log_offset > found.last]
+    survivors = msgspec.structs.replace(
+        tail.survivors(),
+        base=msgspec.structs.replace(tail.base, topic_id=RESTORED),
+        indexes=[IndexTail("r1", applied.position, entries)],
+        published=applied.position.offset,
+        completions=told,
+        earlier=[found],
+    )
+    return tail, found, msgspec.structs.replace(survivors, **changes)
+
+
+def salvaged(survivors: Survivors) -> Salvage:
+    header, entries = merge(survivors, at_us=8, public_key=SIGNER.public_key)
+    return decode_salvage(encode_salvage(header, entries, SIGNER.sign), SIGNER.public_key)
+
+
+@pytest.mark.parametrize("archived", [4, 6])
+def test_a_restored_log_that_is_lost_again_is_salvaged_again(archived: int) -> None:
+    """Goal: a second loss is no dead end. Method: lose a restored topic before the archive has read past the first
+    lost range, or even reached it; some of what that range holds was never published, and never will be."""
+    tail, first, survivors = lost_again()
+    base = first.base if archived == tail.archived else first.position_at(archived - 1, RESTORED)
+    base = msgspec.structs.replace(base, topic_id=RESTORED)
+    entries = {key: value for key, value in survivors.indexes[0].entries.items() if recorded_at(value) >= archived}
+    survivors = msgspec.structs.replace(
+        survivors,
+        base=base,
+        indexes=[IndexTail("r1", survivors.indexes[0].position, entries)],
+        completions=[one for one in survivors.completions if one.log_offset >= archived],
+        complete_from=archived,
+    )
+    second = salvaged(survivors)
+    assert (second.first, second.last, second.header.accepted_loss) == (archived, 12, 0)
+    held = Salvages([first, second])
+    lost = [second.lost_record(offset) for offset in range(second.first, second.last + 1)]
+    kept = [value for _, value in restored(tail, first)[:archived]]
+    again = read(list(enumerate(kept + lost)), held)
+    assert dict(again.entries()) == dict(read(restored(tail, first), held).entries()) | {
+        entry.key: entry.value for entry in second.entries()
+    }
+    assert asyncio.run(salvages_in(again, 12, held)) == {first.digest.hex(), second.digest.hex()}
+
+
+def test_what_a_salvage_tells_is_not_lost_with_the_indexes() -> None:
+    """Goal: the states of a salvage stay spent, and the database's demand for it can be met, though no index is left.
+    Method: indexes that were still being made anew when the restored topic was lost; none at all."""
+    early = tail_of("r1", some_tail().log[:3], 4)
+    early = msgspec.structs.replace(early, position=msgspec.structs.replace(early.position, topic_id=RESTORED))
+    for indexes in ([], [early]):
+        _, first, survivors = lost_again(indexes=indexes)
+        second = salvaged(survivors)
+        assert {*first.entries()} <= {*second.entries()}
+        assert second.header.states_unknown == 1  # the one that was notarised since
+
+
+def test_a_salvage_and_an_index_must_agree() -> None:
+    """Goal: nobody guesses. Method: an index of the restored log lacks what the salvage has."""
+    _, _, survivors = lost_again()
+    del survivors.indexes[0].entries[STATE_KEY + state(18)]
+    with pytest.raises(RestoreRefused, match="differ in key"):
+        salvaged(survivors)
 
 
 def test_nothing_lost_makes_no_salvage() -> None:
@@ -535,6 +618,29 @@ def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
     ]
     with pytest.raises(SalvageMissing):
         check([], log, completions=rows, scope=scope)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_command_of_the_lost_tail_is_still_used(told: bool) -> None:
+    """Goal: no false alarm after a salvage. Method: the database remembers a command whose record was lost, answered
+    to a client of this history or to somebody else; its id is used again, and refused. A command of nobody's is not."""
+    tail = some_tail()
+    found = tail.salvage()
+
+    def sent(op: int, number: int, inputs: tuple[int, ...], command: str) -> Invoke:
+        request = request_of(number, inputs)
+        return invoke_submission("p", op, 10 * op, request, submission_of(request, command))
+
+    first = sent(1, 4, (8, 9), "command-4")
+    digest = content_digest(request_of(4, (8, 9))).hex()
+    history: list[Event] = [first, Ok("p", 1, 15, digest, 4, record_offset=4)] if told else []
+    history += [sent(2, 40, (40,), "command-4"), Refused("p", 2, 25, "COMMAND_ID_REUSED")]
+    log, held = restored(tail, found), Salvages([found])
+    scope = Scope(complete=told, first_offset=4 if told else 0)
+    assert check(history, log, scope=scope, salvages=held).counts.get("REFUSED_WRONGLY", 0) == 0
+    history += [sent(3, 41, (41,), "command-of-nobody"), Refused("p", 3, 35, "COMMAND_ID_REUSED")]
+    wrong = check(history, log, scope=scope, salvages=held).counts.get("REFUSED_WRONGLY", 0)
+    assert wrong == (1 if told else 0)
 
 
 def test_requests_of_the_tail_are_those_of_the_story() -> None:
