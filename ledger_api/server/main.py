@@ -42,7 +42,7 @@ from replica.link.unix import LinkClient
 from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import ConfigError
 from replica.notary.signatures import checks_together
-from replica.store.reader import open_reader
+from replica.store.open import open_reader
 
 STOPPED, LINK_ENDED, MISCONFIGURED = 0, 1, 2
 DOCUMENT_MAX_BYTES = 1_000_000

@@ -28,7 +28,7 @@ from pipeline.judging.plan import counted, void_reasons
 from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN, Position, decode_position
 from replica.notary.records import record_digest
-from replica.store.export import published_state
+from replica.store.open import published_state
 
 FIRST_FINDINGS = 20
 

@@ -26,8 +26,8 @@ from replica.notary.errors import Code
 from replica.notary.records import FORMAT, RequestRecord, SettledCommand, SettlementRecord, decode_record
 from replica.notary.requests import Submission
 from replica.notary.rules import Conflict, Usage
-from replica.store.export import export_range
 from replica.store.interface import Completion
+from replica.store.open import export_range
 
 RANGE_COMPLETIONS = 100_000
 _BATCH_ROWS = 10_000

@@ -17,8 +17,9 @@ from replica.index.rocks import StoredIndex, read_index
 from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN
 from replica.notary.rules import TX_KEY
-from replica.store.export import Export, export_completions, published_state
+from replica.store.facts import Export
 from replica.store.interface import NOTARISED, Completion
+from replica.store.open import export_completions, published_state
 
 _LOOKED_UP_TOGETHER = 1_000
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from replica.checker.history import Event
     from replica.config.model import Config
     from replica.notary.salvage import Salvages
-    from replica.store.export import Export
+    from replica.store.facts import Export
 
 TELL_EVERY = 10_000
 HistoriesArgument = Annotated[

@@ -24,7 +24,7 @@ from replica.local.process import ServerFailed
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Refused
 from replica.notary.errors import Code
-from replica.store.status import read_status
+from replica.store.postgres.status import read_status
 
 FOLDER = DATA_FOLDER / "drill"
 SITE = DATA_FOLDER / "drill-second-site"

@@ -161,7 +161,7 @@ def _plan(
 ) -> RestorePlan:
     from pipeline.archive.restore import plan_restore
     from replica.store.archive_head import ArchiveHeads
-    from replica.store.status import read_status
+    from replica.store.postgres.status import read_status
 
     head = published = None
     if not options.pop("offline"):
@@ -232,7 +232,7 @@ def adopt(
     from pipeline.archive.manifest import MANIFEST_NAME
     from pipeline.sources.topic import look_at, refuse_other_log
     from replica.core.salvaged import keep_salvage
-    from replica.store.adopt import adopt_topic
+    from replica.store.open import adopt_topic
 
     settings = load(find_config(config))
     view = look_at(settings.kafka)

@@ -70,7 +70,7 @@ def _survivors(
 ) -> Survivors:
     from pipeline.archive.salvage import Survivors, complete_from
     from replica.notary.position import BEGIN
-    from replica.store.lost import commands_in_flight
+    from replica.store.open import commands_in_flight
 
     base = manifest.position
     indexes = list(_tails(config, manifest, path, names, folders))

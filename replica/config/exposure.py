@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from replica.config.model import Config
 from replica.notary.loopback import is_loopback
-
-_ORACLE = "oracle://"
+from replica.store.oracle.login import is_oracle
 
 
 def plaintext_connections(config: Config) -> list[str]:
@@ -38,7 +37,7 @@ def _tracing(config: Config) -> Iterator[str]:
 
 
 def _database(conninfo: str) -> Iterator[str]:
-    if conninfo.startswith(_ORACLE):
+    if is_oracle(conninfo):
         host = conninfo.rpartition("@")[2].partition("/")[0].rpartition(":")[0]
         if "tcps" not in conninfo.lower() and not _is_local(host):
             yield "an Oracle database beyond this machine: use a tcps connect string"

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import ServerLease, WriteSession
 from replica.notary.errors import ConfigError
-from replica.store.oracle_login import is_oracle, parse_oracle, render_oracle
+from replica.store.oracle.login import is_oracle, parse_oracle, render_oracle
 
 if TYPE_CHECKING:
     from ha.clock import Clock
     from ha.election.settings import ElectionSettings
     from replica.store.bulletin import Board
-    from replica.store.export import Export
+    from replica.store.facts import Export, StoreStatus
     from replica.store.interface import ParticipantStore
-    from replica.store.status import StoreStatus
 
 Session: TypeAlias = WriteSession[Any]
 HIDDEN = "***"
@@ -73,7 +72,7 @@ class Database(Protocol):
         """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
 
     async def delete_pruned(self, tell: Callable[[int], None]) -> int:
-        """Delete completions below the bound that the active has moved; see replica.store.prune."""
+        """Delete completions below the bound that the active has moved; see replica.store.postgres.prune."""
 
     def roles(self) -> str:
         """SQL that gives replicas and readers their rights."""
@@ -95,28 +94,6 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
     if is_oracle(conninfo):
         return OracleDatabase(parse_oracle(conninfo), scope, reader)
     return PostgresDatabase(conninfo, scope, reader)
-
-
-def parse_conninfo(conninfo: str) -> dict[str, str]:
-    """What a connection string says, by name. Raises ConfigError when it cannot be understood."""
-    if is_oracle(conninfo):
-        return parse_oracle(conninfo)
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
-    except ProgrammingError as error:
-        raise ConfigError(f"no libpq connection string: {str(error).strip()}") from None
-
-
-def with_password(conninfo: str, password: str) -> str:
-    """The connection string with a password put in. Raises ConfigError."""
-    if is_oracle(conninfo):
-        return render_oracle({**parse_oracle(conninfo), "password": password})
-    from psycopg.conninfo import make_conninfo
-
-    return make_conninfo(conninfo, password=password)
 
 
 class PostgresDatabase:
@@ -152,37 +129,37 @@ class PostgresDatabase:
         return PostgresLockSession(self._conninfo, scope=self._scope, name=name, settings=settings, clock=clock)
 
     def make_store(self, session: Session) -> ParticipantStore:
-        from replica.store.postgres import PostgresStore
+        from replica.store.postgres.store import PostgresStore
 
         return PostgresStore(session)
 
     async def check_alone(self, name: str, settings: ElectionSettings) -> None:
-        from replica.store.neighbours import check_alone
+        from replica.store.postgres.neighbours import check_alone
 
         await check_alone(self._conninfo, name, settings.lease_s)
 
     async def migrate(self) -> list[str]:
-        from replica.store.migrate import migrate
+        from replica.store.postgres.migrate import migrate
 
         return await migrate(self._conninfo, lock_id(self._scope, Counter.NODE_MIGRATIONS))
 
     async def status(self) -> StoreStatus:
-        from replica.store.status import read_status
+        from replica.store.postgres.status import read_status
 
         return await read_status(self._conninfo)
 
     def board(self, name: str) -> AbstractAsyncContextManager[Board]:
-        from replica.store.board import postgres_board
+        from replica.store.postgres.board import postgres_board
 
         return postgres_board(self._conninfo, name)
 
     def export(self) -> AbstractContextManager[Export]:
-        from replica.store.export import export_completions
+        from replica.store.postgres.export import export_completions
 
         return export_completions(self._conninfo)
 
     async def delete_pruned(self, tell: Callable[[int], None]) -> int:
-        from replica.store.prune import delete_pruned
+        from replica.store.postgres.prune import delete_pruned
 
         return await delete_pruned(self._conninfo, tell)
 
@@ -222,7 +199,7 @@ class OracleDatabase:
         return OracleLockSession(self._login, scope=self._scope, name=name, settings=settings, clock=clock)
 
     def make_store(self, session: Session) -> ParticipantStore:
-        from replica.store.oracle import OracleStore
+        from replica.store.oracle.store import OracleStore
 
         return OracleStore(session)
 
@@ -230,27 +207,27 @@ class OracleDatabase:
         return
 
     async def migrate(self) -> list[str]:
-        from replica.store.oracle_tools import migrate
+        from replica.store.oracle.tools import migrate
 
         return await migrate(self._login, lock_id(self._scope, Counter.NODE_MIGRATIONS))
 
     async def status(self) -> StoreStatus:
-        from replica.store.oracle_tools import read_status
+        from replica.store.oracle.tools import read_status
 
         return await read_status(self._login)
 
     def board(self, name: str) -> AbstractAsyncContextManager[Board]:
-        from replica.store.oracle_board import oracle_board
+        from replica.store.oracle.board import oracle_board
 
         return oracle_board(self._login, name)
 
     def export(self) -> AbstractContextManager[Export]:
-        from replica.store.oracle_tools import export_completions
+        from replica.store.oracle.tools import export_completions
 
         return export_completions(self._login)
 
     async def delete_pruned(self, tell: Callable[[int], None]) -> int:
-        from replica.store.oracle_tools import delete_pruned
+        from replica.store.oracle.tools import delete_pruned
 
         return await asyncio.to_thread(delete_pruned, self._login, tell)
 

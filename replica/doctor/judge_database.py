@@ -7,8 +7,8 @@ from collections.abc import Callable
 from replica.core.lineage import Descent, descent
 from replica.doctor.facts import Facts, PostgresFacts
 from replica.doctor.verdict import Checks, Judge, Verdict, ok, problem, unknown, unless_development, warning
-from replica.store.looking import ENCODING
-from replica.store.neighbours import taken_twice
+from replica.store.postgres.looking import ENCODING
+from replica.store.postgres.neighbours import taken_twice
 
 CONNECTIONS_SPARE = 5
 POSTGRES_OLDEST = 140_000

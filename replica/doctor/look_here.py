@@ -17,13 +17,13 @@ from ledger_api.server.registry import read_registry
 from ledger_api.server.tls import make_tls
 from ledger_api.server.tokens import read_keys as read_token_keys
 from replica.config.model import Config, DatabaseSettings
-from replica.core.database import parse_conninfo
 from replica.core.signer import check_signer
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.link.traces import check_tracing
 from replica.notary.errors import NotaryError
 from replica.notary.keys import ended_at, known_keys
 from replica.notary.secret_files import read_secret
+from replica.store.open import parse_conninfo
 
 _STA_UNSYNC = 0x40  # of adjtimex(2)
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}

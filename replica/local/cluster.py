@@ -38,8 +38,8 @@ from replica.local.replica import ReplicaProcess, Say
 from replica.local.run_file import ReplicaRun, RunFile, this_process
 from replica.log.topic import create_topic
 from replica.notary.errors import NotaryError
-from replica.store.migrate import migrate
-from replica.store.postgres import named_statement
+from replica.store.postgres.migrate import migrate
+from replica.store.postgres.store import named_statement
 
 DATABASE = "notary"
 OWNER, ROLE, READER = "notary_owner", "notary", "notary_api"  # who migrates; what cores and front ends log in as

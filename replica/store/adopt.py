@@ -1,63 +1,12 @@
-"""Binds the participant database to a topic that its log was restored to: an operator's step, all replicas down."""
+"""Where a database stands in the topic that its log was restored to. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
-import psycopg
 
-from replica.notary.errors import RestoreRefused, StoreMismatch, StoreUnavailable
-from replica.notary.position import Position, decode_position, encode_position
-from replica.notary.salvage import Salvage, bound_name
-from replica.store.looking import in_unicode
-from replica.store.migrate import CONNECT_MAX_S
-from replica.store.oracle_login import is_oracle, parse_oracle
-from replica.store.postgres import named_statement
-
-
-def adopt_topic(
-    conninfo: str,
-    lock_id: int,
-    topic_id: str,
-    check: Callable[[Position], None],
-    salvage: Salvage | None = None,
-) -> Position | None:
-    """Let the database belong to this topic; returns its published position there, None if nothing was published.
-
-    `lock_id`: of the lock that makes a replica active; held meanwhile. `check` raises unless the topic has the records
-    that the position was read from. `salvage`: of what the topic has lost; from then on the database names it, and no
-    replica serves whose index lacks it. May be repeated. Raises StoreMismatch when a replica is active or the database
-    changes meanwhile, RestoreRefused when it changed since the salvage was made, and StoreUnavailable.
-    """
-    if is_oracle(conninfo):
-        from replica.store import oracle_tools
-
-        return oracle_tools.adopt_topic(parse_oracle(conninfo), lock_id, topic_id, check, salvage)
-    try:
-        with psycopg.connect(in_unicode(conninfo), connect_timeout=CONNECT_MAX_S) as connection:
-            if not _one(connection, b"SELECT pg_try_advisory_xact_lock(%s)", (lock_id,)):
-                raise StoreMismatch("a replica is active: stop all replicas before their topic is changed")
-            row = connection.execute(
-                b"SELECT topic_id, published_offset, published_position FROM participant FOR UPDATE"
-            ).fetchone()
-            if row is None:
-                raise StoreMismatch("the database has lost its participant row; restore it from a backup")
-            known, offset, encoded = row
-            position = None
-            if encoded is not None:
-                position = position_in(decode_position(bytes(encoded)), topic_id, salvage)
-                check(position)
-            values = {
-                "topic_id": bound_name(known, topic_id, None if salvage is None else salvage.digest),
-                "position": None if position is None else encode_position(position),
-                "known": known,
-                "offset": offset,
-            }
-            connection.execute(named_statement("adopt_topic"), values)
-            return position
-    except psycopg.Error as error:
-        raise StoreUnavailable(f"the database was not changed: {str(error).strip()}") from None
+from replica.notary.errors import RestoreRefused
+from replica.notary.position import Position
+from replica.notary.salvage import Salvage
 
 
 def position_in(published: Position, topic_id: str, salvage: Salvage | None) -> Position:
@@ -74,8 +23,3 @@ def position_in(published: Position, topic_id: str, salvage: Salvage | None) -> 
     if published.offset < salvage.first:
         return msgspec.structs.replace(published, topic_id=topic_id)
     return salvage.position_at(published.offset, topic_id)
-
-
-def _one(connection: psycopg.Connection[tuple[object, ...]], query: bytes, values: tuple[object, ...]) -> object:
-    row = connection.execute(query, values).fetchone()
-    return None if row is None else row[0]

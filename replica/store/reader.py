@@ -12,7 +12,6 @@ import msgspec
 
 from replica.notary.errors import StoreUnavailable
 from replica.store.interface import Completion
-from replica.store.oracle_login import is_oracle
 
 PAGE_DETAIL_BYTES = 4_000_000
 WINDOW_DETAIL_BYTES = 200_000  # half a megabyte as JSON
@@ -57,17 +56,6 @@ class CompletionReader(Protocol):
 
     async def close(self) -> None:
         """End; may be repeated."""
-
-
-def open_reader(address: str) -> CompletionReader:
-    """The reader of the database that a connection string, password included, leads to. Connects when first used."""
-    if is_oracle(address):
-        from replica.store.oracle_reader import OracleReader
-
-        return OracleReader(address)
-    from replica.store.postgres_reader import PostgresReader
-
-    return PostgresReader(address)
 
 
 def check_dense(rows: Sequence[Row], after: int, until: int) -> Sequence[Row]:

@@ -15,6 +15,8 @@ import msgspec
 from replica.notary.errors import SalvageMissing, StoreMismatch
 from replica.notary.salvage import bound_topic_id, salvages_named
 
+LOCK_WAIT_S = 30  # for another migration to end
+
 
 class Migration(msgspec.Struct, frozen=True, order=True):
     """One file of a dialect's migrations. `usable_from`: the oldest version a release must know to use the schema."""

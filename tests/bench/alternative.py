@@ -36,7 +36,7 @@ from replica.notary.canonical import decode_request
 from replica.notary.errors import Code
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Request, Submission
-from replica.store.arrays import byteas, register
+from replica.store.postgres.arrays import byteas, register
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS alternative_spent (state bytea PRIMARY KEY, tx_id bytea NOT NULL);

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.replica import ReplicaProcess
 from replica.log.kafka import KafkaLog
-from replica.store.status import read_status
+from replica.store.postgres.status import read_status
 from tests.bench.filler import fill_log
 from tests.bench.load import INPUTS
 from tests.bench.report import Report, number

@@ -27,8 +27,8 @@ from replica.log.kafka import KafkaLog
 from replica.log.topic import create_topic
 from replica.notary.answers import Notarised
 from replica.notary.requests import Submission
-from replica.store.migrate import migrate
-from replica.store.postgres import PostgresStore
+from replica.store.postgres.migrate import migrate
+from replica.store.postgres.store import PostgresStore
 from tests.bench.report import Report
 from tests.bench.sizes import Sizes
 from tests.bench.workload import unsigned_submission

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replica.local.cluster import LocalCluster
-from replica.store.status import read_status
+from replica.store.postgres.status import read_status
 from tests.bench.load import BATCH, SINGLE, LoadGenerator, Shape
 from tests.bench.report import Report, quantiles
 from tests.bench.sizes import Sizes

@@ -11,7 +11,7 @@ from typing import Any
 
 from replica.local.cluster import LocalCluster
 from replica.local.process import until
-from replica.store.status import read_status
+from replica.store.postgres.status import read_status
 from tests.promises import PromiseBroken
 
 PUBLISHED_MAX_S = 60.0

@@ -26,7 +26,7 @@ from replica.notary.canonical import decode_request
 from replica.notary.errors import Code
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict, Usage
-from replica.store.migrate import migrate
+from replica.store.postgres.migrate import migrate
 from tests.api_world import ACTIVE, make_submission, notarise
 from tests.integration.conftest import MakeDatabase
 from tests.integration.test_api_exhaustion import MIB, SUBMIT, attacked, together

@@ -22,7 +22,7 @@ from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised, Refused
 from replica.notary.requests import format_state_ref, state_ref
 from replica.notary.rules import hash_of_tx_id
-from replica.store.status import read_status
+from replica.store.postgres.status import read_status
 from tests.ends import guarded
 from tests.waiting import eventually
 

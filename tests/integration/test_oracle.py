@@ -22,9 +22,9 @@ from ha.election.settings import ElectionSettings
 from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
 from ha.lock.oracle_connection import OracleConnection
-from replica.store.oracle import OracleStore, newest_version
-from replica.store.oracle_login import parse_oracle
-from replica.store.oracle_tools import export_completions, migrate, read_status
+from replica.store.oracle.login import parse_oracle
+from replica.store.oracle.store import OracleStore, newest_version
+from replica.store.oracle.tools import export_completions, migrate, read_status
 from replica.store.schema import read_migrations
 from tests.lock_contract import CLOCK, SETTINGS, LockContract, World
 from tests.unit.store_contract import (

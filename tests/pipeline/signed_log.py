@@ -18,8 +18,8 @@ from replica.notary.canonical import content_digest, encode_request
 from replica.notary.receipts import make_receipts, receipt_to_document
 from replica.notary.records import BarrierRecord, RequestRecord, SettledCommand, SettlementRecord, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, make_request, state_ref
-from replica.store.migrate import migrate
-from replica.store.postgres import PostgresStore
+from replica.store.postgres.migrate import migrate
+from replica.store.postgres.store import PostgresStore
 from tests.pipeline.judged import TOPIC
 
 PARTY = "O=Bank A,L=London,C=GB"

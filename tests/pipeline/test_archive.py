@@ -23,7 +23,7 @@ from replica.notary.errors import ArchiveMismatch, ConfigError, LogRefused
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.store.archive_head import ArchiveHeads
-from replica.store.migrate import migrate
+from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase
 from tests.unit.archive_world import SIGNER, some_log
 

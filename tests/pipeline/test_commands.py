@@ -25,8 +25,8 @@ from replica.log.topic import create_topic
 from replica.notary.errors import LogRefused, StoreMismatch
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import read_records
-from replica.store.adopt import adopt_topic
-from replica.store.migrate import migrate
+from replica.store.open import adopt_topic
+from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase, PostgresServer
 from tests.unit.archive_world import some_log
 

@@ -32,7 +32,7 @@ from replica.notary.position import begin, decode_position
 from replica.notary.reading import read_records
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import Salvage, decode_salvage
-from replica.store.postgres import PostgresStore
+from replica.store.postgres.store import PostgresStore
 from tests.pipeline.test_commands import Operator, operator  # noqa: F401
 from tests.unit.archive_world import some_log
 from tests.unit.notary_logs import state, tx

@@ -19,21 +19,17 @@ from ha.lock.postgres import PostgresLockSession
 from replica.cli.init import EXAMPLE
 from replica.config.load import make_config
 from replica.core import database as databases
-from replica.core.database import (
-    OracleDatabase,
-    PostgresDatabase,
-    participant_database,
-    with_password,
-)
+from replica.core.database import OracleDatabase, PostgresDatabase, participant_database
 from replica.core.metrics import make_metrics
 from replica.notary.answers import Notarised
 from replica.notary.errors import ConfigError
 from replica.notary.records import BarrierRecord, decode_record
-from replica.store.looking import to_look
-from replica.store.oracle import OracleStore
-from replica.store.oracle_login import parse_oracle, render_oracle
-from replica.store.oracle_tools import export_completions, migrate
-from replica.store.postgres import PostgresStore
+from replica.store.open import with_password
+from replica.store.oracle.login import parse_oracle, render_oracle
+from replica.store.oracle.store import OracleStore
+from replica.store.oracle.tools import export_completions, migrate
+from replica.store.postgres.looking import to_look
+from replica.store.postgres.store import PostgresStore
 from tests.oracle import driver
 from tests.oracle.server import KILLED, OracleServer
 from tests.simulation.virtual import run_virtually

@@ -23,7 +23,7 @@ from replica.doctor.facts import (
     ReplicaFacts,
 )
 from replica.doctor.verdict import Finding, Severity
-from replica.store.neighbours import Ledger, NamedSession, Neighbours
+from replica.store.postgres.neighbours import Ledger, NamedSession, Neighbours
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

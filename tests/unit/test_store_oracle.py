@@ -19,17 +19,16 @@ from replica.core.database import Login, participant_database
 from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position, decode_position
-from replica.store import oracle_tools
-from replica.store.adopt import adopt_topic
 from replica.store.archive_head import ArchiveHead, ArchiveHeads
-from replica.store.export import export_range, published_state
 from replica.store.interface import NOTARISED
 from replica.store.memory import MemoryDatabase
-from replica.store.oracle import LIST_MAX, OracleStore, newest_version
-from replica.store.oracle_board import oracle_board
-from replica.store.oracle_login import render_oracle
-from replica.store.oracle_tools import export_completions, migrate, read_status, statements_of
-from replica.store.reader import CompletionReader, open_reader
+from replica.store.open import adopt_topic, export_range, open_reader, published_state
+from replica.store.oracle import tools as oracle_tools
+from replica.store.oracle.board import oracle_board
+from replica.store.oracle.login import render_oracle
+from replica.store.oracle.store import LIST_MAX, OracleStore, newest_version
+from replica.store.oracle.tools import export_completions, migrate, read_status, statements_of
+from replica.store.reader import CompletionReader
 from replica.store.schema import Migration, read_migrations
 from tests.oracle import driver
 from tests.oracle.server import CONTACT_LOST, ENDED, KILLED, NO_TABLE, OracleServer

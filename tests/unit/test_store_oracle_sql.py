@@ -11,9 +11,9 @@ import sqlglot
 from sqlfluff.core import Linter
 
 from ha.lock import oracle as lock
-from replica.store import oracle_tools
-from replica.store.oracle import named_statement
-from replica.store.oracle_tools import statements_of
+from replica.store.oracle import tools as oracle_tools
+from replica.store.oracle.store import named_statement
+from replica.store.oracle.tools import statements_of
 from replica.store.schema import read_migrations
 
 ROOT = Path(__file__).parents[2]

@@ -111,7 +111,7 @@ async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
 async def _wait_until_published(cluster: LocalCluster) -> None:
     """Completions follow the answers a moment later; the check shall see all of them."""
     from replica.local.process import ServerFailed, until
-    from replica.store.status import read_status
+    from replica.store.postgres.status import read_status
 
     async def published() -> bool:
         active = await cluster.active()

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ha.lock.postgres import PostgresLockSession
-from replica.store.board import postgres_board
 from replica.store.interface import ParticipantStore
-from replica.store.migrate import migrate
-from replica.store.postgres import PostgresStore
+from replica.store.postgres.board import postgres_board
+from replica.store.postgres.migrate import migrate
+from replica.store.postgres.store import PostgresStore
 from tests.integration.conftest import MakeDatabase
 from tests.integration.store_postgres.world import MIGRATION_LOCK, open_session, sessions
 from tests.unit.store_contract import (

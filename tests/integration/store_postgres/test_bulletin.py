@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from replica.notary.formats import Formats
-from replica.store.board import postgres_board
 from replica.store.bulletin import Bulletin
+from replica.store.postgres.board import postgres_board
 from tests.unit.store_contract import (
     TOPIC,
     Ends,

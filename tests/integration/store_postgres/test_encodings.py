@@ -11,12 +11,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from replica.local.postgres import PostgresServer
 from replica.notary.errors import StoreMismatch
-from replica.store import migrate as migrations
-from replica.store.board import postgres_board
-from replica.store.export import export_completions
-from replica.store.migrate import migrate
-from replica.store.postgres import PostgresStore
-from replica.store.reader import open_reader
+from replica.store.open import export_completions, open_reader
+from replica.store.postgres import migrate as migrations
+from replica.store.postgres.board import postgres_board
+from replica.store.postgres.migrate import migrate
+from replica.store.postgres.store import PostgresStore
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, sessions
 from tests.unit.store_contract import TOPIC, activated, at, command, completion
 

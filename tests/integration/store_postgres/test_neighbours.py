@@ -11,8 +11,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from replica.notary.errors import LedgersShareDatabase, ReplicaNameTaken
-from replica.store.migrate import migrate
-from replica.store.neighbours import check_alone, look_at_neighbours, taken_twice
+from replica.store.postgres.migrate import migrate
+from replica.store.postgres.neighbours import check_alone, look_at_neighbours, taken_twice
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, sessions
 
 pytestmark = pytest.mark.postgres

@@ -16,11 +16,11 @@ import pytest
 
 from ha.lock.postgres import PostgresLockSession
 from replica.notary.position import encode_position
-from replica.store import postgres
 from replica.store.interface import NOTARISED
 from replica.store.memory import MemoryDatabase
-from replica.store.postgres import PostgresStore, named_statement
-from replica.store.status import read_status
+from replica.store.postgres import store as postgres
+from replica.store.postgres.status import read_status
+from replica.store.postgres.store import PostgresStore, named_statement
 from tests.integration.store_postgres.world import looking, open_session, rows, sessions
 from tests.unit.store_contract import (
     REJECTED,

@@ -11,11 +11,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from replica.local.postgres import PostgresServer
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.store import migrate as migrations
-from replica.store.migrate import migrate
-from replica.store.postgres import PostgresStore
+from replica.store.postgres import migrate as migrations
+from replica.store.postgres.migrate import migrate
+from replica.store.postgres.status import read_status
+from replica.store.postgres.store import PostgresStore
 from replica.store.schema import Migration
-from replica.store.status import read_status
 from tests.integration.conftest import MakeDatabase
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, rows, sessions
 from tests.unit.store_contract import (
@@ -98,7 +98,7 @@ async def test_a_newer_schema_is_used_only_if_it_says_so(dsn: str, usable_from: 
 
 async def test_an_older_schema_is_not_used(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: migrate first. Method: a release that knows one more migration."""
-    monkeypatch.setattr("replica.store.postgres.newest_version", lambda: migrations.newest_version() + 1)
+    monkeypatch.setattr("replica.store.postgres.store.newest_version", lambda: migrations.newest_version() + 1)
     async with sessions(dsn) as opened:
         with pytest.raises(StoreMismatch, match="notary store migrate"):
             await PostgresStore(await open_session(dsn, opened)).bind(TOPIC)

@@ -15,14 +15,14 @@ from ha.errors import LockLost
 from replica.local.postgres import PostgresServer
 from replica.notary.errors import InvariantBroken, StoreUnavailable, ValuesRefused
 from replica.notary.position import encode_position
-from replica.store import migrate as migrations
-from replica.store.export import published_state
 from replica.store.interface import NOTARISED, Command, Completion
 from replica.store.memory import MemoryDatabase
-from replica.store.postgres import PostgresStore, named_statement
-from replica.store.prune import delete_pruned
-from replica.store.reader import CompletionReader, open_reader
-from replica.store.status import read_status
+from replica.store.open import open_reader, published_state
+from replica.store.postgres import migrate as migrations
+from replica.store.postgres.prune import delete_pruned
+from replica.store.postgres.status import read_status
+from replica.store.postgres.store import PostgresStore, named_statement
+from replica.store.reader import CompletionReader
 from tests.integration.store_postgres.world import looking, open_session, rows, sessions
 from tests.unit.reader_contract import (
     InFlightByCompletionsContract,
@@ -171,8 +171,8 @@ async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
     new_store: NewStore, reader: CompletionReader, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: deleting is house-keeping below a bound that is there already. Method: chunks, twice; what is left."""
-    from replica.store import prune
-    from replica.store.export import export_completions
+    from replica.store.open import export_completions
+    from replica.store.postgres import prune
 
     monkeypatch.setattr(prune, "CHUNK_ROWS", 2)
     store = await publish_over_time(new_store)

@@ -12,8 +12,8 @@ from psycopg import errors
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.store.bulletin import PastReign, Pause
-from replica.store.looking import to_look
-from replica.store.postgres import Connection, named_statement
+from replica.store.postgres.looking import to_look
+from replica.store.postgres.store import Connection, named_statement
 
 _NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege)
 

@@ -9,7 +9,6 @@ import psycopg
 from psycopg import conninfo as libpq
 
 from replica.notary.errors import StoreUnavailable
-from replica.store.looking import to_look
 from replica.store.one_connection import (
     ATTEMPTS_MAX,
     CONNECT_MAX_S,
@@ -20,7 +19,8 @@ from replica.store.one_connection import (
     scan_end,
     scan_of,
 )
-from replica.store.postgres import completion_of, named_statement
+from replica.store.postgres.looking import to_look
+from replica.store.postgres.store import completion_of, named_statement
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 
 _STATEMENT_MAX_MS = 4_000

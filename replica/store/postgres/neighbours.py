@@ -14,8 +14,8 @@ import msgspec
 import psycopg
 
 from replica.notary.errors import LedgersShareDatabase, ReplicaNameTaken, StoreUnavailable
-from replica.store.looking import to_look
-from replica.store.postgres import named_statement
+from replica.store.postgres.looking import to_look
+from replica.store.postgres.store import named_statement
 
 LOOK_EVERY_S = 0.25
 LEASE_OVER_S = 1.0  # until the server has ended a silent session for certain

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-import msgspec
 import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.salvage import bound_topic_id
-from replica.store.looking import to_look
-from replica.store.postgres import named_statement
-
-
-class StoreStatus(msgspec.Struct, frozen=True):
-    """The shared state of a participant: the newest epoch and to whom it was granted, and the positions."""
-
-    ledger_id: str
-    topic_id: str | None
-    epoch: int
-    replica: str | None
-    granted_at: datetime | None
-    published_offset: int
-    ledger_end: int
-    in_flight: int
-    schema_version: int
+from replica.store.facts import StoreStatus
+from replica.store.postgres.looking import to_look
+from replica.store.postgres.store import named_statement
 
 
 async def read_status(conninfo: str) -> StoreStatus:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import psycopg
 
 from replica.notary.errors import LedgersShareDatabase, StoreMismatch, StoreUnavailable
-from replica.store.looking import check_encoding, in_unicode
-from replica.store.schema import Migration, check_not_newer, read_migrations, read_statement
+from replica.store.postgres.looking import check_encoding, in_unicode
+from replica.store.schema import LOCK_WAIT_S, Migration, check_not_newer, read_migrations, read_statement
 
-LOCK_WAIT_S = 30
 CONNECT_MAX_S = 5
 _VERSIONS = """
 CREATE TABLE schema_version (

@@ -17,12 +17,10 @@ from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
 from replica.notary.salvage import Salvage, bound_name, bound_topic_id, salvages_named
 from replica.store.adopt import position_in
-from replica.store.export import PAGE_ROWS, Export, PublishedState
+from replica.store.facts import PAGE_ROWS, Export, PublishedState, StoreStatus
 from replica.store.interface import Completion
-from replica.store.migrate import LOCK_WAIT_S
-from replica.store.oracle import completion_of, error_number, named_statement, newest_version, translate
-from replica.store.schema import Migration, check_not_newer, read_migrations
-from replica.store.status import StoreStatus
+from replica.store.oracle.store import completion_of, error_number, named_statement, newest_version, translate
+from replica.store.schema import LOCK_WAIT_S, Migration, check_not_newer, read_migrations
 
 CONNECT_MAX_S = 5.0
 CHUNK_ROWS = 5_000  # completions deleted in one transaction
@@ -117,7 +115,7 @@ def export_completions(login: Mapping[str, str]) -> Iterator[Export]:
 
 
 def delete_pruned(login: Mapping[str, str], tell: Callable[[int], None]) -> int:
-    """Delete completions below the bound that the active has moved; see replica.store.prune."""
+    """Delete completions below the bound that the active has moved; see replica.store.postgres.prune."""
     deleted = 0
     with _plain_cursor("delete_pruned", login) as cursor:
         while True:
@@ -134,13 +132,13 @@ def delete_pruned(login: Mapping[str, str], tell: Callable[[int], None]) -> int:
 
 
 def export_range(login: Mapping[str, str], after: int, until: int) -> Iterator[tuple[int, Completion]]:
-    """See replica.store.export."""
+    """See replica.store.postgres.export."""
     with _plain_cursor("export", login) as cursor:
         yield from _rows(cursor, until, after)
 
 
 def published_state(login: Mapping[str, str]) -> PublishedState:
-    """See replica.store.export."""
+    """See replica.store.postgres.export."""
     with export_completions(login) as export:
         ((position, ledger_end, pruned_to, _),) = run_once(login, "published", {})
         return PublishedState(export.topic_id, position, int(ledger_end), int(pruned_to))
@@ -177,7 +175,7 @@ def adopt_topic(
     check: Callable[[Position], None],
     salvage: Salvage | None = None,
 ) -> Position | None:
-    """See replica.store.adopt. The lock goes with the connection."""
+    """See replica.store.postgres.adopt. The lock goes with the connection."""
     with _plain_cursor("adopt_topic", login) as cursor:
         result = cursor.var(int)
         cursor.execute(_LOCK, {"id": lock_id, "seconds": 0, "result": result})

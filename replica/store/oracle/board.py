@@ -12,8 +12,8 @@ import oracledb
 from replica.notary.errors import StoreMismatch
 from replica.notary.formats import Formats
 from replica.store.bulletin import PastReign, Pause
-from replica.store.oracle import named_statement, translate
-from replica.store.oracle_tools import open_cursor
+from replica.store.oracle.store import named_statement, translate
+from replica.store.oracle.tools import open_cursor
 
 REASON_MAX_BYTES = 1_000
 LATE_S = 1.0

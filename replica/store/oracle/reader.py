@@ -23,8 +23,8 @@ from replica.store.one_connection import (
     scan_end,
     scan_of,
 )
-from replica.store.oracle import completion_of, named_statement
-from replica.store.oracle_login import parse_oracle
+from replica.store.oracle.login import parse_oracle
+from replica.store.oracle.store import completion_of, named_statement
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 
 _CLOSE_MAX_S = 1.0

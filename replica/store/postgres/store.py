@@ -18,7 +18,6 @@ from psycopg import errors
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable, ValuesRefused
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
-from replica.store.arrays import bools, byteas, ids, int8s, register, texts
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import (
     NOTARISED,
@@ -32,8 +31,9 @@ from replica.store.interface import (
     is_for_the_log,
     published_of,
 )
-from replica.store.looking import check_encoding
-from replica.store.migrate import newest_version
+from replica.store.postgres.arrays import bools, byteas, ids, int8s, register, texts
+from replica.store.postgres.looking import check_encoding
+from replica.store.postgres.migrate import newest_version
 from replica.store.schema import check_bound, check_version, read_statement
 
 Connection = psycopg.AsyncConnection[Any]

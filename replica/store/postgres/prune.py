@@ -12,9 +12,9 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.store.looking import in_unicode
-from replica.store.migrate import CONNECT_MAX_S
-from replica.store.postgres import named_statement
+from replica.store.postgres.looking import in_unicode
+from replica.store.postgres.migrate import CONNECT_MAX_S
+from replica.store.postgres.store import named_statement
 
 CHUNK_ROWS = 5_000
 _STATEMENT_MAX_S = 30

@@ -1,0 +1,56 @@
+"""What tools learn of a participant database, whichever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from replica.store.interface import Completion
+
+PAGE_ROWS = 5_000  # of an export
+
+
+class StoreStatus(msgspec.Struct, frozen=True):
+    """The shared state of a participant: the newest epoch and to whom it was granted, and the positions."""
+
+    ledger_id: str
+    topic_id: str | None
+    epoch: int
+    replica: str | None
+    granted_at: datetime | None
+    published_offset: int
+    ledger_end: int
+    in_flight: int
+    schema_version: int
+
+
+class Export(msgspec.Struct, frozen=True):
+    """The completions that were published when the export began, by ledger offset; `rows` can be read once.
+
+    They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`; those up to ledger offset
+    `pruned_to` are left out, whether they are gone or not. `age_us` is how long ago the
+    first epoch was granted, in microseconds; None if none was. `salvages`: digests, in
+    hexadecimal, of those that the database demands.
+    """
+
+    topic_id: str | None
+    published_offset: int
+    ledger_end: int
+    age_us: int | None
+    rows: Iterator[tuple[int, Completion]]
+    pruned_to: int = 0
+    salvages: tuple[str, ...] = ()
+
+
+class PublishedState(msgspec.Struct, frozen=True):
+    """How far the database is: the published position's bytes (None: nothing published) and the ledger's end.
+
+    Completions up to and with ledger offset `pruned_to` may be gone.
+    """
+
+    topic_id: str | None
+    position: bytes | None
+    ledger_end: int
+    pruned_to: int
