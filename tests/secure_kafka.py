@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 from replica.local.kafka import READY_MAX_S, KafkaBroker, find_java, find_libs
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.process import Command, run_to_end
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from tests.certificates import Authority
 
 TOOLS = Path(__file__).parents[1] / ".tools" / "kafka-tools" / "libs"

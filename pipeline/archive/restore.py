@@ -23,9 +23,9 @@ from pipeline.archive.segment import DIGEST_BYTES, LogRecord, archived_digest, d
 from pipeline.archive.verify import verify_archive
 from pipeline.sources.kafka_python import read_stretch
 from pipeline.sources.topic import TopicView, look_at
-from replica.log.librdkafka import TopicMissing, client_config, connect, error_in, meaning_of
-from replica.log.settings import KafkaSettings
-from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, create_topic
+from replica.log.kafka.librdkafka import TopicMissing, client_config, connect, error_in, meaning_of
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import MESSAGE_MAX_BYTES, PARTITION, create_topic
 from replica.notary.errors import LogRefused, RestoreRefused
 from replica.notary.salvage import Salvage
 from replica.store.archive_head import ArchiveHead

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pipeline.archive.manifest import load_manifest
 from pipeline.archive.segment import parquet_path
 from pipeline.judging.columns import Columns, decode
-from replica.log.kafka import KafkaLog
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.open import open_log
 from replica.notary.errors import ArchiveDamaged, InvariantBroken, LogUnavailable
 
 SLICE_RECORDS = 1 << 17  # and at most so many MiB, so that what a task holds of the log is bounded
@@ -97,7 +97,7 @@ class KafkaLogSlices(msgspec.Struct, frozen=True):
         return decode(start, pa.array(values, pa.large_binary()))
 
     async def _values(self, start: int, end: int) -> list[bytes]:
-        log = KafkaLog(KafkaSettings.model_validate(self.settings))
+        log = open_log(KafkaSettings.model_validate(self.settings))
         values: list[bytes] = []
         try:
             await log.check()
@@ -133,7 +133,7 @@ def kafka_log(settings: KafkaSettings, until_offset: int = OFFSET_MAX) -> KafkaL
     """The topic up to its present end, or up to and with `until_offset`. Raises LogRefused and LogUnavailable."""
 
     async def ask() -> tuple[str, int]:
-        log = KafkaLog(settings)
+        log = open_log(settings)
         try:
             return await log.check(), await log.end_offset()
         finally:

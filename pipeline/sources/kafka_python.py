@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from replica.log.kafka import consumer_config
-from replica.log.librdkafka import connect, error_in, meaning_of, passes_by_itself
-from replica.log.settings import KafkaSettings
-from replica.log.topic import PARTITION
+from replica.log.kafka.librdkafka import connect, error_in, meaning_of, passes_by_itself
+from replica.log.kafka.log import consumer_config
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import PARTITION
 from replica.notary.errors import LogRefused, LogUnavailable
 
 BATCH_RECORDS = 10_000

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pipeline.session import connector_jars
 from pipeline.sources import kafka_python
 from pipeline.sources.kafka_python import LogSource
-from replica.log.settings import KafkaSettings
-from replica.log.topic import PARTITION
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import PARTITION
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import check_secret
 

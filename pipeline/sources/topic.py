@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from pipeline.sources.kafka_python import read_stretch
-from replica.log.settings import KafkaSettings
-from replica.log.topic import TopicAdmin, refuse_unsafe
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import refuse_unsafe
+from replica.log.open import open_log_admin
 from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
@@ -29,7 +30,7 @@ def look_at(settings: KafkaSettings, *, any_contract: bool = False) -> TopicView
     """
 
     async def ask() -> TopicView:
-        admin = TopicAdmin(settings)
+        admin = open_log_admin(settings)
         try:
             facts = await admin.facts()
             if not any_contract:

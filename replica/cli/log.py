@@ -14,7 +14,7 @@ from replica.cli.salvage import make_salvage
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-    from replica.log.kafka import KafkaLog
+    from replica.log.interface import RequestLog
 
 app = typer.Typer(help="Read the request log.", no_args_is_help=True)
 app.command("salvage")(make_salvage)
@@ -72,9 +72,9 @@ def tail(  # noqa: PLR0917 - each is an option of the command line
 
 
 async def _tail(config: Config, wanted: Wanted, as_json: bool) -> None:
-    from replica.log.kafka import KafkaLog
+    from replica.log.open import open_log
 
-    log = KafkaLog(config.kafka)
+    log = open_log(config.kafka)
     try:
         await log.check()
         end = await log.end_offset()
@@ -87,7 +87,7 @@ async def _tail(config: Config, wanted: Wanted, as_json: bool) -> None:
         await log.close()
 
 
-async def _lines(log: KafkaLog, first: int, end: int | None) -> AsyncIterator[Line]:
+async def _lines(log: RequestLog, first: int, end: int | None) -> AsyncIterator[Line]:
     """Records from `first` up to `end`, or for ever."""
     reader = await log.open_reader(first)
     offset = first - 1

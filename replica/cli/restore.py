@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.archive.restore_plan import RestorePlan, Until
     from pipeline.sources.topic import TopicView
     from replica.config.model import Config
-    from replica.log.settings import KafkaSettings
+    from replica.log.kafka.settings import KafkaSettings
     from replica.notary.position import Position
     from replica.notary.salvage import Salvage
 
@@ -183,7 +183,7 @@ def _tell_plan(found: RestorePlan, as_json: bool) -> None:
 
 
 def _target(config: Config, topic: str | None, servers: str | None) -> KafkaSettings:
-    from replica.log.settings import KafkaSettings
+    from replica.log.kafka.settings import KafkaSettings
 
     named = {"topic": topic, "bootstrap_servers": servers}
     values = config.kafka.model_dump() | {name: value for name, value in named.items() if value is not None}

@@ -91,9 +91,9 @@ async def _find_out(config: Config) -> Status:
     import msgspec
 
     from replica.local.health import fetch_health
-    from replica.log.kafka import KafkaLog
+    from replica.log.open import open_log
 
-    log = KafkaLog(config.kafka)
+    log = open_log(config.kafka)
     try:
         async with aiohttp.ClientSession() as session:
             healths, lock, store, end, pause = await asyncio.gather(

@@ -17,7 +17,7 @@ app = typer.Typer(help="Create and check the request log's topic.", no_args_is_h
 @app.command()
 def create(config: ConfigChoice = None) -> None:
     """Create the topic with the settings of the contract; one that exists is checked and left as it is."""
-    from replica.log.topic import create_topic
+    from replica.log.kafka.topic import create_topic
 
     settings = load(find_config(config))
     topic_id = run(create_topic(settings.kafka))
@@ -44,7 +44,7 @@ def access(
 
     With mutual TLS a principal is the certificate's subject, User:CN=notary, unless the brokers map it.
     """
-    from replica.log.access import TopicRole, grant_command
+    from replica.log.kafka.access import TopicRole, grant_command
 
     topic = load(find_config(config)).kafka.topic
     for role, principal in zip(TopicRole, (replicas, reader, creator), strict=True):
@@ -52,10 +52,10 @@ def access(
 
 
 async def _check(config: Config) -> tuple[str, int]:
-    from replica.log.kafka import KafkaLog
+    from replica.log.open import open_log
     from replica.notary.errors import LogRefused
 
-    log = KafkaLog(config.kafka)
+    log = open_log(config.kafka)
     try:
         topic_id = await log.check()
         bound_to = (await config.shared_database().status()).topic_id

@@ -20,7 +20,7 @@ from replica.core.database import Database, Login, participant_database
 from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.core.signer import Signer, open_signer
 from replica.link.settings import LinkSettings, TracingSettings
-from replica.log.settings import CLOSE_MAX_S, KafkaSettings
+from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import read_secret
 from replica.store.open import parse_conninfo, with_password

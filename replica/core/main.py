@@ -44,9 +44,9 @@ from replica.link.settings import LinkSettings, TracingSettings
 from replica.link.traces import open_traces
 from replica.link.unix import LinkServer
 from replica.log.interface import RequestLog
-from replica.log.kafka import KafkaLog
-from replica.log.librdkafka import TopicMissing
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.librdkafka import TopicMissing
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.open import open_log
 from replica.notary.documents import NotaryKey
 from replica.notary.errors import (
     ConfigError,
@@ -190,7 +190,7 @@ class _Replica:
         async with contextlib.AsyncExitStack() as stack:
             index = open_or_start_anew(self._index_folder, self._clock.wall_us())
             stack.callback(index.close)
-            request_log = KafkaLog(settings.kafka)
+            request_log = open_log(settings.kafka)
             stack.push_async_callback(request_log.close)
             participant: Participant[Session] = Participant(
                 name=settings.name,

@@ -16,7 +16,7 @@ from ha.lock.interface import LockOwner, ServerLease
 from replica.core.participant import Participant, SessionT
 from replica.core.publish import CODE_OF
 from replica.core.scrub import Scrubber
-from replica.log.round_trips import RoundTrip
+from replica.log.kafka.round_trips import RoundTrip
 from replica.notary.reading import VoidReason
 
 _OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first of a kind is an increase

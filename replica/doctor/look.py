@@ -26,8 +26,9 @@ from replica.doctor.look_here import look_at_files, look_at_machine
 from replica.local.haproxy import check_config
 from replica.local.health import fetch_health
 from replica.local.process import ServerFailed, SoftwareMissing
-from replica.log.librdkafka import TopicMissing
-from replica.log.topic import TopicAdmin, violations
+from replica.log.kafka.librdkafka import TopicMissing
+from replica.log.kafka.topic import violations
+from replica.log.open import open_log_admin
 from replica.notary.errors import ConfigError, NotaryError
 
 ENDPOINT_MAX_S = 2.0
@@ -64,7 +65,7 @@ async def look(config: Config) -> Facts:
 
 async def look_at_log(config: Config) -> LogFacts:
     """The topic, its settings and offsets, and how many brokers there are."""
-    admin = TopicAdmin(config.kafka)
+    admin = open_log_admin(config.kafka)
     try:
         brokers = await admin.broker_count()
         try:

@@ -36,7 +36,7 @@ from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess, Say
 from replica.local.run_file import ReplicaRun, RunFile, this_process
-from replica.log.topic import create_topic
+from replica.log.kafka.topic import create_topic
 from replica.notary.errors import NotaryError
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement

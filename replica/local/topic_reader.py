@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from replica.log.kafka import KafkaLog
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.open import open_log
 from replica.notary.errors import LogRefused, LogUnavailable
 
 READ_MAX_RECORDS = 5_000
@@ -20,7 +20,7 @@ def read_topic(settings: KafkaSettings, topic_id: str | None) -> Iterator[tuple[
     when it is another log or has lost its beginning, and LogUnavailable.
     """
     with asyncio.Runner() as runner:
-        log = KafkaLog(settings)
+        log = open_log(settings)
         try:
             found = runner.run(log.check())
             if topic_id not in (None, found):

@@ -13,7 +13,7 @@ import time
 
 from confluent_kafka import Producer
 
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, encode_record
 from replica.notary.rules import RULES_VERSION
 from tests.bench.workload import unsigned_submission

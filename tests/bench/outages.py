@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.replica import ReplicaProcess
-from replica.log.kafka import KafkaLog
+from replica.log.kafka.log import KafkaLog
 from replica.store.postgres.status import read_status
 from tests.bench.filler import fill_log
 from tests.bench.load import INPUTS

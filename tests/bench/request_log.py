@@ -20,9 +20,9 @@ import uvloop
 
 from replica.local.kafka import start_broker
 from replica.local.ports import PortReservation
-from replica.log.kafka import KafkaLog, KafkaReader
-from replica.log.settings import KafkaSettings
-from replica.log.topic import create_topic
+from replica.log.kafka.log import KafkaLog, KafkaReader
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import create_topic
 
 VALUE_BYTES = 430
 OPENINGS = 15

@@ -23,8 +23,8 @@ from replica.core.participant import Participant
 from replica.index.rocks import RocksIndex
 from replica.link.memory import MemoryLink
 from replica.local.cluster import ROLE, LocalCluster
-from replica.log.kafka import KafkaLog
-from replica.log.topic import create_topic
+from replica.log.kafka.log import KafkaLog
+from replica.log.kafka.topic import create_topic
 from replica.notary.answers import Notarised
 from replica.notary.requests import Submission
 from replica.store.postgres.migrate import migrate

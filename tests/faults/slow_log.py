@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from replica.cli.main import main
 from replica.log.interface import LogWriter
-from replica.log.kafka import KafkaLog
+from replica.log.kafka.log import KafkaLog
 
 RATE_VARIABLE = "NOTARY_TEST_LOG_RECORDS_PER_S"
 _CATCH_UP_S = 0.5  # a loop that was held up for no longer than this keeps the rate

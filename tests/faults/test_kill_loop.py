@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from replica.local.cluster import LocalCluster
-from replica.log.kafka import KafkaLog
+from replica.log.kafka.log import KafkaLog
 from tests.faults.applications import PAGE, Applications, check, ledger_end, page_behind
 from tests.faults.audit import audit, wait_until_published
 from tests.faults.load import client_load

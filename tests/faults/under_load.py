@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from replica.local.cluster import LocalCluster
-from replica.log.kafka import KafkaLog
+from replica.log.kafka.log import KafkaLog
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return

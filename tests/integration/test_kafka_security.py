@@ -26,9 +26,9 @@ from typer.testing import CliRunner
 
 from replica.cli.main import app
 from replica.local.ports import PortReservation
-from replica.log.kafka import KafkaLog
-from replica.log.settings import KafkaSettings
-from replica.log.topic import TopicAdmin, create_topic
+from replica.log.kafka.log import KafkaLog
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import TopicAdmin, create_topic
 from replica.notary.errors import LogUnavailable, NotaryError
 from tests.certificates import Authority
 from tests.secure_kafka import ADMINISTRATOR, MECHANISMS, SecureKafka

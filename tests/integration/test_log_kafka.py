@@ -19,9 +19,9 @@ from replica.local.kafka import KafkaCluster, start_broker
 from replica.local.ports import PortReservation
 from replica.local.process import ServerFailed
 from replica.log.interface import RequestLog
-from replica.log.kafka import KafkaLog
-from replica.log.settings import KafkaSettings
-from replica.log.topic import TopicAdmin, create_topic
+from replica.log.kafka.log import KafkaLog
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import TopicAdmin, create_topic
 from replica.notary.errors import Code, LogRefused, LogUnavailable
 from tests.integration.conftest import MakeTopic
 from tests.unit.test_log_contract import LogContract, numbered, read_all
@@ -370,7 +370,7 @@ async def test_the_writers_round_trips_are_known_while_it_is_open(
     kafka_broker: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a slow broker is seen on /metrics. Method: real statistics of a real client, asked for more often."""
-    monkeypatch.setattr("replica.log.kafka.STATISTICS_EVERY_S", 0.1)
+    monkeypatch.setattr("replica.log.kafka.log.STATISTICS_EVERY_S", 0.1)
     async with opened(settings_for(kafka_broker, topic)) as log:
         writer = await log.open_writer()
         writer.append(b"one")

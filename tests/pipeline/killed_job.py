@@ -26,7 +26,7 @@ from pipeline.jobs.rebuild import rebuild_index
 from pipeline.jobs.slices import parquet_log
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from replica.store.archive_head import ArchiveHeads
 from tests.pipeline.judged import TOPIC
 from tests.unit.archive_world import SIGNER

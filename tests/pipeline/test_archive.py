@@ -17,8 +17,8 @@ from pipeline.archive.write import Archiver, BatchSize, OnStep, Step
 from pipeline.sources.log import Connector
 from pipeline.sources.topic import look_at
 from replica.local.kafka import KafkaCluster
-from replica.log.settings import KafkaSettings
-from replica.log.topic import create_topic
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import create_topic
 from replica.notary.errors import ArchiveMismatch, ConfigError, LogRefused
 from replica.notary.position import begin
 from replica.notary.reading import read_records

@@ -21,7 +21,7 @@ from replica.config.load import load_config
 from replica.core.signer import create_key
 from replica.index.rocks import RocksIndex
 from replica.local.kafka import KafkaCluster
-from replica.log.topic import create_topic
+from replica.log.kafka.topic import create_topic
 from replica.notary.errors import LogRefused, StoreMismatch
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import read_records

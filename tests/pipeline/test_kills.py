@@ -16,7 +16,7 @@ from pipeline.jobs.rebuild import rebuild_index
 from pipeline.sources.topic import look_at
 from replica.index.rocks import RocksIndex, verify_index
 from replica.local.kafka import KafkaCluster
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import IndexUnreadable
 from tests.pipeline.judged import by_replica
 from tests.pipeline.killed_job import killed_at

@@ -19,8 +19,8 @@ from pipeline.archive.segment import archived_digest, parquet_path, read_segment
 from pipeline.sources.kafka_python import read_stretch
 from pipeline.sources.topic import look_at
 from replica.local.kafka import KafkaCluster
-from replica.log.settings import KafkaSettings
-from replica.log.topic import create_topic
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import create_topic
 from replica.notary.errors import RestoreRefused
 from tests.unit.archive_world import SIGNER, TIME_MS, make_archive, some_log
 

@@ -26,7 +26,7 @@ from replica.core.publish import completions_of
 from replica.core.salvaged import read_salvages
 from replica.core.signer import load_signer
 from replica.index.rocks import RocksIndex
-from replica.log.topic import create_topic
+from replica.log.kafka.topic import create_topic
 from replica.notary.errors import RestoreRefused, SalvageDamaged, SalvageMissing, StoreMismatch
 from replica.notary.position import begin, decode_position
 from replica.notary.reading import read_records

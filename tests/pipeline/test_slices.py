@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from pipeline.jobs import slices
 from pipeline.jobs.slices import LogSlices, kafka_log
 from replica.local.kafka import KafkaCluster
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import log_values
 

@@ -17,7 +17,7 @@ from pipeline.sources import kafka_python
 from pipeline.sources.kafka_python import stretches
 from pipeline.sources.log import Connector, log_frame
 from replica.local.kafka import KafkaCluster
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import LogUnavailable
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]

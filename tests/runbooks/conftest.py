@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from replica.log.kafka import KafkaLog
+from replica.log.kafka.log import KafkaLog
 from tests.faults.audit import audit
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.scenarios import wait_for_return

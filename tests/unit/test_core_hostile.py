@@ -11,7 +11,7 @@ from ha.errors import HaError, LockLost, ScopeMismatch, TransitionFailed
 from replica.core import publish
 from replica.core.main import EXIT_CONFIGURATION, EXIT_FAILED, exit_code, told_of
 from replica.core.settings import CoreSettings
-from replica.log.librdkafka import TopicMissing
+from replica.log.kafka.librdkafka import TopicMissing
 from replica.log.memory import MemoryLog
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import (

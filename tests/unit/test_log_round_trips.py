@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from replica.log.round_trips import RoundTrip, RoundTrips
+from replica.log.kafka.round_trips import RoundTrip, RoundTrips
 
 
 def broker(nodeid: int, cnt: int, avg: int) -> dict[str, object]:

@@ -11,11 +11,11 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import ListOffsetsResultInfo
 from pydantic import ValidationError
 
-from replica.log import topic
-from replica.log.kafka import KafkaLog
-from replica.log.librdkafka import TopicMissing, meaning_of
-from replica.log.settings import KafkaSecurity, KafkaSettings
-from replica.log.topic import MESSAGE_MAX_BYTES, TopicAdmin, TopicFacts, View, agreed, refuse_unsafe, violations
+from replica.log.kafka import topic
+from replica.log.kafka.librdkafka import TopicMissing, meaning_of
+from replica.log.kafka.log import KafkaLog
+from replica.log.kafka.settings import KafkaSecurity, KafkaSettings
+from replica.log.kafka.topic import MESSAGE_MAX_BYTES, TopicAdmin, TopicFacts, View, agreed, refuse_unsafe, violations
 from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable
 
 SAFE = {
@@ -177,7 +177,7 @@ async def test_a_dead_controller_does_not_take_the_log_away(
     assert await log.end_offset() == 5
     with pytest.raises(LogUnavailable):  # a new reader is never opened on trust
         await log.open_reader(0)
-    monkeypatch.setattr("replica.log.kafka.IDENTITY_AGE_MAX_S", -1.0)
+    monkeypatch.setattr("replica.log.kafka.log.IDENTITY_AGE_MAX_S", -1.0)
     with pytest.raises(LogUnavailable, match="lately"):
         await log.end_offset()
 

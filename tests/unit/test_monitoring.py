@@ -22,7 +22,7 @@ from replica.core.metrics import make_metrics
 from replica.core.scrub import Scrubber
 from replica.core.walk import begin_walk
 from replica.link.counts import ApiCounts, Latency, metric_families
-from replica.log.round_trips import RoundTrip
+from replica.log.kafka.round_trips import RoundTrip
 from tests.simulation.virtual import run_virtually
 from tests.unit.core_world import World
 

@@ -19,7 +19,7 @@ from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
 from replica.core.signer import create_key, load_signer
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from replica.store.archive_head import ArchiveHeads
 from tests.bench.load import BATCH, LoadGenerator
 from tests.bench.report import Report

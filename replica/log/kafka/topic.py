@@ -33,8 +33,8 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from replica.log.librdkafka import TopicMissing, answer, client_config, connect, in_words, is_refusal
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.librdkafka import TopicMissing, answer, client_config, connect, in_words, is_refusal
+from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import Code, LogRefused, LogUnavailable
 from replica.notary.records import RECORD_MAX_BYTES
 

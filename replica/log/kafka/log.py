@@ -16,10 +16,25 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from replica.log.interface import LogRecords
-from replica.log.librdkafka import client_config, connect, error_in, meaning_of, ms, offset_is_gone, passes_by_itself
-from replica.log.round_trips import STATISTICS_EVERY_S, RoundTrips
-from replica.log.settings import CLOSE_MAX_S, KafkaSettings
-from replica.log.topic import MESSAGE_MAX_BYTES, PARTITION, TopicAdmin, agreed_end_offset, refuse_unsafe, violations
+from replica.log.kafka.librdkafka import (
+    client_config,
+    connect,
+    error_in,
+    meaning_of,
+    ms,
+    offset_is_gone,
+    passes_by_itself,
+)
+from replica.log.kafka.round_trips import STATISTICS_EVERY_S, RoundTrips
+from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
+from replica.log.kafka.topic import (
+    MESSAGE_MAX_BYTES,
+    PARTITION,
+    TopicAdmin,
+    agreed_end_offset,
+    refuse_unsafe,
+    violations,
+)
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
@@ -53,7 +68,7 @@ class KafkaLog:
             )
 
     async def check(self) -> str:
-        """Check the topic's contract (replica/log/topic.py) and return its id, which readers from now on rely on.
+        """Check the topic's contract (replica/log/kafka/topic.py) and return its id, which readers from now on rely on.
 
         Raises LogRefused (TOPIC_UNSAFE) naming every violation, or that there is no topic, LogTruncated when its
         first records are gone, and LogUnavailable.

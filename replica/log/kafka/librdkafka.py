@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from replica.log.settings import KafkaSettings
+from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable, NotaryError
 
 log = structlog.get_logger()
