@@ -22,6 +22,7 @@ from replica.core.failures import SubmissionFailures
 from replica.core.follow import Follower
 from replica.core.receipt_desk import ReceiptDesk
 from replica.core.reign import Reign
+from replica.core.salvaged import SalvagesFound
 from replica.core.settings import CoreSettings
 from replica.core.signer import Signer
 from replica.core.tally import Tally
@@ -78,6 +79,7 @@ class Participant(Generic[SessionT]):
         self._random_bytes = random_bytes
         self._trace = trace
         self._salvages = salvages
+        self._salvages_found = SalvagesFound(index, salvages)
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.tally = Tally()
         self.failures = SubmissionFailures(clock, settings.retry_after_s)
@@ -155,6 +157,7 @@ class Participant(Generic[SessionT]):
             on_broken=self._break,
             trace=self._trace,
             salvages=self._salvages,
+            salvages_found=self._salvages_found.found,
         )
         try:
             await self._desk.check()

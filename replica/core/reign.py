@@ -28,7 +28,7 @@ from replica.core.lineage import Descent, check_descent
 from replica.core.load import Load
 from replica.core.publish import CODE_OF, Publisher, publish_backlog
 from replica.core.receipt_desk import ReceiptDesk
-from replica.core.salvaged import salvages_in
+from replica.core.salvaged import SalvagesFound
 from replica.core.settings import CoreSettings
 from replica.core.tracing import UNTRACED, Trace
 from replica.core.waiting import Waiting, send
@@ -89,9 +89,11 @@ class Reign:
         on_broken: Callable[[Exception], None],
         trace: Trace = UNTRACED,
         salvages: Salvages = NO_SALVAGES,
+        salvages_found: Callable[[int], Awaitable[frozenset[str]]] | None = None,
     ) -> None:
         self._name = name
         self._salvages = salvages
+        self._salvages_found = salvages_found or SalvagesFound(index, salvages).found
         self._database = database
         self._log = request_log
         self._index = index
@@ -151,7 +153,7 @@ class Reign:
         position = await self.read_to_the_end()
         self._check_descent(position)
         done("read_log")
-        salvages = await salvages_in(self._index, position.offset, self._salvages)
+        salvages = await self._salvages_found(position.offset)
         self._writes = to_write(await self._store.bind(position.topic_id, salvages), position.barrier)
         await self._see_the_log_move(position)
         done("log_moves")

@@ -54,6 +54,25 @@ def _read(path: Path) -> Salvage:
     return salvage
 
 
+class SalvagesFound:
+    """Which salvages an index has, each looked for until it was found once: an index forgets nothing.
+
+    A large one has millions of entries, and an activation should not have to wait for them each time.
+    """
+
+    def __init__(self, index: Index, salvages: Salvages) -> None:
+        self._index = index
+        self._missing = dict(salvages.held)
+        self._found: set[str] = set()
+
+    async def found(self, applied_offset: int) -> frozenset[str]:
+        """See `salvages_in`."""
+        found = await salvages_in(self._index, applied_offset, Salvages(self._missing.values()))
+        self._found |= found
+        self._missing = {digest: one for digest, one in self._missing.items() if digest.hex() not in found}
+        return frozenset(self._found)
+
+
 async def salvages_in(index: Index, applied_offset: int, salvages: Salvages) -> frozenset[str]:
     """Digests, in hexadecimal, of the salvages that the index has as far as it is applied.
 

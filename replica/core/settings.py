@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from replica.notary.requests import DEDUPLICATION_LIMIT_S
 
@@ -118,7 +118,12 @@ class CoreSettings(BaseModel):
         description="How long a passive lets records gather between two reads: larger runs cost it, and the brokers, "
         "less. It stops pausing as soon as it is granted the lock.",
     )
-    read_wait_s: float = Field(0.5, gt=0, le=5, description="Longest wait for the next record before looking around.")
+    read_wait_s: float = Field(
+        0.5,
+        gt=0,
+        le=5,
+        description="Longest wait for the next record before looking around; at most `log_stall_max_s`.",
+    )
     log_stall_max_s: float = Field(
         2.0, gt=0, le=3_600, description="An active that cannot read its own record back for this long steps down."
     )
@@ -168,3 +173,11 @@ class CoreSettings(BaseModel):
         description="How often it begins at the log's start again, if it has come to the end.",
     )
     settlement_batch_max: int = Field(1_000, ge=1, le=1_000, description="Commands named in one settlement record.")
+
+    @model_validator(mode="after")
+    def _looks_before_it_gives_up(self) -> Self:
+        if self.read_wait_s > self.log_stall_max_s:
+            raise ValueError(
+                "core.read_wait_s is above core.log_stall_max_s: the log would count as silent between two looks at it"
+            )
+        return self

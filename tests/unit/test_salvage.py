@@ -19,7 +19,7 @@ from replica.checker.completions import CompletionRow
 from replica.checker.history import Event, Invoke, Ok, Refused, invoke_submission
 from replica.core.apply import Applier, judge_records
 from replica.core.publish import completions_of
-from replica.core.salvaged import keep_salvage, read_salvages, salvages_in
+from replica.core.salvaged import SalvagesFound, keep_salvage, read_salvages, salvages_in
 from replica.core.signer import FileSigner
 from replica.core.walk import begin_walk, check_complete, walk_on
 from replica.index.compare import recorded_at
@@ -574,6 +574,22 @@ def test_only_an_index_with_the_salvage_serves() -> None:
         assert caught.value.code is Code.SALVAGE_MISSING
     with pytest.raises(StoreMismatch):
         database.bind(TOPIC, has(read(log, held), 9))
+
+
+def test_a_salvage_that_was_found_is_not_looked_for_again() -> None:
+    """Goal: an activation does not wait for millions of look-ups each time. Method: count them; one that is missing is
+    looked for until it is there."""
+    tail = some_tail()
+    found = tail.salvage()
+    held = Salvages([found])
+    index = read(restored(tail, found), held)
+    value = index._entries.pop(STATE_KEY + state(8))
+    looks = SalvagesFound(index, held)
+    assert asyncio.run(looks.found(9)) == frozenset()
+    index._entries[STATE_KEY + state(8)] = value
+    assert asyncio.run(looks.found(9)) == {found.digest.hex()}
+    index.lookup = pytest.fail  # type: ignore[assignment]
+    assert asyncio.run(looks.found(9)) == {found.digest.hex()}
 
 
 def test_a_release_without_salvages_finds_another_log() -> None:
