@@ -1,0 +1,139 @@
+"""What a reader may give on of what the server showed it. Pure.
+
+Postgres shows commits that a standby lacks: after a restart of the primary, when a backend that waits for the standby
+is ended, when somebody empties `synchronous_standby_names`. After a promotion they are gone, so nobody may have acted
+on them. Hence our own count: what a look showed is held until enough standbys have on disk the WAL up to where the
+log's server was at that look. Every commit in the look's snapshot ends there or before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from replica.log.interface import LogRecords
+from replica.notary.errors import LogRefused, LogTruncated
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one statement appended; a null record is None."""
+
+    first_offset: int
+    next_offset: int
+    records: Sequence[bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one statement showed of the log. Positions are bytes of WAL since the server was made."""
+
+    log_id: str
+    end_offset: int  # the head's: appended and visible, perhaps not replicated
+    position: int  # on the server's disk after the snapshot was taken
+    flushed: int | None  # on the disk of as many standbys as are asked for; None: of fewer, or not asked
+    batches: Sequence[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where the log begins and ends: the head, and the batches in the same snapshot."""
+
+    log_id: str
+    end_offset: int
+    position: int
+    first_offset: int | None  # of the oldest batch; None: there is none
+    batches_end: int | None  # where the newest batch ends
+    batch_offset: int | None  # first offset of the batch that has the offset asked for, or of the newest before
+    partition_records: int
+
+    @property
+    def first(self) -> int:
+        """The first offset that can be read; the end, when there is none."""
+        return self.end_offset if self.first_offset is None else self.first_offset
+
+    def require_whole(self) -> None:
+        """Raise LogTruncated when the newest batches are gone, LogRefused when the head was put back."""
+        end = self.batches_end or 0
+        if end < self.end_offset:
+            raise LogTruncated(f"the log's head says offset {self.end_offset}, its batches end at {end}")
+        if end > self.end_offset:
+            raise LogRefused(f"the log's head says offset {self.end_offset}, but its batches go on to {end}")
+
+    def require_offset(self, offset: int) -> None:
+        """Raise LogTruncated unless a reader may start there."""
+        if not self.first <= offset <= self.end_offset:
+            raise LogTruncated(
+                f"the log has offsets from {self.first} to below {self.end_offset}, asked for is {offset}"
+            )
+
+    def first_batch(self, start_offset: int) -> int:
+        """Where a reader begins to look that starts at an offset that there is, or at the end."""
+        if start_offset == self.end_offset or self.batch_offset is None:
+            return start_offset
+        return self.batch_offset
+
+
+class Delivery:
+    """Batches that one reader has seen, in order and without a gap, and not yet given on."""
+
+    def __init__(self, start_offset: int, first_batch: int) -> None:
+        """`first_batch`: the first offset of the batch that has `start_offset`."""
+        self._start = start_offset
+        self._held: deque[tuple[int, Batch]] = deque()  # each with the position of the look that showed it
+        self._ready: deque[tuple[int, bytes]] = deque()
+        self.next_batch = first_batch
+        self.held_bytes = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether something was seen that is not known to be replicated."""
+        return bool(self._held)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has something to give."""
+        return bool(self._ready)
+
+    def see(self, look: Look) -> None:
+        """Hold what a look shows from `next_batch` on.
+
+        Raises LogTruncated when records are gone that were there or must be, LogRefused when head and batches differ.
+        """
+        if look.end_offset < max(self._start, self.next_batch):
+            raise LogTruncated(f"the log ends at offset {look.end_offset}; {self.next_batch} is next")
+        for batch in look.batches:
+            self._require_next(batch, look.end_offset)
+            self._held.append((look.position, batch))
+            self.held_bytes += sum(map(len, filter(None, batch.records)))
+            self.next_batch = batch.next_offset
+        if not look.batches and look.end_offset > self.next_batch:
+            raise LogTruncated(f"the log goes to offset {look.end_offset}, but it has no offset {self.next_batch}")
+
+    def release(self, flushed: int | None) -> None:
+        """Enough standbys have the WAL up to there on disk: what was seen by then may be given on."""
+        while self._held and flushed is not None and self._held[0][0] <= flushed:
+            _, batch = self._held.popleft()
+            self.held_bytes -= sum(map(len, filter(None, batch.records)))
+            skipped = max(0, self._start - batch.first_offset)
+            records = islice(batch.records, skipped, None)
+            self._ready.extend(
+                (offset, value or b"") for offset, value in enumerate(records, batch.first_offset + skipped)
+            )
+
+    def take(self, max_records: int) -> LogRecords:
+        """The next records that may be given on."""
+        return [self._ready.popleft() for _ in range(min(max_records, len(self._ready)))]
+
+    def _require_next(self, batch: Batch, end_offset: int) -> None:
+        if batch.first_offset != self.next_batch:
+            raise LogTruncated(
+                f"the log no longer has offset {self.next_batch}: it goes on at offset {batch.first_offset}"
+            )
+        if batch.next_offset > end_offset or batch.next_offset != batch.first_offset + len(batch.records):
+            raise LogRefused(
+                f"the log's head says offset {end_offset}, but a batch goes from {batch.first_offset} to below "
+                f"{batch.next_offset} with {len(batch.records)} records"
+            )

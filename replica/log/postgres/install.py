@@ -1,0 +1,65 @@
+"""Making the request log's schema on Postgres, and giving replicas their rights. Run as the schema's owner."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+
+import psycopg
+from psycopg import sql
+
+from replica.notary.errors import LogRefused, LogUnavailable
+
+PARTITION_RECORDS = 1 << 24
+_READER_TABLES = sql.SQL("GRANT SELECT ON notary_log.log_head, notary_log.log_batch TO {}")
+_READER_FUNCTIONS = sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.flushed, notary_log.sees_standbys TO {}")
+_WRITER_FUNCTIONS = sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.append, notary_log.make_partitions TO {}")
+_USAGE = sql.SQL("GRANT USAGE ON SCHEMA notary_log TO {}")
+
+
+def read_sql(name: str) -> bytes:
+    """The text of one of this room's SQL files; the server's activity views show the name."""
+    lines = files("replica.log.postgres").joinpath(f"sql/{name}.sql").read_text().splitlines()
+    return "\n".join([f"/* notary_log.{name} */", *(line for line in lines if not line.startswith("--"))]).encode()
+
+
+async def install(conninfo: str, *, partition_records: int = PARTITION_RECORDS) -> str:
+    """Make an empty log; returns its id. All of it or nothing.
+
+    `conninfo` is the owner's, who must be a member of pg_read_all_stats where standbys count. Raises LogRefused when
+    there is a log already or the rights are missing, and LogUnavailable.
+    """
+    async with _opened(conninfo) as connection:
+        await connection.execute(read_sql("schema"))
+        head: sql.Composed = sql.SQL(
+            "INSERT INTO notary_log.log_head (partition_records) VALUES ({}) RETURNING log_id::text"
+        ).format(partition_records)
+        row = await (await connection.execute(head)).fetchone()
+        await connection.execute("SELECT notary_log.make_partitions()")
+    return "" if row is None else str(row[0])
+
+
+async def grant(conninfo: str, *, readers: tuple[str, ...] = (), writers: tuple[str, ...] = ()) -> None:
+    """Give roles their rights: a reader looks, a writer looks and may run the append. May be repeated.
+
+    Nobody but the owner may change or delete a record. Raises LogRefused, LogUnavailable.
+    """
+    async with _opened(conninfo) as connection:
+        for role in (*readers, *writers):
+            for statement in (_USAGE, _READER_TABLES, _READER_FUNCTIONS):
+                await connection.execute(statement.format(sql.Identifier(role)))
+        for role in writers:
+            await connection.execute(_WRITER_FUNCTIONS.format(sql.Identifier(role)))
+
+
+@asynccontextmanager
+async def _opened(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
+    """A connection whose one transaction ends with the block."""
+    try:
+        async with await psycopg.AsyncConnection.connect(conninfo, connect_timeout=5) as connection:
+            yield connection
+    except psycopg.OperationalError as error:
+        raise LogUnavailable(f"the log's database: {str(error).strip()}") from error
+    except psycopg.Error as error:
+        raise LogRefused(f"the request log on Postgres: {str(error).strip()}") from error

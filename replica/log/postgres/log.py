@@ -1,0 +1,403 @@
+"""The request log on Postgres: its reader, its writer, and what is asked about it.
+
+One row of the server, the head, gives the order: its lock is held until the commit is visible, so no batch can appear
+below one that was read. Readers ask; a notification only spares them the wait for the next poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import structlog
+
+from replica.log.interface import LogRecords
+from replica.log.postgres.delivery import Bounds, Delivery
+from replica.log.postgres.session import ServerIdentity, Session, connect
+from replica.log.postgres.settings import PostgresLogSettings
+from replica.log.settings import CLOSE_MAX_S
+from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.records import RECORD_MAX_BYTES
+
+log = structlog.get_logger()
+
+FLUSH_POLL_S = 0.001  # first wait for the standbys; doubled up to `poll_every_s`
+MIB = 1 << 20
+
+T = TypeVar("T")
+Connect = Callable[[PostgresLogSettings], Awaitable[Session]]
+
+
+class PostgresLog:
+    """A `RequestLog` on one Postgres database. Connects when first asked.
+
+    `end_offset` is what readers will be given: all that is below is replicated. `agreed_end_offset`, which is asked
+    before records are said to be gone, is the head's, replicated or not.
+    """
+
+    def __init__(self, settings: PostgresLogSettings, connect: Connect = connect) -> None:
+        self._settings = settings
+        self._connect = connect
+        self._server = ServerOfLog()
+        self._log_id: str | None = None
+        self._asker: Session | None = None
+        self._turn = asyncio.Lock()
+        self._open: set[PostgresReader | PostgresWriter] = set()
+        if settings.single_server:
+            log.warning(
+                "single_server_log", detail="development only: acknowledged records are lost with this server's disk"
+            )
+
+    @property
+    def server(self) -> ServerIdentity | None:
+        """The server that was reached last, to be compared with the lock's; None before the first time."""
+        return self._server.known
+
+    def require_timeline(self, timeline: int) -> None:
+        """From now on an older primary is refused: that of the barrier in force has this timeline."""
+        self._server.require_timeline(timeline)
+
+    async def check(self) -> str:
+        """See `RequestLog.check`: the identity is `postgres:` and the log's id."""
+        if broken := await self._ask(lambda session: session.violations(self._settings.standbys)):
+            raise LogRefused("; ".join(broken))
+        bounds = await self._bounds()
+        bounds.require_whole()
+        if bounds.first:
+            raise LogTruncated(f"the log begins at offset {bounds.first}: the records before are gone")
+        self._log_id = bounds.log_id
+        return f"postgres:{bounds.log_id}"
+
+    async def hazards(self) -> Sequence[str]:
+        """See `RequestLog.hazards`."""
+        broken = list(await self._ask(lambda session: session.violations(self._settings.standbys)))
+        first = (await self._bounds()).first
+        return [*broken, *([f"it begins at offset {first}: the records before are gone"] if first else [])]
+
+    async def end_offset(self) -> int:
+        """Where readers come to that read all that there is by now: waits until that is replicated.
+
+        Raises LogUnavailable when it is not within `answer_max_s`, and LogRefused for another log.
+        """
+        bounds = await self._known_bounds()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.answer_max_s):
+                await self._until_flushed(bounds.position)
+                return bounds.end_offset
+        raise LogUnavailable(f"the standbys lack records below offset {bounds.end_offset}")
+
+    async def agreed_end_offset(self) -> int:
+        """See `RequestLog.agreed_end_offset`. A server of an older timeline than is known does not count."""
+        return (await self._known_bounds()).end_offset
+
+    async def open_reader(self, start_offset: int) -> PostgresReader:
+        """See `RequestLog.open_reader`."""
+        session = await self._session()
+        try:
+            await self._require_visible(session)
+            await session.listen()
+            bounds = await session.bounds(start_offset)
+            self._confirm(bounds)
+            bounds.require_offset(start_offset)
+            bounds.require_whole()
+        except BaseException:
+            session.hang_up()
+            raise
+        delivery = Delivery(start_offset, bounds.first_batch(start_offset))
+        reader = PostgresReader(session, bounds.log_id, delivery, self._settings, self._open.discard)
+        self._open.add(reader)
+        return reader
+
+    async def open_writer(self) -> PostgresWriter:
+        """See `RequestLog.open_writer`."""
+        session = await self._session()
+        try:
+            await self._require_visible(session)
+            await _make_room(session)
+            bounds = await session.bounds(0)
+            self._confirm(bounds)
+            bounds.require_whole()
+        except BaseException:
+            session.hang_up()
+            raise
+        writer = PostgresWriter(session, bounds, self._settings, self._open.discard)
+        self._open.add(writer)
+        return writer
+
+    async def close(self) -> None:
+        """See `RequestLog.close`."""
+        await asyncio.gather(*[handle.close() for handle in self._open])
+        if self._asker is not None:
+            self._asker.hang_up()
+            self._asker = None
+
+    async def _require_visible(self, session: Session) -> None:
+        """Without sight of the standbys nothing would ever be delivered, and nobody would know why."""
+        if broken := await session.violations(self._settings.standbys):
+            raise LogRefused("; ".join(broken))
+
+    async def _until_flushed(self, position: int) -> None:
+        pause_s = FLUSH_POLL_S
+        while True:
+            flushed = await self._ask(lambda session: session.flushed(self._settings.standbys))
+            if flushed is not None and flushed >= position:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._settings.poll_every_s)
+
+    async def _known_bounds(self) -> Bounds:
+        bounds = await self._bounds()
+        self._confirm(bounds)
+        return bounds
+
+    async def _bounds(self) -> Bounds:
+        return await self._ask(lambda session: session.bounds(0))
+
+    async def _ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
+        """Ask on the connection that is kept for it; what fails costs that connection."""
+        async with self._turn:
+            if self._asker is None:
+                self._asker = await self._session()
+            try:
+                return await question(self._asker)
+            except BaseException:
+                if self._asker is not None:
+                    self._asker.hang_up()
+                self._asker = None
+                raise
+
+    async def _session(self) -> Session:
+        session = await self._connect(self._settings)
+        try:
+            self._server.admit(session.identity)
+        except NotaryError:
+            session.hang_up()
+            raise
+        return session
+
+    def _confirm(self, bounds: Bounds) -> None:
+        if self._log_id is None:
+            self._log_id = bounds.log_id
+        if bounds.log_id != self._log_id:
+            raise LogRefused(f"the log was created anew: its id is {bounds.log_id}, it was {self._log_id}")
+
+
+class ServerOfLog:
+    """Which server the log is on: one system for ever, and timelines that only grow. Pure."""
+
+    def __init__(self) -> None:
+        self.known: ServerIdentity | None = None
+        self._timeline_min = 0
+
+    def require_timeline(self, timeline: int) -> None:
+        """Somebody has been on this timeline: an earlier one is that of an old primary."""
+        self._timeline_min = max(self._timeline_min, timeline)
+
+    def admit(self, identity: ServerIdentity) -> None:
+        """A session was opened there. Raises LogUnavailable for an old primary, LogRefused for another system."""
+        if self.known is not None and identity.system_identifier != self.known.system_identifier:
+            raise LogRefused(
+                f"the log's server is another system: {identity.system_identifier}, it was "
+                f"{self.known.system_identifier}"
+            )
+        if identity.timeline < self._timeline_min:
+            raise LogUnavailable(
+                f"an old primary answers: its timeline is {identity.timeline}, {self._timeline_min} was seen"
+            )
+        self.require_timeline(identity.timeline)
+        self.known = identity
+
+
+class PostgresReader:
+    """A `LogReader` with a connection of its own. Once it has failed it stays so: open another one."""
+
+    def __init__(
+        self,
+        session: Session,
+        log_id: str,
+        delivery: Delivery,
+        settings: PostgresLogSettings,
+        on_close: Callable[[PostgresReader], None],
+    ) -> None:
+        self._session = session
+        self._log_id = log_id
+        self._delivery = delivery
+        self._settings = settings
+        self._on_close = on_close
+        self._fetching: asyncio.Task[None] | None = None
+        self._failure: NotaryError | None = None
+        self._closed = False
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        """See `LogReader.read`. What a cancelled read has fetched is left to the next one."""
+        loop = asyncio.get_running_loop()
+        until_s, is_over = loop.time() + wait_s, False
+        while True:
+            if self._closed:
+                raise LogUnavailable("the reader is closed")
+            if (records := self._delivery.take(max_records)) or is_over:
+                return records
+            if self._failure is not None:
+                raise self._failure
+            if self._fetching is None:
+                self._fetching = asyncio.create_task(self._fetch(max(0.0, until_s - loop.time())))
+            await asyncio.wait([self._fetching])  # not awaited itself: that would cancel it with this read
+            fetched, self._fetching = self._fetching, None
+            fetched.result()
+            is_over = self._failure is None and loop.time() >= until_s
+
+    async def close(self) -> None:
+        """See `LogReader.close`."""
+        self._closed = True
+        self._session.hang_up()
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching], timeout=CLOSE_MAX_S)
+            self._session.hang_up()
+        self._on_close(self)
+
+    async def _fetch(self, wait_s: float) -> None:
+        """Ask until something may be given on, `wait_s` is over, or the reader fails."""
+        try:
+            await self._until_ready(wait_s)
+        except NotaryError as failure:
+            self._failure = failure
+            self._session.hang_up()
+
+    async def _until_ready(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        until_s, pause_s = loop.time() + wait_s, FLUSH_POLL_S
+        while not self._closed:
+            await self._look()
+            left_s = until_s - loop.time()
+            if self._delivery.ready or left_s <= 0:
+                return
+            if self._delivery.holds:  # the standbys tell nobody when they have it
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, self._settings.poll_every_s)
+            else:
+                await self._session.heard(min(self._settings.poll_every_s, left_s))
+
+    async def _look(self) -> None:
+        """Look once: at what comes next unless much is held, and at what the standbys have."""
+        room = self._settings.read_ahead_mib * MIB - self._delivery.held_bytes
+        standbys = self._settings.standbys
+        if room <= 0:
+            self._delivery.release(await self._session.flushed(standbys))
+            return
+        look = await self._session.look(self._delivery.next_batch, room, standbys, self._delivery.holds)
+        if look.log_id != self._log_id:
+            raise LogRefused(f"the log was created anew: its id is {look.log_id}, it was {self._log_id}")
+        self._delivery.see(look)
+        self._delivery.release(look.flushed)
+
+
+class PostgresWriter:
+    """A `LogWriter` with a connection of its own and one statement under way: what gathers meanwhile goes together.
+
+    The first append that is not known to be in the log ends the writer: nothing is sent again, and nothing after it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        bounds: Bounds,
+        settings: PostgresLogSettings,
+        on_close: Callable[[PostgresWriter], None],
+    ) -> None:
+        self._session = session
+        self._log_id = bounds.log_id
+        self._partition_records = bounds.partition_records
+        self._end = bounds.end_offset  # of what this writer knows of
+        self._settings = settings
+        self._on_close = on_close
+        self._queue: deque[bytes] = deque()
+        self._unanswered_count = 0  # records, those of the statement under way included
+        self._unanswered_bytes = 0
+        self._failed_count = 0
+        self._over = ""  # why nothing is taken any more
+        self._more = asyncio.Event()
+        self._appending = asyncio.create_task(self._append_for_ever())
+
+    @property
+    def failed_count(self) -> int:
+        """See `LogWriter.failed_count`. What `close` purges is not counted."""
+        return self._failed_count
+
+    def append(self, value: bytes) -> None:
+        """See `LogWriter.append`."""
+        self.append_all([value])
+
+    def append_all(self, values: Sequence[bytes]) -> None:
+        """See `LogWriter.append_all`: all are taken, or none."""
+        if self._over:
+            raise LogUnavailable(self._over)
+        if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
+            raise InvariantBroken(f"a record of {longest} bytes, the limit is {RECORD_MAX_BYTES}")
+        count, size = self._unanswered_count + len(values), self._unanswered_bytes + sum(map(len, values))
+        if count > self._settings.append_queue_max or size > self._settings.append_queue_max_mib * MIB:
+            raise LogUnavailable("the queue of records that the log's server has not answered is full")
+        self._queue.extend(values)
+        self._unanswered_count, self._unanswered_bytes = count, size
+        self._more.set()
+
+    async def close(self) -> None:
+        """See `LogWriter.close`."""
+        self._over = self._over or "the writer is closed"
+        self._queue.clear()
+        self._more.set()
+        self._session.hang_up()
+        await asyncio.wait([self._appending], timeout=CLOSE_MAX_S)
+        self._session.hang_up()
+        self._on_close(self)
+
+    async def _append_for_ever(self) -> None:
+        try:
+            while not self._over:
+                self._more.clear()
+                while batch := self._next_batch():
+                    await self._append(batch)
+                await self._more.wait()
+        except NotaryError as failure:
+            self._give_up(failure)
+        except Exception as error:  # a bug: it must not leave a writer that takes records and sends none
+            self._give_up(LogUnavailable(repr(error)))
+            raise
+
+    def _next_batch(self) -> list[bytes]:
+        """What goes together: the first record, and as many more as the limits let."""
+        batch: list[bytes] = []
+        room = self._settings.append_batch_max_mib * MIB
+        while self._queue and len(batch) < self._settings.append_batch_max and room >= len(self._queue[0]):
+            batch.append(self._queue.popleft())
+            room -= len(batch[-1])
+        return batch
+
+    async def _append(self, batch: Sequence[bytes]) -> None:
+        first = await self._session.append(self._log_id, batch)
+        self._unanswered_count -= len(batch)
+        self._unanswered_bytes -= sum(map(len, batch))
+        if first < self._end:
+            raise LogRefused(f"the log's head went back: an append got offset {first}, the log went to {self._end}")
+        before, self._end = self._end, first + len(batch)
+        if before // self._partition_records != self._end // self._partition_records:
+            await _make_room(self._session)
+
+    def _give_up(self, failure: NotaryError) -> None:
+        """What has no answer is unknown, what was queued after it is not sent: readers would see a gap in its place."""
+        self._session.hang_up()
+        if not self._over:
+            self._over = f"the writer has failed: {failure.detail}"
+            self._failed_count += self._unanswered_count
+            self._queue.clear()
+            log.warning("log_append_failed", count=self._failed_count, detail=failure.detail)
+
+
+async def _make_room(session: Session) -> None:
+    """Have partitions made ahead. When that fails there is room yet; where there is none, the append says so."""
+    try:
+        await session.make_partitions()
+    except NotaryError as failure:
+        log.warning("log_partitions_not_made", detail=failure.detail)

@@ -1,0 +1,263 @@
+"""A Postgres server in memory, for tests and for the simulator: the ways that matter to the log, and no other.
+
+Commits show before the standby has them; notifications get lost; a connection is cut with a statement half done. The
+reader and the writer over it are the product's own: only `Session` is a double. Plain asyncio, no clock but the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from replica.log.postgres.delivery import Batch, Bounds, Look
+from replica.log.postgres.session import ServerIdentity
+from replica.log.postgres.settings import PostgresLogSettings
+from replica.notary.errors import LogRefused, LogUnavailable
+
+APPEND_WAL_BYTES = 100
+T = TypeVar("T")
+
+
+class MemoryWeather:
+    """What befalls statements: here, nothing. A simulator overrides these; all durations are seconds."""
+
+    def way_s(self) -> float:
+        """A message's way to the server, or back."""
+        return 0.0
+
+    def commit_s(self) -> float:
+        """From the head's lock to the server's own disk."""
+        return 0.0
+
+    def replication_s(self) -> float:
+        """From there to the standby's disk."""
+        return 0.0
+
+    def notify_is_lost(self) -> bool:
+        """Whether one session does not hear of one append."""
+        return False
+
+    def cut_at(self) -> str | None:
+        """Where an append's connection is cut: "before" the server has it, "after" its commit; None: not at all."""
+        return None
+
+    def backend_is_ended(self) -> bool:
+        """Whether somebody ends the backend of an append that waits for the standby: its commit shows at once."""
+        return False
+
+
+class MemoryServer:
+    """One log on one server, with a synchronous standby."""
+
+    def __init__(
+        self, log_id: str = "00000000-0000-0000-0000-000000000001", weather: MemoryWeather | None = None
+    ) -> None:
+        self.log_id: str | None = log_id  # None: the head's row is gone
+        self.identity = ServerIdentity("1", 1)
+        self.weather = weather or MemoryWeather()
+        self.is_up = True
+        self.end_offset = 0
+        self.position = 0  # on the server's disk
+        self.replicated = 0  # on the standby's
+        self.standby_is_up = True
+        self.sessions: set[MemorySession] = set()
+        self._batches: list[tuple[int, Batch]] = []  # each with the position of its commit
+        self._head = asyncio.Lock()
+        self._standby_moved = asyncio.Event()
+
+    @property
+    def batches(self) -> list[Batch]:
+        """What whoever looks is shown, oldest first."""
+        return [batch for _, batch in self._batches]
+
+    async def connect(self, _: PostgresLogSettings) -> MemorySession:
+        """A session. Raises LogUnavailable while the server is down."""
+        await asyncio.sleep(self.weather.way_s())
+        if not self.is_up:
+            raise LogUnavailable("the server in memory is down")
+        session = MemorySession(self)
+        self.sessions.add(session)
+        return session
+
+    def store(self, values: Sequence[bytes]) -> None:
+        """Append and commit at once, on both servers."""
+        self.commit(self.end_offset, values)
+        self.replicate(self.position)
+
+    async def append(self, values: Sequence[bytes]) -> int:
+        """One statement: the head's lock is held until the commit shows."""
+        async with self._head:
+            first = self.end_offset
+            await asyncio.sleep(self.weather.commit_s())
+            self.position += APPEND_WAL_BYTES
+            committed_at = self.position
+            self._replicate_later(committed_at)
+            if self.weather.backend_is_ended():
+                self.show(first, values, committed_at)
+                raise LogUnavailable("the backend was ended in its wait for the standby")
+            while self.replicated < committed_at:
+                await self._standby_moved.wait()
+            self.show(first, values, committed_at)
+            return first
+
+    def commit(self, first_offset: int, values: Sequence[bytes]) -> None:
+        """Write a batch to the disk, and show it."""
+        self.position += APPEND_WAL_BYTES
+        self.show(first_offset, values, self.position)
+
+    def show(self, first_offset: int, values: Sequence[bytes], position: int) -> None:
+        """Make a commit visible, and notify whoever listens."""
+        batch = Batch(first_offset, first_offset + len(values), list(values))
+        self._batches.append((position, batch))
+        self.end_offset = max(self.end_offset, batch.next_offset)
+        for session in self.sessions:
+            if not self.weather.notify_is_lost():
+                session.told.set()
+
+    def replicate(self, position: int) -> None:
+        """The standby has the WAL up to there on disk."""
+        if self.standby_is_up:
+            self.replicated = max(self.replicated, position)
+            self._standby_moved.set()
+            self._standby_moved = asyncio.Event()
+
+    def promote(self) -> MemoryServer:
+        """The standby as the new primary: it has what it had. The old one is dead."""
+        promoted = MemoryServer(self.log_id or "", self.weather)
+        promoted.identity = ServerIdentity(self.identity.system_identifier, self.identity.timeline + 1)
+        promoted._batches = [(at, batch) for at, batch in self._batches if at <= self.replicated]
+        promoted.end_offset = max((batch.next_offset for batch in promoted.batches), default=0)
+        promoted.position = promoted.replicated = self.replicated
+        self.stop()
+        return promoted
+
+    def stop(self) -> None:
+        """End every session; nobody connects until `is_up` again."""
+        self.is_up = False
+        for session in tuple(self.sessions):
+            session.hang_up()
+
+    def cut_off(self, first_offset: int) -> None:
+        """Lose the oldest batches."""
+        self._batches = [(at, batch) for at, batch in self._batches if batch.first_offset >= first_offset]
+
+    def recreate(self, log_id: str) -> None:
+        """Drop the schema and make it anew."""
+        self.log_id, self.end_offset, self._batches = log_id, 0, []
+
+    def _replicate_later(self, position: int) -> None:
+        if delay_s := self.weather.replication_s():
+            asyncio.get_running_loop().call_later(delay_s, self.replicate, position)
+        else:
+            self.replicate(position)
+
+
+class MemorySession:
+    """A `Session` on a MemoryServer."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self.identity = server.identity
+        self.told = asyncio.Event()
+        self._server = server
+        self._over = asyncio.Event()
+
+    async def violations(self, standbys: int) -> Sequence[str]:
+        """See `Session.violations`: none."""
+        await self._asked()
+        return []
+
+    async def bounds(self, start_offset: int) -> Bounds:
+        """See `Session.bounds`."""
+        await self._asked()
+        server, batches = self._server, self._server.batches
+        return await self._answered(
+            Bounds(
+                self._log_id(),
+                server.end_offset,
+                server.position,
+                min((batch.first_offset for batch in batches), default=None),
+                max((batch.next_offset for batch in batches), default=None),
+                max((batch.first_offset for batch in batches if batch.first_offset <= start_offset), default=None),
+                1 << 24,
+            )
+        )
+
+    async def look(self, first_batch: int, bytes_max: int, standbys: int, held: bool) -> Look:
+        """See `Session.look`."""
+        await self._asked()
+        server = self._server
+        shown = sorted((b for b in server.batches if b.first_offset >= first_batch), key=lambda b: b.first_offset)
+        flushed = server.replicated if standbys else server.position
+        return await self._answered(Look(self._log_id(), server.end_offset, server.position, flushed, shown))
+
+    async def flushed(self, standbys: int) -> int | None:
+        """See `Session.flushed`."""
+        await self._asked()
+        return await self._answered(self._server.replicated if standbys else self._server.position)
+
+    async def listen(self) -> None:
+        """See `Session.listen`."""
+        await self._asked()
+
+    async def heard(self, wait_s: float) -> None:
+        """See `Session.heard`."""
+        tasks = [asyncio.create_task(event.wait()) for event in (self.told, self._over)]
+        await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        self.told.clear()
+        self._require_open()
+
+    async def append(self, log_id: str, values: Sequence[bytes]) -> int:
+        """See `Session.append`."""
+        cut = self._server.weather.cut_at()
+        await self._asked()
+        if log_id != self._log_id():
+            raise LogRefused(f"there is no head of log {log_id}")
+        if cut == "before":
+            self.hang_up()
+            self._require_open()
+        statement = asyncio.ensure_future(self._server.append(values))  # a backend works on without its client
+        if cut == "after":
+            self.hang_up()
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait([statement, over], return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        statement.add_done_callback(_retrieve)
+        self._require_open()
+        return await self._answered(statement.result())
+
+    async def make_partitions(self) -> None:
+        """See `Session.make_partitions`."""
+        await self._asked()
+
+    def hang_up(self) -> None:
+        """See `Session.hang_up`."""
+        self._over.set()
+        self._server.sessions.discard(self)
+
+    def _log_id(self) -> str:
+        if self._server.log_id is None:
+            raise LogRefused("notary_log.log_head has no row")
+        return self._server.log_id
+
+    async def _asked(self) -> None:
+        self._require_open()
+        await asyncio.sleep(self._server.weather.way_s())
+        self._require_open()
+
+    async def _answered(self, answer: T) -> T:
+        await asyncio.sleep(self._server.weather.way_s())
+        self._require_open()
+        return answer
+
+    def _require_open(self) -> None:
+        if self._over.is_set():
+            raise LogUnavailable("the connection to the server in memory is over")
+
+
+def _retrieve(statement: asyncio.Future[int]) -> None:
+    """A backend's error that nobody is there to hear is no error of ours."""
+    if not statement.cancelled():
+        statement.exception()

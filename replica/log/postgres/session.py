@@ -1,0 +1,302 @@
+"""One connection to the log's server: what can be asked of it, and how that is done with psycopg."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import psycopg
+from psycopg import conninfo as libpq
+from psycopg import errors, waiting
+from psycopg.abc import RV, PQGen
+from psycopg.rows import TupleRow
+
+from replica.log.postgres.delivery import Batch, Bounds, Look
+from replica.log.postgres.install import read_sql
+from replica.log.postgres.settings import PostgresLogSettings
+from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
+
+BATCHES_MAX = 256  # that one look returns
+_TRANSACTION_TIMEOUT_SINCE = 170_000
+_NOT_OUR_SCHEMA = (
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.InvalidSchemaName,
+    errors.InsufficientPrivilege,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """Which server a session is on, for as long as the session lives: a timeline begins with a promotion."""
+
+    system_identifier: str
+    timeline: int
+
+
+class Session(Protocol):
+    """A connection. Whatever fails, the session is over: who asked hangs up.
+
+    All raise LogUnavailable when no answer came, and LogRefused for an answer that is none.
+    """
+
+    identity: ServerIdentity
+
+    async def violations(self, standbys: int) -> Sequence[str]:
+        """Each rule of the log's contract that the server breaks."""
+
+    async def bounds(self, start_offset: int) -> Bounds:
+        """Where the log begins and ends, and which batch has an offset."""
+
+    async def look(self, first_batch: int, bytes_max: int, standbys: int, held: bool) -> Look:
+        """The head, and the batches from one on. `held`: tell what is flushed although no batch is shown."""
+
+    async def flushed(self, standbys: int) -> int | None:
+        """The WAL position that so many standbys have on disk; with 0, the server itself."""
+
+    async def listen(self) -> None:
+        """From now on `heard` is told of appends."""
+
+    async def heard(self, wait_s: float) -> None:
+        """Return when the server tells of an append, and after `wait_s` at the latest."""
+
+    async def append(self, log_id: str, values: Sequence[bytes]) -> int:
+        """Append all values together, or none; returns the first one's offset.
+
+        Raises LogUnavailable when it is not known to be committed and replicated: it may be in the log all the same.
+        """
+
+    async def make_partitions(self) -> None:
+        """Make room for what is appended next."""
+
+    def hang_up(self) -> None:
+        """End the connection at once; whoever waits for an answer gets LogUnavailable. May be repeated."""
+
+
+class LogConnection(psycopg.AsyncConnection[TupleRow]):
+    """A psycopg connection that never asks the server to cancel: a statement ends, or the connection does.
+
+    psycopg sends a cancel request when a task is cancelled in mid-statement, which would end a commit's wait for its
+    standby with a warning.
+    """
+
+    busy = False
+
+    async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        self.busy = True
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+        except Exception:
+            raise
+        except BaseException:  # the task was cancelled
+            self.pgconn.finish()
+            raise
+        finally:
+            self.busy = False
+
+    def hang_up(self) -> None:
+        """Shut the socket down while a task waits on it: the event loop must not watch a number that is reused."""
+        if not self.busy:
+            self.pgconn.finish()
+            return
+        with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as shared:
+            shared.shutdown(socket.SHUT_RDWR)
+
+
+class PostgresSession:
+    """A `Session` with psycopg."""
+
+    def __init__(self, connection: LogConnection, identity: ServerIdentity, answer_max_s: float) -> None:
+        self.identity = identity
+        self._connection = connection
+        self._answer_max_s = answer_max_s
+        self._warnings: list[str] = []
+        connection.add_notice_handler(self._note)
+
+    async def violations(self, standbys: int) -> Sequence[str]:
+        """See `Session.violations`."""
+        fsync, full_page_writes, commit, sees_standbys, unlogged = await self._row(read("facts"))
+        broken = {
+            "fsync is off": fsync != "on",
+            "full_page_writes is off": full_page_writes != "on",
+            f"synchronous_commit is {commit}": commit in ("off", "local"),
+            "the owner of notary_log is no member of pg_read_all_stats, so it does not see the standbys": (
+                standbys > 0 and not sees_standbys
+            ),
+            "tables of notary_log are unlogged": unlogged != 0,
+        }
+        return [rule for rule, is_broken in broken.items() if is_broken]
+
+    async def bounds(self, start_offset: int) -> Bounds:
+        """See `Session.bounds`."""
+        return Bounds(*await self._row(read("bounds"), {"start": start_offset}))
+
+    async def look(self, first_batch: int, bytes_max: int, standbys: int, held: bool) -> Look:
+        """See `Session.look`."""
+        values = {
+            "start": first_batch,
+            "bytes_max": bytes_max,
+            "standbys": standbys,
+            "held": held,
+            "batches_max": BATCHES_MAX,
+        }
+        rows = await self._rows(read("look"), values)
+        if not rows:
+            raise LogRefused("notary_log.log_head has no row")
+        log_id, end_offset, position, flushed, *_ = rows[0]
+        return Look(log_id, end_offset, position, flushed, [Batch(*row[4:]) for row in rows if row[4] is not None])
+
+    async def flushed(self, standbys: int) -> int | None:
+        """See `Session.flushed`."""
+        (position,) = await self._row(b"SELECT notary_log.flushed(%(standbys)s)", {"standbys": standbys})
+        return None if position is None else int(position)
+
+    async def listen(self) -> None:
+        """See `Session.listen`."""
+        async with self._asking():
+            await self._connection.execute("LISTEN notary_log")
+
+    async def heard(self, wait_s: float) -> None:
+        """See `Session.heard`."""
+        try:
+            async for _ in self._connection.notifies(timeout=wait_s, stop_after=1):
+                pass
+        except psycopg.Error as error:
+            raise LogUnavailable(f"the log's server: {str(error).strip()}") from error
+
+    async def append(self, log_id: str, values: Sequence[bytes]) -> int:
+        """See `Session.append`.
+
+        One message of the simple protocol, commit and all: the server begins when it has the whole of it, and needs
+        nothing more of us. Parameters would go in several, and a client that is frozen or cut off between two of them
+        would hold the head's row. Hexadecimal digits need no quoting.
+        """
+        array = ",".join(["\\\\x" + value.hex() for value in values])
+        statement = f"SELECT notary_log.append('{log_id}', '{{{array}}}')"
+        self._warnings.clear()
+        (first,) = await self._row(statement.encode())
+        if self._warnings:  # committed, but a standby may lack it
+            raise LogUnavailable(f"an append was answered with a warning: {self._warnings[0]}")
+        return int(first)
+
+    async def make_partitions(self) -> None:
+        """See `Session.make_partitions`."""
+        await self._row(b"SELECT notary_log.make_partitions()")
+
+    def hang_up(self) -> None:
+        """See `Session.hang_up`."""
+        self._connection.hang_up()
+
+    async def _row(self, query: bytes, values: dict[str, Any] | None = None) -> TupleRow:
+        rows = await self._rows(query, values)
+        if not rows:
+            raise LogRefused("notary_log.log_head has no row")
+        return rows[0]
+
+    async def _rows(self, query: bytes, values: dict[str, Any] | None = None) -> list[TupleRow]:
+        async with self._asking():
+            cursor = self._connection.cursor(binary=values is not None)
+            return await (await cursor.execute(query, values)).fetchall()
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._answer_max_s):
+                yield
+        except TimeoutError as error:
+            raise LogUnavailable(f"the log's server owes an answer for {self._answer_max_s} s") from error
+        except psycopg.Error as error:
+            raise _meaning_of(error) from error
+
+    def _note(self, notice: errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self._warnings.append(notice.message_primary or "")
+
+
+@cache
+def read(name: str) -> bytes:
+    """The text of one of the SQL files, by name."""
+    return read_sql(name)
+
+
+def connection_parameters(settings: PostgresLogSettings) -> dict[str, object]:
+    """libpq's parameters. What the operator gives in `options` stays, ours come after it and win.
+
+    The lock session's limits, but for `idle_session_timeout`: between two statements nothing of ours is held.
+    """
+    given: dict[str, object] = dict(libpq.conninfo_to_dict(settings.conninfo))
+    lease_ms, answer_ms = round(settings.lease_s * 1_000), round(settings.answer_max_s * 1_000)
+    limits = {
+        "default_transaction_isolation": r"read\ committed",
+        "standard_conforming_strings": "on",
+        "statement_timeout": answer_ms,
+        "lock_timeout": answer_ms,
+        "idle_in_transaction_session_timeout": lease_ms,
+        "tcp_keepalives_idle": 1,
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": 3,
+        "tcp_user_timeout": lease_ms,
+        "client_connection_check_interval": 1_000,
+    }
+    ours = " ".join(f"-c {key}={value}" for key, value in limits.items())
+    return given | {
+        "application_name": given.get("application_name") or "notary_log",
+        "client_encoding": "UTF8",
+        "options": f"{given.get('options') or ''} {ours}".strip(),
+        "target_session_attrs": "read-write",
+        "connect_timeout": max(2, round(settings.connect_timeout_s)),
+        "keepalives": 1,
+        "keepalives_idle": 1,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": answer_ms,
+    }
+
+
+async def connect(settings: PostgresLogSettings) -> PostgresSession:
+    """A session on the primary. Raises LogUnavailable, also for a hot standby, and LogRefused."""
+    try:
+        async with asyncio.timeout(settings.connect_timeout_s):
+            connection = await LogConnection.connect(**connection_parameters(settings), autocommit=True)  # type: ignore[arg-type]
+    except (psycopg.Error, TimeoutError) as error:
+        raise LogUnavailable(f"cannot connect to the log's server: {str(error).strip()}") from error
+    try:
+        return PostgresSession(connection, await _identify(connection, settings), settings.answer_max_s)
+    except BaseException:
+        connection.hang_up()
+        raise
+
+
+async def _identify(connection: LogConnection, settings: PostgresLogSettings) -> ServerIdentity:
+    try:
+        async with asyncio.timeout(settings.answer_max_s):
+            if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+                limit = f"{round(settings.lease_s * 1_000)}"
+                await connection.execute("SELECT set_config('transaction_timeout', %s, false)", (limit,))
+            row = await (await connection.execute(read("identity"))).fetchone()
+    except TimeoutError as error:
+        raise LogUnavailable("the log's server does not say which it is") from error
+    except psycopg.Error as error:
+        raise _meaning_of(error) from error
+    system, in_recovery, timeline, isolation, _ = row or ("", True, 0, "", "")
+    if in_recovery:
+        raise LogUnavailable("the log's server is a standby")
+    if isolation != "read committed":
+        raise LogRefused(f"the log's server ignores the isolation level that is asked for: it is {isolation}")
+    return ServerIdentity(system, timeline)
+
+
+def _meaning_of(error: psycopg.Error) -> NotaryError:
+    detail = f"the log's server: {str(error).strip()}"
+    if isinstance(error, _NOT_OUR_SCHEMA):
+        return LogRefused(f"{detail}; make the log, and grant the rights")
+    if error.sqlstate == "NL001":
+        return LogRefused(detail)
+    return LogUnavailable(detail)

@@ -1,0 +1,274 @@
+"""What happens to appends when backends are ended, connections are cut or frozen, and the server crashes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from replica.local.ports import PortReservation
+from replica.local.postgres import PostgresServer
+from replica.log.postgres.install import install
+from replica.log.postgres.session import PostgresSession, connect
+from replica.notary.errors import LogUnavailable
+from tests.integration.log_postgres.cutting import Allowance, CuttingProxy, Link
+from tests.integration.log_postgres.world import PARTITION_RECORDS, looking, opened, run, settings_for
+from tests.unit.test_log_contract import READ_WAIT_S, numbered, read_all
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.postgres
+
+WRITERS, EACH = 16, 120
+TOGETHER = 30  # connections that are held in silence at once
+SILENCE_S = 3.0
+BACKENDS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'notary_log' AND datname = current_database()"
+
+
+async def values_in(dsn: str) -> list[bytes]:
+    """The whole log, read as a new replica would."""
+    async with opened(dsn) as log:
+        count = await log.end_offset()
+        return [value for _, value in await read_all(await log.open_reader(0), count)] if count else []
+
+
+# ---- order ----
+
+
+async def test_sixteen_writers_have_one_order_without_a_gap(dsn: str) -> None:
+    """Goal: offsets are dense in the order of commits, across partitions. Method: 16 writers, two readers beside."""
+    async with opened(dsn) as log, opened(dsn) as theirs:
+        readers = [await log.open_reader(0), await theirs.open_reader(0)]
+        reading = [asyncio.create_task(read_all(reader, WRITERS * EACH)) for reader in readers]
+
+        async def write(name: int) -> None:
+            writer = await log.open_writer()
+            for number in range(EACH):
+                writer.append(b"%d %d" % (name, number))
+                if number % 7 == 0:
+                    await asyncio.sleep(0.002)
+
+        await asyncio.gather(*(write(name) for name in range(WRITERS)))
+        records, others = await asyncio.gather(*reading)
+        assert records == others
+        assert [offset for offset, _ in records] == list(range(WRITERS * EACH))
+        for name in range(WRITERS):  # each writer's own order is kept, although that is not promised
+            own = [value for _, value in records if value.startswith(b"%d " % name)]
+            assert own == [b"%d %d" % (name, number) for number in range(EACH)]
+    partitions = await run(dsn, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'notary_log.log_batch'::regclass")
+    assert partitions == [(4,)]  # below 1,000, below 2,000, and two ahead of the second
+
+
+# ---- ended backends ----
+
+
+async def test_an_idle_writer_whose_backend_was_ended_fails_with_its_next_append(dsn: str) -> None:
+    async with opened(dsn) as log:
+        writer = await log.open_writer()
+        await run(dsn, f"SELECT pg_terminate_backend(pid) FROM ({BACKENDS}) b")
+        writer.append(b"lost")
+        await eventually(lambda: asyncio.sleep(0, writer.failed_count == 1))
+        with pytest.raises(LogUnavailable, match="has failed"):
+            writer.append(b"too late")
+    assert await values_in(dsn) == []
+
+
+@pytest.mark.parametrize("function", ["pg_terminate_backend", "pg_cancel_backend"])
+async def test_a_backend_that_is_ended_in_the_append_leaves_nothing(dsn: str, function: str) -> None:
+    """Goal: all or nothing, and nobody else is held up. Method: hold the head, end the backend that waits for it."""
+    async with opened(dsn) as log, looking(dsn) as other:
+        writer = await log.open_writer()
+        async with other.transaction():
+            await other.execute("SELECT FROM notary_log.log_head FOR UPDATE")
+            writer.append_all(numbered(3))
+            waiting = f"{BACKENDS} AND wait_event_type = 'Lock'"
+
+            async def waits() -> bool:
+                return bool(await run(dsn, waiting))
+
+            await eventually(waits)
+            writer.append(b"queued meanwhile")
+            await run(dsn, f"SELECT {function}(pid) FROM ({waiting}) b")
+            await eventually(lambda: asyncio.sleep(0, writer.failed_count == 4))
+        after = await log.open_writer()
+        after.append(b"after")
+        assert await read_all(await log.open_reader(0), 1) == [(0, b"after")]
+
+
+async def test_an_append_that_waits_too_long_for_the_head_is_given_up(dsn: str) -> None:
+    """Goal: bounded. Method: somebody holds the head's row; nothing of the append is there once he lets go."""
+    async with opened(dsn, answer_max_s=0.3) as log, looking(dsn) as other:
+        writer = await log.open_writer()
+        async with other.transaction():
+            await other.execute("SELECT FROM notary_log.log_head FOR UPDATE")
+            writer.append(b"given up")
+            await eventually(lambda: asyncio.sleep(0, writer.failed_count == 1))
+
+        async def ended() -> bool:
+            return not await run(dsn, f"{BACKENDS} AND state = 'active'")
+
+        await eventually(ended)
+    assert await values_in(dsn) == []
+
+
+# ---- the stream of bytes ----
+
+
+@pytest.fixture
+async def proxy(dsn: str) -> AsyncIterator[CuttingProxy]:
+    server = conninfo_to_dict(dsn)
+    async with CuttingProxy(str(server["host"]), int(str(server["port"]))) as made:
+        yield made
+
+
+async def linked(dsn: str, proxy: CuttingProxy) -> tuple[PostgresSession, Link, str]:
+    """A session through the proxy, its link, and the log's id."""
+    settings = settings_for(make_conninfo(dsn, host="127.0.0.1", port=proxy.port), answer_max_s=SILENCE_S)
+    known = len(proxy.links)
+    session = await connect(settings)
+    bounds = await session.bounds(0)
+    assert len(proxy.links) == known + 1
+    return session, proxy.links[-1], bounds.log_id
+
+
+async def exchange_bytes(dsn: str, proxy: CuttingProxy) -> tuple[int, int]:
+    """How many bytes an append of `batch_of` has, and its answer."""
+    session, link, log_id = await linked(dsn, proxy)
+    link.arm(Allowance())
+    await session.append(log_id, batch_of(0))
+    session.hang_up()
+    return link.to_server, link.to_client
+
+
+def batch_of(number: int) -> list[bytes]:
+    return [b"%04d-%d" % (number, part) for part in range(3)]
+
+
+def require_whole(values: list[bytes], answered: set[int], cut: set[int]) -> set[int]:
+    """Each batch is in the log once and whole or never, and those that were answered are. Returns the unknown ones
+    that are there."""
+    times = Counter(values)
+    there = {number for number in answered | cut if times[batch_of(number)[0]]}
+    for number in there:
+        at = values.index(batch_of(number)[0])
+        assert values[at : at + 3] == batch_of(number)
+        assert [times[value] for value in batch_of(number)] == [1, 1, 1]
+    assert len(values) == 3 * len(there)
+    assert answered <= there
+    return there - answered
+
+
+async def test_a_connection_cut_at_each_byte_of_the_append(dsn: str, proxy: CuttingProxy) -> None:
+    """Goal: a statement is in the log once and whole, or never. Method: cut at every byte, of either direction."""
+    there, back = await exchange_bytes(dsn, proxy)
+    cuts = [Allowance(to_server=count) for count in range(there)] + [Allowance(to_client=n) for n in range(back)]
+    unknown: set[int] = set()
+    for number, cut in enumerate(cuts, 1):
+        session, link, log_id = await linked(dsn, proxy)
+        link.arm(cut)
+        with pytest.raises(LogUnavailable):
+            await session.append(log_id, batch_of(number))
+        session.hang_up()
+        unknown.add(number)
+    committed = require_whole(await values_in(dsn), {0}, unknown)
+    assert committed == {number for number in unknown if number > there}  # the server had the whole of it
+
+
+async def test_a_connection_held_at_each_byte_of_the_append_holds_up_nobody(dsn: str, proxy: CuttingProxy) -> None:
+    """Goal: a client that is frozen or cut off holds no lock. Method: hold at every byte, append beside."""
+    there, back = await exchange_bytes(dsn, proxy)
+    stops = [Allowance(to_server=count, freeze=True) for count in range(there)]
+    stops += [Allowance(to_client=count, freeze=True) for count in range(back)]
+    numbers = dict(enumerate(stops, 1))
+    answered = {0}
+    async with looking(dsn) as other:
+        row = await (await other.execute("SELECT log_id::text FROM notary_log.log_head")).fetchone()
+        assert row is not None
+        for start in range(1, len(stops) + 1, TOGETHER):
+            held = {number: numbers[number] for number in range(start, min(start + TOGETHER, len(stops) + 1))}
+            sessions = {number: await linked(dsn, proxy) for number in held}
+            for number, (_, link, _) in sessions.items():
+                link.arm(held[number])
+            appends = [
+                asyncio.create_task(session.append(log_id, batch_of(number)))
+                for number, (session, _, log_id) in sessions.items()
+            ]
+            await asyncio.sleep(0.1)
+            beside = 5_000 + start
+            literal = "{" + ",".join("\\\\x" + value.hex() for value in batch_of(beside)) + "}"
+            await asyncio.wait_for(
+                other.execute("SELECT notary_log.append(%s, %s)", (row[0], literal)), SILENCE_S - 0.5
+            )
+            answered.add(beside)
+            assert not any(append.done() for append in appends)  # they were silent while that was appended
+            results = await asyncio.gather(*appends, return_exceptions=True)
+            assert {type(result) for result in results} == {LogUnavailable}
+            for session, link, _ in sessions.values():
+                session.hang_up()
+                link.abort()
+    committed = require_whole(await values_in(dsn), answered, set(numbers))
+    assert committed == {number for number in numbers if number > there}
+
+
+# ---- the server ----
+
+
+@pytest.fixture
+def own_server(servers_folder: Path, ports: PortReservation) -> Iterator[PostgresServer]:
+    """A server that the test may crash."""
+    server = PostgresServer(servers_folder / "postgres-of-a-log", ports.take(), {"shared_buffers": "16MB"})
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.remove())
+
+
+async def test_a_crash_of_the_server_loses_nothing_that_was_read(own_server: PostgresServer) -> None:
+    """Goal: readers and writers fail, and go on with new ones; nothing twice. Method: immediate shutdown under load."""
+    dsn = own_server.dsn()
+    await install(dsn, partition_records=PARTITION_RECORDS)
+    async with opened(dsn) as log:
+        writer, reader, seen = await log.open_writer(), await log.open_reader(0), list[tuple[int, bytes]]()
+
+        async def write() -> None:
+            number = 0
+            with suppress(LogUnavailable):
+                while True:
+                    writer.append(b"record %d" % number)
+                    number += 1
+                    await asyncio.sleep(0.001)
+
+        writing = asyncio.create_task(write())
+        while len(seen) < 100:
+            seen += await reader.read(500, READ_WAIT_S)
+        await own_server.stop(immediate=True)
+        with pytest.raises(LogUnavailable):
+            while True:
+                seen += await reader.read(500, READ_WAIT_S)
+        await writing
+        assert writer.failed_count > 0
+        await own_server.start()
+        after = await log.open_writer()
+        after.append(b"after")
+        end = await log.end_offset()
+        values = [value for _, value in await read_all(await log.open_reader(0), max(end, len(seen) + 1))]
+        assert list(enumerate(values))[: len(seen)] == seen
+        assert max(Counter(values).values()) == 1
+        assert values[:-1] == numbered(len(values) - 1)
+
+
+async def test_a_long_snapshot_holds_up_neither_writer_nor_reader(dsn: str) -> None:
+    """Goal: somebody's open snapshot keeps dead versions of the head, and nothing else. Method: append beside one."""
+    async with opened(dsn) as log, await psycopg.AsyncConnection.connect(dsn) as other:
+        await other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await other.execute("SELECT end_offset FROM notary_log.log_head")
+        writer, reader = await log.open_writer(), await log.open_reader(0)
+        for number in range(200):
+            writer.append(b"record %d" % number)
+            assert await read_all(reader, 1) == [(number, b"record %d" % number)]
+        assert await (await other.execute("SELECT end_offset FROM notary_log.log_head")).fetchone() == (0,)
+        await other.rollback()
