@@ -17,8 +17,7 @@ import structlog
 from replica.log.interface import LogRecords
 from replica.log.postgres.delivery import Bounds, Delivery
 from replica.log.postgres.session import ServerIdentity, Session, connect
-from replica.log.postgres.settings import PostgresLogSettings
-from replica.log.settings import CLOSE_MAX_S
+from replica.log.postgres.settings import CLOSE_MAX_S, PostgresLogSettings
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 

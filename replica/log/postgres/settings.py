@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+CLOSE_MAX_S = 1.0  # a connection that needs longer to end does so by itself
+
 Seconds = Annotated[float, Field(gt=0, le=60)]
 
 
