@@ -36,4 +36,5 @@ Run this as root, then repeat: apt-get install --no-install-recommends ${package
 ensure_packages
 logged "TypeScript client: packages of package-lock.json" npm --prefix clients/typescript ci --no-audit --no-fund
 logged "TypeScript client: build and tests" npm --prefix clients/typescript test
-
+logged "Java client: build and tests" mvn -B -ntp -Dstyle.color=never -f clients/java/pom.xml package
+[[ ${1:-} == --offline-tests ]] || .venv/bin/pytest -q tests/clients "$@"

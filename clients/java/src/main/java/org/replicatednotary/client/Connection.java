@@ -1,0 +1,199 @@
+package org.replicatednotary.client;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.function.DoubleConsumer;
+import javax.net.ssl.SSLContext;
+
+/** Calls over HTTP: one exchange with its token, its limits, and the estimates that may come before its answer. */
+final class Connection implements AutoCloseable {
+    /** Status 0: there was no answer, and the body says why. */
+    record Exchange(int status, String body) {}
+
+    private static final String LINES = "application/x-ndjson";
+    private static final int ANSWER_MAX_BYTES = 256 << 20;
+
+    final URI endpoint;
+    final RetryPolicy policy;
+    final Access access;
+    final Bearer bearer;
+    final HttpClient http;
+    final ScheduledThreadPoolExecutor timer = timer();
+
+    Connection(String endpoint, RetryPolicy policy, Access access) {
+        this.endpoint = access.check(endpoint);
+        this.policy = policy;
+        this.access = access;
+        this.bearer = new Bearer(access.token());
+        HttpClient.Builder builder = HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1)
+                .followRedirects(HttpClient.Redirect.NEVER)
+                .connectTimeout(duration(policy.attemptMaxS()));
+        SSLContext tls = access.tls();
+        if (tls != null) {
+            builder.sslContext(tls);
+        }
+        this.http = builder.build();
+    }
+
+    @Override
+    public void close() {
+        timer.shutdownNow();
+    }
+
+    /** Status and body of an answer. A token that is refused is asked for anew, once. */
+    Exchange call(String method, String path, String body, DoubleConsumer onWait) {
+        String token = bearer.token();
+        Exchange answer = exchange(method, path, body, token, onWait);
+        if (answer.status() == 401 && token != null) {
+            Optional<Answer.Problem> problem = Documents.problemIn(answer.body());
+            if (problem.isPresent() && problem.get().isOfToken() && bearer.renew(token)) {
+                return exchange(method, path, body, bearer.token(), onWait);
+            }
+        }
+        return answer;
+    }
+
+    /** The document at a path, asked for until a replica serves it. Throws RequestRejected, NotActive, AnswerUnreadable. */
+    JsonNode fetch(String path) {
+        double deadlineS = clockS() + policy.deadlineS();
+        for (int attempt = 0; ; attempt++) {
+            Exchange answer = call("GET", path, null, estimate -> {});
+            if (answer.status() == 200) {
+                return Documents.parse(answer.body());
+            }
+            Answer.Problem problem = Documents.problemIn(answer.body()).orElse(null);
+            double delayS = policy.delayS(attempt, problem == null ? 0 : problem.retryAfterS(), random());
+            if ((problem != null && problem.retry() == Code.Retry.NO) || clockS() + delayS > deadlineS) {
+                throw whyNot(answer.body(), problem);
+            }
+            sleepS(delayS);
+        }
+    }
+
+    /** An answer whose body is read as it comes; its head must be there within {@code attemptMaxS}. */
+    HttpResponse<InputStream> open(String method, String path, String body, String token, String accept)
+            throws IOException, InterruptedException {
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(endpoint + path))
+                .timeout(duration(policy.attemptMaxS()))
+                .header("Accept", accept);
+        if (body != null) {
+            request.header("Content-Type", "application/json");
+        }
+        if (token != null) {
+            request.header("Authorization", "Bearer " + token);
+        }
+        request.method(
+                method,
+                body == null ? HttpRequest.BodyPublishers.noBody() : HttpRequest.BodyPublishers.ofString(body));
+        return http.send(request.build(), HttpResponse.BodyHandlers.ofInputStream());
+    }
+
+    private Exchange exchange(String method, String path, String body, String token, DoubleConsumer onWait) {
+        try {
+            HttpResponse<InputStream> response = open(method, path, body, token, "application/json, " + LINES);
+            try (Lines lines = new Lines(response.body(), timer)) {
+                lines.limit(policy.attemptMaxS());
+                if (response.headers().firstValue("Content-Type").orElse("").startsWith(LINES)) {
+                    return lastLine(lines, onWait);
+                }
+                return new Exchange(response.statusCode(), readBody(response.body()));
+            }
+        } catch (InterruptedException error) {
+            throw interrupted();
+        } catch (IOException | NotaryException.AnswerUnreadable error) {
+            return new Exchange(0, toldBy(error));
+        }
+    }
+
+    /** The answer behind the estimates, each of which moves the limit. */
+    private Exchange lastLine(Lines lines, DoubleConsumer onWait) throws IOException {
+        double lastS = clockS() + policy.estimateMaxS();
+        for (String line = lines.next(); line != null; line = lines.next()) {
+            JsonNode head = Documents.parse(line);
+            if (!head.path("kind").asText("").equals("wait")) {
+                return new Exchange(head.path("status").asInt(200), line);
+            }
+            double estimateS = policy.believedS(head.path("estimate_s").asDouble(0));
+            onWait.accept(estimateS);
+            lines.limit(Math.min(Math.max(estimateS, policy.attemptMaxS()), lastS - clockS()));
+        }
+        return new Exchange(0, "no answer behind the estimates");
+    }
+
+    /** The whole body. Throws AnswerUnreadable when it is too large to be an answer. */
+    static String readBody(InputStream in) throws IOException {
+        ByteArrayOutputStream found = new ByteArrayOutputStream();
+        byte[] chunk = new byte[16_384];
+        for (int size = in.read(chunk); size >= 0; size = in.read(chunk)) {
+            found.write(chunk, 0, size);
+            if (found.size() > ANSWER_MAX_BYTES) {
+                throw new NotaryException.AnswerUnreadable("an answer has at most " + ANSWER_MAX_BYTES + " bytes");
+            }
+        }
+        return found.toString(StandardCharsets.UTF_8);
+    }
+
+    /** The error of an answer that is not the document that was asked for. */
+    static NotaryException whyNot(String body, Answer.Problem problem) {
+        boolean isAhead = problem != null && problem.code().equals(Code.OFFSET_AFTER_END.name());
+        if (problem != null && (isAhead || problem.retry() == Code.Retry.NO)) {
+            return new NotaryException.RequestRejected(problem);
+        }
+        return new NotaryException.NotActive("no replica answers: " + body.substring(0, Math.min(200, body.length())));
+    }
+
+    /** What to tell of a failed exchange. */
+    static String toldBy(Throwable error) {
+        String said = error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
+        return said.substring(0, Math.min(200, said.length()));
+    }
+
+    /** The thread was told to stop: what it submitted has no known outcome. Its flag is set again. */
+    static NotaryException interrupted() {
+        Thread.currentThread().interrupt();
+        return new NotaryException.OutcomeUnknown(Answer.NotNow.unknown("the thread was interrupted"));
+    }
+
+    static void sleepS(double delayS) {
+        try {
+            Thread.sleep((long) (delayS * 1000));
+        } catch (InterruptedException error) {
+            throw interrupted();
+        }
+    }
+
+    static Duration duration(double seconds) {
+        return Duration.ofNanos((long) (seconds * 1e9));
+    }
+
+    /** Seconds of a clock that never goes back. */
+    static double clockS() {
+        return System.nanoTime() / 1e9;
+    }
+
+    static double random() {
+        return ThreadLocalRandom.current().nextDouble(); // spreads retries; no secret
+    }
+
+    static ScheduledThreadPoolExecutor timer() {
+        ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, work -> {
+            Thread thread = new Thread(work, "notary client timer");
+            thread.setDaemon(true);
+            return thread;
+        });
+        timer.setRemoveOnCancelPolicy(true);
+        return timer;
+    }
+}

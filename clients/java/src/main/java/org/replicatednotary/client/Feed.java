@@ -1,0 +1,167 @@
+package org.replicatednotary.client;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.URLEncoder;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
+import java.util.Iterator;
+import java.util.List;
+import java.util.NoSuchElementException;
+import java.util.function.Function;
+
+/**
+ * What is published behind a ledger offset, without a gap or a duplicate, live once caught up, for ever: it connects again by
+ * itself. Close it to end it, from any thread. Otherwise it is for one thread.
+ *
+ * <p>Whoever keeps the offset of the last one goes on behind it later, on any replica. {@link #next} throws StreamEnded when
+ * going on is of no use: pruned, not to be seen, or, told until the policy's deadline, an offset of another ledger;
+ * AnswerUnreadable when what is there speaks something else until the deadline.
+ */
+public final class Feed<T extends Published> implements Iterator<T>, AutoCloseable {
+    private static final double SILENCE_MAX_S = 30; // above the interval of the server's checkpoints
+    private final Connection connection;
+    private final String path;
+    private final String kind;
+    private final Function<JsonNode, T> read;
+    private final String filter;
+    private long after;
+    private int failures;
+    private double toldS;
+    private String token;
+    private double goodAtS = Double.NEGATIVE_INFINITY; // of the last good line
+    private double unreadableAtS = Double.POSITIVE_INFINITY; // of the first bad one behind it
+    private double aheadAtS = Double.POSITIVE_INFINITY; // first told that the ledger ends before our offset
+    private volatile Lines lines;
+    private volatile boolean closed;
+
+    Feed(Connection connection, String path, String kind, Function<JsonNode, T> read, long after, String userId, List<String> parties) {
+        Bytes.checkOffset("after", after);
+        this.connection = connection;
+        this.path = path;
+        this.kind = kind;
+        this.read = read;
+        this.after = after;
+        StringBuilder query = new StringBuilder();
+        parties.forEach(party -> query.append("&party=").append(encode(party)));
+        this.filter = query + (userId == null ? "" : "&user_id=" + encode(userId)) + "&follow=true";
+    }
+
+    @Override
+    public boolean hasNext() {
+        return !closed;
+    }
+
+    @Override
+    public T next() {
+        while (!closed) {
+            try {
+                Lines current = lines == null ? connect() : lines;
+                T found = current == null ? null : take(current);
+                if (found != null) {
+                    return found;
+                }
+            } catch (NotaryException.AnswerUnreadable error) {
+                aheadAtS = Double.POSITIVE_INFINITY;
+                unreadableAtS = Math.min(unreadableAtS, Connection.clockS());
+                if (Connection.clockS() - unreadableAtS >= connection.policy.deadlineS()) {
+                    throw error;
+                }
+                leave();
+            } catch (IOException error) {
+                aheadAtS = Double.POSITIVE_INFINITY;
+                leave(); // whatever went wrong: connect again, and go on behind the last offset
+            } catch (InterruptedException error) {
+                throw Connection.interrupted();
+            }
+            if (lines == null && !closed) {
+                Connection.sleepS(connection.policy.delayS(failures++, toldS, Connection.random()));
+            }
+        }
+        throw new NoSuchElementException("the feed is closed");
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        leave();
+    }
+
+    private void leave() {
+        Lines current = lines;
+        lines = null;
+        if (current != null) {
+            current.close();
+        }
+    }
+
+    /** The lines behind our offset; null when a problem came instead. */
+    private Lines connect() throws IOException, InterruptedException {
+        toldS = 0;
+        token = connection.bearer.token();
+        HttpResponse<InputStream> response =
+                connection.open("GET", path + "?after=" + after + filter, null, token, "application/x-ndjson");
+        Lines found = new Lines(response.body(), connection.timer);
+        if (response.statusCode() == 200) {
+            lines = found;
+            return found;
+        }
+        try (found) {
+            found.limit(connection.policy.attemptMaxS());
+            Documents.problemIn(Connection.readBody(response.body())).ifPresent(this::heed);
+        }
+        return null;
+    }
+
+    /** The entry in the next line; null for none. */
+    private T take(Lines current) throws IOException {
+        current.limit(SILENCE_MAX_S);
+        String line = current.next();
+        current.cancel();
+        if (line == null) {
+            leave();
+            return null;
+        }
+        JsonNode document = Documents.parse(line);
+        String found = Documents.text(document, "kind");
+        if (found.equals("end")) {
+            leave();
+            heed(Documents.problem(document.path("problem")));
+            return null;
+        }
+        boolean isEntry = found.equals(kind);
+        long offset = Documents.integer(document, "offset");
+        if ((!isEntry && !found.equals("checkpoint")) || offset < after + (isEntry ? 1 : 0)) {
+            throw new NotaryException.AnswerUnreadable("'" + found + "' of offset " + offset + " came behind " + after);
+        }
+        T entry = isEntry ? read.apply(document) : null;
+        after = offset;
+        failures = 0;
+        unreadableAtS = aheadAtS = Double.POSITIVE_INFINITY;
+        goodAtS = Connection.clockS();
+        return entry;
+    }
+
+    private void heed(Answer.Problem problem) {
+        double nowS = Connection.clockS();
+        double deadlineS = connection.policy.deadlineS();
+        if (problem.retry() == Code.Retry.NO) {
+            boolean wasGood = nowS - goodAtS < deadlineS;
+            boolean outlives = problem.isOfToken()
+                    && (connection.bearer.renew(token) || (wasGood && connection.bearer.canRenew()));
+            if (!outlives) {
+                throw new NotaryException.StreamEnded(problem, after);
+            }
+        }
+        aheadAtS = problem.code().equals(Code.OFFSET_AFTER_END.name()) ? Math.min(aheadAtS, nowS) : Double.POSITIVE_INFINITY;
+        if (nowS - aheadAtS >= deadlineS) {
+            throw new NotaryException.StreamEnded(problem, after);
+        }
+        toldS = problem.retryAfterS();
+    }
+
+    private static String encode(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8);
+    }
+}

@@ -1,0 +1,115 @@
+package org.replicatednotary.client;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermission;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.security.GeneralSecurityException;
+import java.security.KeyPair;
+import java.util.Base64;
+import java.util.EnumSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Set;
+
+/** Someone who asks the notary: an X.500 name, spelt as in the notary's registry, and the key that signs for it. */
+public final class Party {
+    private final String name;
+    private final KeyPair keys;
+
+    private Party(String name, KeyPair keys) {
+        this.name = name;
+        this.keys = keys;
+    }
+
+    /** From the key file that {@code notary keys create} makes, PKCS#8 PEM of mode 0600. Throws ConfigError. */
+    public static Party fromFile(String name, Path file) {
+        return fromPem(name, readSecret(file));
+    }
+
+    /** From PKCS#8 PEM. Throws ConfigError. */
+    public static Party fromPem(String name, String pem) {
+        try {
+            return new Party(name, Ed25519.fromPkcs8(der(pem)));
+        } catch (GeneralSecurityException | IllegalArgumentException error) {
+            throw new NotaryException.ConfigError("the key is no Ed25519 private key in PKCS#8 PEM"); // never with what it holds
+        }
+    }
+
+    /** From the 64 hexadecimal digits of a private key. */
+    public static Party fromSeed(String name, String seed) {
+        try {
+            return new Party(name, Ed25519.fromSeed(Bytes.fromHex("a seed", seed, 32)));
+        } catch (GeneralSecurityException error) {
+            throw new NotaryException.ConfigError(error.getMessage());
+        }
+    }
+
+    /** With a new key, which the operator must register. */
+    public static Party generate(String name) {
+        try {
+            return new Party(name, Ed25519.generate());
+        } catch (GeneralSecurityException error) {
+            throw new IllegalStateException(error); // every Java platform from 15 on has it
+        }
+    }
+
+    public String name() {
+        return name;
+    }
+
+    /** The public key, to be registered. */
+    public byte[] publicKey() {
+        return Ed25519.publicBytes(keys.getPublic());
+    }
+
+    /** A signed submission. Throws BadRequest naming the rule that is broken. */
+    public Submission sign(Transaction transaction) {
+        String txId = transaction.txId() == null ? Transaction.random(32) : transaction.txId().toLowerCase(Locale.ROOT);
+        Request request =
+                new Request(txId, transaction.inputs(), transaction.references(), transaction.window(), name);
+        byte[] canonical = request.encode();
+        List<String> actAs = transaction.actAs() == null ? List.of(name) : Request.sortedTexts(transaction.actAs());
+        Submission submission = new Submission(
+                request,
+                canonical,
+                publicKey(),
+                Ed25519.sign(keys.getPrivate(), canonical),
+                transaction.userId() == null ? Transaction.ANONYMOUS : transaction.userId(),
+                transaction.commandId() == null ? txId : transaction.commandId(),
+                actAs,
+                transaction.submissionId() == null ? Transaction.random(16) : transaction.submissionId());
+        Request.checkCommand(submission.userId(), submission.commandId(), actAs, submission.submissionId());
+        return submission;
+    }
+
+    /** The first document of a PEM text. Throws IllegalArgumentException. */
+    static byte[] der(String pem) {
+        String text = pem.replaceAll("(?s).*?-----BEGIN [A-Z ]+-----(.*?)-----END.*", "$1");
+        return Base64.getMimeDecoder().decode(text);
+    }
+
+    /** What a secret file holds. Throws ConfigError, KEY_UNSAFE when others may read it. */
+    static String readSecret(Path file) {
+        try {
+            Set<PosixFilePermission> mode = Files.getPosixFilePermissions(file);
+            Set<PosixFilePermission> own = EnumSet.of(
+                    PosixFilePermission.OWNER_READ, PosixFilePermission.OWNER_WRITE, PosixFilePermission.OWNER_EXECUTE);
+            if (!own.containsAll(mode)) {
+                String found = PosixFilePermissions.toString(mode);
+                throw new NotaryException.ConfigError(file + " has mode " + found + ", it must be rw-------", Code.KEY_UNSAFE);
+            }
+        } catch (UnsupportedOperationException error) {
+            // a file system without such modes
+        } catch (IOException error) {
+            throw new NotaryException.ConfigError(file + " cannot be read");
+        }
+        try {
+            return Files.readString(file, StandardCharsets.UTF_8);
+        } catch (IOException error) {
+            throw new NotaryException.ConfigError(file + " cannot be read");
+        }
+    }
+}

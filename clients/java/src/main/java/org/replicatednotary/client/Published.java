@@ -1,0 +1,6 @@
+package org.replicatednotary.client;
+
+/** What has a ledger offset: 1, 2, 3, …, the same whichever replica serves it. */
+public sealed interface Published permits Completion, Update {
+    long offset();
+}

@@ -1,0 +1,81 @@
+"""Each client against a real cluster, whose active replica is killed meanwhile: `make clients`, never `make test`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from replica.local.cluster import ClusterSettings, LocalCluster
+from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
+from replica.store.interface import NOTARISED
+from tests.clients.programs import LANGUAGES, running
+from tests.promises import promised
+
+COUNT = 400
+KILL_AFTER = 60  # successes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
+    """A cluster that both clients use, one after the other."""
+    folder = tmp_path_factory.mktemp("clients")
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o755)  # Postgres may run as an account of its own
+    settings = ClusterSettings(folder=folder / "cluster", parties=1, further={"election": {"hold_down_s": 0.0}})
+    async with LocalCluster(settings) as cluster:
+        for replica in cluster.replicas.values():
+            replica.restart_pause_s = 0.5
+        yield cluster
+
+
+def _words(cluster: LocalCluster) -> tuple[str, ...]:
+    key_file: Path = cluster.folder / "parties" / "bank-1.key"
+    return cluster.endpoint, cluster.notary_key.hex(), cluster.parties[0].name, str(key_file)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_the_readmes_example_notarises(cluster: LocalCluster, language: str) -> None:
+    """Goal: the README works as printed. Method: run its example against the cluster."""
+    async with running(language, "notarise", *_words(cluster)) as program:
+        said = [line async for line in program.lines()]
+    assert said[0].startswith("notarised at offset ")
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_every_request_is_a_success_exactly_once_across_a_fail_over(cluster: LocalCluster, language: str) -> None:
+    """Goal: no client loses or doubles a request when the active dies. Method: kill it under load.
+
+    Calls, batches and a stream at once; each receipt is verified by the client, and here; completions are read.
+    """
+    await cluster.wait_until_ready(list(cluster.replicas))
+    active = await cluster.wait_for_active()
+    async with running(language, "failover", *_words(cluster), str(COUNT)) as program:
+        async for _ in program.documents():
+            if len(program.said) == KILL_AFTER:
+                active.kill_group()
+    successor = await cluster.wait_for_active()
+    assert successor.name != active.name
+    end, successes, completions = program.said[-1], program.of("success"), program.of("completion")
+    assert (end["kind"], end["submitted"], end["verified"]) == ("end", COUNT + 1, COUNT)
+    assert end["connections"] >= 2  # the stream went on with the successor
+    for one in successes:
+        receipt = receipt_from_document(msgspec.convert(one["receipt"], ReceiptDocument))
+        same = (receipt.tx_id.hex(), receipt.content_digest.hex()) == (one["tx_id"], one["content_digest"])
+        promised(same and verify_receipt(receipt, cluster.notary_key), one)
+    told = Counter(one["tx_id"] for one in successes)
+    promised(len(told) == COUNT and set(told.values()) == {1}, told.most_common(3))
+    promised(len({one["log_offset"] for one in successes}) == COUNT, "two transactions at one offset")
+    published = {one["tx_id"]: one for one in reversed(completions) if one["code"] == NOTARISED}
+    promised(len(published) == COUNT + 1 and set(told) <= set(published), Counter(one["code"] for one in completions))
+    offsets = [one["offset"] for one in completions]
+    promised(offsets == sorted(set(offsets)), "a completion came twice, or out of order")
+    wrong = [one for one in successes if published[one["tx_id"]]["log_offset"] != one["log_offset"]]
+    promised(not wrong, wrong)
