@@ -1,0 +1,198 @@
+"""Segment files as bytes: what a record looks like, and how far a file can be read. Pure.
+
+    file header   magic, format, first index, nonce, CRC-32
+    record        body length, CRC-32, index, view, kind, body     (little-endian; the rest of the file is zeros)
+    sync mark     a record of kind MARK: all up to its index was synced, and all up to `commit_idx` committed, before
+                  what follows was written
+
+The CRC is seeded with the file's nonce, so that no record of another file, or of this block's earlier life, is taken
+for one of this file. A mark has the nonce as well, which no client knows: it can be found behind damage. So damage
+that a mark follows hit what was synced; damage without one is a write that a crash tore, and is cut off.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+
+from ha.raft.messages import Entry, Kind, NodeId
+from replica.notary.merkle import tree_levels
+
+FORMAT = 1
+MARK = 255
+NONCE_BYTES = 16
+_MAGIC = b"NOTLOG\r\n"
+_FILE_HEADER = struct.Struct(f"<8sIQ{NONCE_BYTES}sI")
+_HEADER = struct.Struct("<IIQQB")
+_CHECKED = struct.Struct("<IQQB")  # the header without its CRC
+_MARK_BODY = struct.Struct(f"<{NONCE_BYTES}sQ")
+FILE_HEADER_BYTES = _FILE_HEADER.size
+RECORD_OVERHEAD_BYTES = _HEADER.size
+MARK_BYTES = _HEADER.size + _MARK_BODY.size
+_LEAF = b"\x00"
+_KINDS = {kind.value: kind for kind in Kind}
+_members = msgspec.msgpack.Decoder(tuple[bytes, tuple[NodeId, ...]])
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What a segment begins with."""
+
+    first_idx: int
+    nonce: bytes
+
+    @property
+    def seed(self) -> int:
+        """What the CRCs of this file begin with."""
+        return zlib.crc32(self.nonce)
+
+    def encode(self) -> bytes:
+        """The file's first bytes."""
+        fields = (_MAGIC, FORMAT, self.first_idx, self.nonce)
+        return _FILE_HEADER.pack(*fields, zlib.crc32(_FILE_HEADER.pack(*fields, 0)))
+
+
+def decode_file_header(data: bytes) -> FileHeader | None:
+    """None where the bytes are no header of a segment in a format that this release knows."""
+    if len(data) < FILE_HEADER_BYTES:
+        return None
+    magic, file_format, first_idx, nonce, crc = _FILE_HEADER.unpack_from(data)
+    whole = crc == zlib.crc32(_FILE_HEADER.pack(magic, file_format, first_idx, nonce, 0))
+    return FileHeader(first_idx, nonce) if whole and magic == _MAGIC and file_format == FORMAT else None
+
+
+def payload_of(entry: Entry) -> bytes:
+    """What stands behind a record's header: the body, and with the kinds that have them, the nodes."""
+    return entry.body if entry.kind is Kind.RAW else msgspec.msgpack.encode((entry.body, entry.nodes))
+
+
+def _record(seed: int, idx: int, view: int, kind: int, payload: bytes) -> bytes:
+    size = len(payload)
+    crc = zlib.crc32(payload, zlib.crc32(_CHECKED.pack(size, idx, view, kind), seed))
+    return _HEADER.pack(size, crc, idx, view, kind) + payload
+
+
+def encode(seed: int, entry: Entry) -> bytes:
+    """An entry as a record."""
+    return _record(seed, entry.idx, entry.view, entry.kind, payload_of(entry))
+
+
+def encode_mark(header: FileHeader, synced_idx: int, commit_idx: int) -> bytes:
+    """A sync mark."""
+    return _record(header.seed, synced_idx, 0, MARK, _MARK_BODY.pack(header.nonce, commit_idx))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """All up to `synced_idx` was on disk, and all up to `commit_idx` committed, when this was written."""
+
+    synced_idx: int
+    commit_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that holds; it ends at the byte `end`."""
+
+    idx: int
+    view: int
+    kind: int
+    payload: bytes
+    end: int
+
+    def entry(self) -> Entry:
+        """The entry. Raises msgspec.DecodeError where the payload is none, though its CRC holds."""
+        if self.kind == Kind.RAW:
+            return Entry(self.view, self.idx, Kind.RAW, self.payload)
+        body, nodes = _members.decode(self.payload)
+        return Entry(self.view, self.idx, _KINDS[self.kind], body, nodes)
+
+
+def read_record(data: memoryview, at: int, seed: int) -> Record | None:
+    """The record at a byte; None where none begins there that is whole."""
+    start = at + _HEADER.size
+    if start > len(data):
+        return None
+    size, crc, idx, view, kind = _HEADER.unpack_from(data, at)
+    end = start + size
+    if end > len(data) or (kind not in _KINDS and kind != MARK):
+        return None
+    payload = bytes(data[start:end])
+    if crc != zlib.crc32(payload, zlib.crc32(_CHECKED.pack(size, idx, view, kind), seed)):
+        return None
+    return Record(idx, view, kind, payload, end)
+
+
+class Scan:
+    """The entries of a file in turn. Afterwards: where they end, what follows, and what the marks said."""
+
+    def __init__(self, data: memoryview, header: FileHeader, *, at: int = FILE_HEADER_BYTES, next_idx: int = 0) -> None:
+        self._data = data
+        self._header = header
+        self.end = at  # what is behind this byte is not read
+        self.next_idx = next_idx or header.first_idx
+        self.view = 0
+        self.mark = Mark(0, 0)  # the highest figures of all marks
+
+    def __iter__(self) -> Iterator[tuple[int, Record]]:
+        """Each entry's record, and the byte at which it begins."""
+        seed = self._header.seed
+        while (record := read_record(self._data, self.end, seed)) is not None:
+            at = self.end
+            if record.kind == MARK:
+                if not self._note(record):
+                    return
+                self.end = record.end
+            elif record.idx == self.next_idx and record.view >= self.view:
+                self.end, self.next_idx, self.view = record.end, record.idx + 1, record.view
+                yield at, record
+            else:
+                return
+
+    def _note(self, record: Record) -> bool:
+        mark = _mark_of(record, self._header)
+        if mark is not None:
+            self.mark = Mark(max(self.mark.synced_idx, mark.synced_idx), max(self.mark.commit_idx, mark.commit_idx))
+        return mark is not None
+
+    def rest_is_empty(self) -> bool:
+        """Whether nothing was ever written behind the last record."""
+        return not bytes(self._data[self.end :]).strip(b"\x00")
+
+    def look_behind(self) -> None:
+        """Note the marks behind damage as well."""
+        rest = bytes(self._data[self.end :])
+        found = rest.find(self._header.nonce)
+        while found >= 0:
+            at = self.end + found - _HEADER.size
+            record = read_record(self._data, at, self._header.seed) if at >= self.end else None
+            if record is not None and record.kind == MARK:
+                self._note(record)
+            found = rest.find(self._header.nonce, found + 1)
+
+
+def _mark_of(record: Record, header: FileHeader) -> Mark | None:
+    if len(record.payload) != _MARK_BODY.size:
+        return None
+    nonce, commit_idx = _MARK_BODY.unpack(record.payload)
+    return Mark(record.idx, commit_idx) if nonce == header.nonce else None
+
+
+def leaf_of(idx: int, view: int, kind: int, payload: bytes) -> bytes:
+    """An entry as a leaf of its segment's Merkle tree."""
+    return sha256(_LEAF + _CHECKED.pack(len(payload), idx, view, kind) + payload).digest()
+
+
+def merkle_root(leaves: Sequence[bytes]) -> bytes:
+    """The root over a segment's entries: the same on every node that has the same entries, whatever its files."""
+    return tree_levels(leaves)[-1][0]
+
+
+def root_of(entries: Iterable[Entry]) -> bytes:
+    """The root over entries as they came from elsewhere."""
+    return merkle_root([leaf_of(entry.idx, entry.view, entry.kind, payload_of(entry)) for entry in entries])

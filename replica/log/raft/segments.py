@@ -1,0 +1,399 @@
+"""The log on disk: segments of records, one of which is written to, and what opening them finds.
+
+What holds, whenever a crash comes:
+
+1. A segment is there as a whole or not at all: it gets its name once its header is synced, and the one before is.
+2. A cut is on disk before anything is written over what it took away.
+3. An entry that was synced is found again, or its loss is noticed: by a mark behind it, by the segment after it, by its
+   segment's seal, or because it was committed. Only of the last sync before a crash may damage pass for a torn write;
+   a leader that heard this node acknowledge it will say so (`Expelled`).
+4. A full segment is sealed once all of it is committed. What is sealed never changes: damage is repaired with a peer's
+   entries, if their Merkle root is the sealed one.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import msgspec
+
+from ha.raft.core import LogIncomplete
+from ha.raft.messages import Entry, HardState, TxId
+from replica.log.raft.files import Files
+from replica.log.raft.notes import Hard, Seal, decode_note, remove_unfinished, write_note
+from replica.log.raft.records import (
+    FILE_HEADER_BYTES,
+    MARK_BYTES,
+    NONCE_BYTES,
+    FileHeader,
+    Record,
+    Scan,
+    decode_file_header,
+    encode,
+    encode_mark,
+    leaf_of,
+    merkle_root,
+    root_of,
+)
+
+HARD_STATE = "hard-state"
+SEGMENT_BYTES = 64 * 2**20
+_SEGMENT, _SEAL, _UNFINISHED = ".segment", ".seal", ".new"
+_DIGITS = 20
+_LANDMARK_EVERY = 64  # entries: so many are read to find one
+_READ_AHEAD = 1_024  # entries at a time, when all are read
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file. `landmarks`: where each 64th entry begins."""
+
+    first_idx: int
+    next_idx: int
+    view: int  # of its last entry; 0: it has none
+    end: int  # bytes that are written
+    header: FileHeader | None  # None: damaged
+    landmarks: list[int] = field(default_factory=list)
+    seal: Seal | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return f"{self.first_idx:0{_DIGITS}}{_SEGMENT}"
+
+    @property
+    def seal_name(self) -> str:
+        """Of the file with its seal."""
+        return f"{self.first_idx:0{_DIGITS}}{_SEAL}"
+
+    def note(self, at: int, record_end: int, idx: int, view: int) -> None:
+        """An entry stands at the byte `at`."""
+        if (idx - self.first_idx) % _LANDMARK_EVERY == 0:
+            self.landmarks.append(at)
+        self.next_idx, self.view, self.end = idx + 1, view, record_end
+
+    def around(self, first: int, last: int) -> tuple[int, int, int]:
+        """The bytes, from and to, that have the entries first..last, and the index that they begin with."""
+        place = (first - self.first_idx) // _LANDMARK_EVERY
+        until = (last - self.first_idx) // _LANDMARK_EVERY + 1
+        to = self.landmarks[until] if until < len(self.landmarks) else self.end
+        return self.landmarks[place], to, self.first_idx + place * _LANDMARK_EVERY
+
+
+@dataclass(slots=True)
+class Job:
+    """What is to be on disk after one sync: in this order."""
+
+    hard_state: HardState | None = None
+    steps: list[int | list[Entry]] = field(default_factory=list)  # a number cuts the log after it
+    commit_idx: int = 0  # noted, for what a later opening must find
+
+
+class SegmentLog:
+    """The log of one node. One thread calls `carry_out`; `read` may be called by another, for what it has written."""
+
+    def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._files = files
+        self._segment_bytes = segment_bytes
+        self._segments: list[Segment] = []
+        self._firsts: list[int] = []
+        self._commit_idx = 0
+        self.hard_state = HardState(0, None, 0)
+        self._open()
+
+    # ------------------------------------------------------------------------------------------------------- opening
+
+    def _open(self) -> None:
+        """Find out what the disk has. Raises LogIncomplete, and then nothing was changed."""
+        files = self._files
+        names = files.names()
+        seals = {int(name[:_DIGITS]): decode_note(files.read(name), Seal) for name in names if name.endswith(_SEAL)}
+        firsts = {int(name[:_DIGITS]) for name in names if name.endswith(_SEGMENT)}
+        sealed = {first: seal for first, seal in seals.items() if seal is not None}
+        self._read_hard_state(is_there=HARD_STATE in names)
+        order = sorted(firsts | sealed.keys())
+        tail: Scan | None = None
+        for first in order:
+            if first != self.last_idx + 1:
+                raise LogIncomplete(f"entries {self.last_idx + 1} to {first - 1} are missing")
+            seal = sealed.get(first)
+            if seal is not None:
+                self._add(self._open_sealed(seal, is_there=first in firsts))
+            else:
+                tail = self._open_unsealed(first, is_last=first == order[-1])
+        bound = max(self._commit_idx, self.hard_state.commit_idx)
+        if self.last_idx < bound:
+            raise LogIncomplete(f"the log ends at {self.last_idx}, but {bound} was committed")
+        self._commit_idx = bound
+        self.hard_state = self.hard_state._replace(commit_idx=bound)
+        remove_unfinished(files)
+        if tail is not None and order[-1] not in sealed:
+            self._clear_tail(tail)
+
+    def _read_hard_state(self, *, is_there: bool) -> None:
+        hard = decode_note(self._files.read(HARD_STATE), Hard) if is_there else None
+        if hard is None:
+            raise LogIncomplete(f"{HARD_STATE} is {'damaged' if is_there else 'missing'}: a vote may be forgotten")
+        self.hard_state = HardState(hard.view, hard.voted_for, hard.commit_idx)
+
+    def _add(self, segment: Segment) -> None:
+        self._segments.append(segment)
+        self._firsts.append(segment.first_idx)
+
+    def _open_sealed(self, seal: Seal, *, is_there: bool) -> Segment:
+        """A sealed segment; without header where it is damaged, so that a peer must help."""
+        damaged = Segment(seal.first_idx, seal.last_idx + 1, 0, seal.size, None, seal=seal)
+        self._commit_idx = max(self._commit_idx, seal.last_idx)
+        if not is_there:
+            return damaged
+        data = self._files.read(damaged.name)
+        header = decode_file_header(data)
+        if header is None or sha256(data).digest() != seal.file_digest:
+            return damaged
+        segment, scan = _scanned(data, header, seal)
+        return segment if scan.next_idx == seal.last_idx + 1 else damaged
+
+    def _open_unsealed(self, first: int, *, is_last: bool) -> Scan:
+        """A segment without a seal: whole, but for the end of the last one. Raises LogIncomplete."""
+        name = f"{first:0{_DIGITS}}{_SEGMENT}"
+        data = self._files.read(name)
+        header = decode_file_header(data)
+        if header is None or header.first_idx != first:
+            raise LogIncomplete(f"{name} has no header that holds")
+        segment, scan = _scanned(data, header, None)
+        if not scan.rest_is_empty():
+            scan.look_behind()
+            if not is_last or scan.mark.synced_idx >= scan.next_idx:
+                raise LogIncomplete(f"entry {scan.next_idx} in {name} is damaged, and was synced")
+        self._commit_idx = max(self._commit_idx, scan.mark.commit_idx)
+        self._add(segment)
+        return scan
+
+    def _clear_tail(self, scan: Scan) -> None:
+        """Take away what a crash left behind the last whole record: it was never synced."""
+        segment = self._segments[-1]
+        if not scan.rest_is_empty():
+            self._files.cut(segment.name, segment.end)
+        self._files.reserve(segment.name, max(self._segment_bytes, segment.end))
+        self._files.sync(segment.name)
+
+    # --------------------------------------------------------------------------------------------------------- state
+
+    @property
+    def last_idx(self) -> int:
+        """The end of what is written."""
+        return self._segments[-1].next_idx - 1 if self._segments else 0
+
+    @property
+    def last(self) -> TxId:
+        """The last entry that is written."""
+        view = next((segment.view for segment in reversed(self._segments) if segment.view), 0)
+        return TxId(view, self.last_idx)
+
+    @property
+    def damaged(self) -> list[Seal]:
+        """Sealed segments whose entries must be fetched from a peer before this node may take part."""
+        return [segment.seal for segment in self._segments if segment.header is None and segment.seal is not None]
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def read(self, first: int, last: int) -> list[Entry]:
+        """The entries first..last, both included. Raises LogIncomplete where one is damaged or was never there."""
+        entries: list[Entry] = []
+        while first <= last:
+            segment = self._segments[max(bisect_right(self._firsts, first) - 1, 0)] if self._segments else None
+            if segment is None or not segment.first_idx <= first < segment.next_idx:
+                raise LogIncomplete(f"there is no entry {first}")
+            until = min(last, segment.next_idx - 1)
+            entries += self._read_segment(segment, first, until)
+            first = until + 1
+        return entries
+
+    def _read_segment(self, segment: Segment, first: int, last: int) -> list[Entry]:
+        if segment.header is None:
+            raise LogIncomplete(f"{segment.name} is damaged")
+        start, end, idx = segment.around(first, last)
+        data = memoryview(self._files.read_at(segment.name, start, end - start))
+        records = Scan(data, segment.header, at=0, next_idx=idx)
+        try:
+            entries = [record.entry() for _, record in records if first <= record.idx <= last]
+        except msgspec.DecodeError:
+            entries = []
+        if len(entries) != last - first + 1:
+            raise LogIncomplete(f"an entry between {first} and {last} in {segment.name} is damaged")
+        return entries
+
+    def entries(self) -> Iterator[Entry]:
+        """The whole log, from the first entry on."""
+        last = self.last_idx
+        for first in range(1, last + 1, _READ_AHEAD):
+            yield from self.read(first, min(first + _READ_AHEAD - 1, last))
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def carry_out(self, job: Job) -> TxId:
+        """Write a job; all of it is on disk when this returns. Returns the end of the log. Raises OSError.
+
+        After an error nobody knows what is on disk: the process must end, and open the log anew.
+        """
+        self._commit_idx = max(self._commit_idx, job.commit_idx)
+        if job.hard_state is not None:
+            self._write_hard_state(job.hard_state)
+        for step in job.steps:
+            if isinstance(step, int):
+                self._cut(step)
+            else:
+                self._append(step)
+        if self._segments and any(not isinstance(step, int) for step in job.steps):
+            self._files.sync(self._segments[-1].name)
+            self._mark()
+        return self.last
+
+    def _write_hard_state(self, hard_state: HardState) -> None:
+        self.hard_state = hard_state
+        bound = min(max(self._commit_idx, hard_state.commit_idx), self.last_idx)
+        write_note(self._files, HARD_STATE, Hard(hard_state.view, hard_state.voted_for, bound))
+
+    def close(self) -> None:
+        """Note how far the log was synced and committed, and let go of the files."""
+        self._write_hard_state(self.hard_state)
+        if self._segments and self._segments[-1].seal is None:
+            self._mark()
+            self._files.sync(self._segments[-1].name)
+        self._files.close()
+
+    def _append(self, entries: Sequence[Entry]) -> None:
+        """Write entries, to a new segment where the last one is full."""
+        segment = self._segments[-1] if self._segments else None
+        if segment is None or segment.seal is not None or segment.header is None:
+            segment = self._start_segment(entries[0].idx)
+        assert segment.header is not None
+        seed, begin = segment.header.seed, segment.end
+        chunks: list[bytes] = []
+        for entry in entries:
+            record = encode(seed, entry)
+            if segment.end + len(record) > self._segment_bytes:
+                self._files.write(segment.name, begin, b"".join(chunks))
+                segment = self._start_segment(entry.idx)
+                assert segment.header is not None
+                seed, begin, chunks = segment.header.seed, segment.end, []
+                record = encode(seed, entry)
+            chunks.append(record)
+            segment.note(segment.end, segment.end + len(record), entry.idx, entry.view)
+        self._files.write(segment.name, begin, b"".join(chunks))
+
+    def _mark(self) -> None:
+        """Note that all so far is synced. The note itself gets to disk with whatever is synced next."""
+        segment = self._segments[-1] if self._segments else None
+        if segment is None or segment.header is None or segment.seal is not None:
+            return
+        if segment.end + MARK_BYTES <= self._segment_bytes:
+            committed = min(self._commit_idx, self.last_idx)
+            self._files.write(segment.name, segment.end, encode_mark(segment.header, self.last_idx, committed))
+            segment.end += MARK_BYTES
+
+    def _start_segment(self, first_idx: int) -> Segment:
+        if self._segments and self._segments[-1].seal is None:
+            self._files.sync(self._segments[-1].name)
+        header = FileHeader(first_idx, os.urandom(NONCE_BYTES))
+        segment = Segment(first_idx, first_idx, 0, FILE_HEADER_BYTES, header)
+        self._write_file(segment.name, self._segment_bytes, header.encode())
+        self._add(segment)
+        return segment
+
+    def _write_file(self, name: str, size: int, data: bytes) -> None:
+        """A file that is there with all of `data` and of this size, or not at all."""
+        files, unfinished = self._files, name + _UNFINISHED
+        files.create(unfinished)
+        files.reserve(unfinished, size)
+        files.write(unfinished, 0, data)
+        files.sync(unfinished)
+        files.rename(unfinished, name)
+        files.sync_names()
+
+    def _cut(self, idx: int) -> None:
+        """Take away all entries above `idx`, the newest segments first: what is left is the log up to somewhere."""
+        segments, files = self._segments, self._files
+        if idx >= self.last_idx:
+            return
+        if any(segment.seal is not None and segment.next_idx > idx + 1 for segment in segments):
+            raise LogIncomplete(f"asked to cut after {idx}, which is sealed")
+        while segments and segments[-1].first_idx > idx:
+            files.remove(segments.pop().name)
+            self._firsts.pop()
+            files.sync_names()
+        if segments and segments[-1].next_idx > idx + 1:
+            self._cut_segment(segments[-1], idx)
+
+    def _cut_segment(self, segment: Segment, idx: int) -> None:
+        assert segment.header is not None
+        start, end, first = segment.around(idx, idx)
+        data = memoryview(self._files.read_at(segment.name, start, end - start))
+        kept = next(record for _, record in Scan(data, segment.header, at=0, next_idx=first) if record.idx == idx)
+        segment.next_idx, segment.view, segment.end = idx + 1, kept.view, start + kept.end
+        del segment.landmarks[(idx - segment.first_idx) // _LANDMARK_EVERY + 1 :]
+        self._files.cut(segment.name, segment.end)
+        self._files.sync(segment.name)
+        self._files.reserve(segment.name, self._segment_bytes)
+
+    # ------------------------------------------------------------------------------------------------------- sealing
+
+    def to_seal(self, commit_idx: int) -> Segment | None:
+        """The first full segment that may be sealed now. Sealing it may take another thread some time."""
+        unsealed = next((segment for segment in self._segments[:-1] if segment.seal is None), None)
+        return unsealed if unsealed is not None and unsealed.next_idx <= commit_idx + 1 else None
+
+    def seal(self, segment: Segment) -> None:
+        """Seal a segment that `to_seal` named. Raises LogIncomplete where it is damaged."""
+        assert segment.header is not None
+        self._files.cut(segment.name, segment.end)
+        self._files.sync(segment.name)
+        data = self._files.read(segment.name)
+        scan = Scan(memoryview(data), segment.header)
+        leaves = [_leaf(record) for _, record in scan]
+        if scan.next_idx != segment.next_idx:
+            raise LogIncomplete(f"entry {scan.next_idx} in {segment.name} is damaged")
+        self._seal(segment, data, merkle_root(leaves))
+
+    def _seal(self, segment: Segment, data: bytes, root: bytes) -> None:
+        seal = Seal(segment.first_idx, segment.next_idx - 1, len(data), sha256(data).digest(), root)
+        write_note(self._files, segment.seal_name, seal)
+        segment.seal = seal
+
+    def repair(self, seal: Seal, entries: Sequence[Entry]) -> bool:
+        """Write a damaged sealed segment anew, from entries that a peer sent. False: they are not the sealed ones."""
+        place = bisect_right(self._firsts, seal.first_idx) - 1
+        if [entry.idx for entry in entries] != list(range(seal.first_idx, seal.last_idx + 1)):
+            return False
+        if root_of(entries) != seal.root:
+            return False
+        header = FileHeader(seal.first_idx, os.urandom(NONCE_BYTES))
+        data = header.encode() + b"".join(encode(header.seed, entry) for entry in entries)
+        segment, _ = _scanned(data, header, None)
+        self._write_file(segment.name, len(data), data)
+        self._seal(segment, data, seal.root)
+        self._segments[place] = segment
+        return True
+
+
+def _leaf(record: Record) -> bytes:
+    return leaf_of(record.idx, record.view, record.kind, record.payload)
+
+
+def _scanned(data: bytes, header: FileHeader, seal: Seal | None) -> tuple[Segment, Scan]:
+    """A segment with its landmarks, and the scan that found them."""
+    segment = Segment(header.first_idx, header.first_idx, 0, FILE_HEADER_BYTES, header, seal=seal)
+    scan = Scan(memoryview(data), header)
+    for at, record in scan:
+        segment.note(at, record.end, record.idx, record.view)
+    segment.end = scan.end
+    return segment, scan
+
+
+def fresh(files: Files) -> None:
+    """Make an empty folder a log's: from now on a hard state that is missing is a loss."""
+    write_note(files, HARD_STATE, Hard(0, None, 0))

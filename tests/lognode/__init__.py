@@ -1,0 +1,1 @@
+"""The log node: its disk, its links, and real nodes as processes."""
