@@ -21,6 +21,7 @@ from replica.cli import (
     keys,
     ledger,
     log,
+    log_node,
     recovery,
     replica,
     report,
@@ -67,6 +68,7 @@ app.add_typer(formats.app, name="format", rich_help_panel=_SET_UP)
 app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
 app.command("import", rich_help_panel=_SET_UP)(importing.import_states)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
+app.command("log-node", rich_help_panel=_RUN)(log_node.run)
 app.command("submit", rich_help_panel=_USE)(ledger.submit)
 app.command("completions", rich_help_panel=_USE)(ledger.completions)
 app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)

@@ -1,0 +1,143 @@
+"""A client of a log node: one connection, calls one after the other or together."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+from ha.raft.messages import Entry, NodeId
+from replica.log.raft import wire
+from replica.log.raft.settings import split_address
+from replica.log.raft.wire import (
+    Answer,
+    Append,
+    Appended,
+    Change,
+    Entries,
+    Failed,
+    FrameRefused,
+    Frames,
+    Hello,
+    Read,
+    Refusal,
+    Status,
+    Told,
+    encode_frame,
+)
+from replica.notary.errors import LogUnavailable
+
+AnswerT = TypeVar("AnswerT", Appended, Entries, Told)
+_CHUNK_BYTES = 256 * 1024
+
+
+class CallFailed(Exception):
+    """The node answered that the call came to nothing, and never will come to anything."""
+
+    def __init__(self, answer: Failed) -> None:
+        super().__init__(f"{answer.code}: {answer.detail}")
+        self.code = answer.code
+        self.leader_id = answer.leader_id
+
+
+class LogClient:
+    """Calls to one node. All raise LogUnavailable when the connection ends: then the outcome is unknown."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: Frames) -> None:
+        self._reader, self._writer, self._frames = reader, writer, frames
+        self._numbers = itertools.count(1)
+        self._open: dict[int, asyncio.Future[Answer]] = {}
+        self._reading = asyncio.create_task(self._read_for_ever(), name="log client")
+        self.node_id: NodeId = ""
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        group: str,
+        tls: ssl.SSLContext | None = None,
+        *,
+        answer_max_s: float = 5.0,
+        frame_max_bytes: int = 2**28,
+    ) -> LogClient:
+        """Connect and greet. Raises LogUnavailable."""
+        host, port = split_address(address)
+        frames = Frames(wire.HELLO_MAX_BYTES)
+        try:
+            async with asyncio.timeout(answer_max_s):
+                reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+                writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client")))
+                node_id = await _greeted(reader, frames)
+        except (OSError, TimeoutError, FrameRefused) as error:
+            raise LogUnavailable(f"{address}: {error or 'no answer in time'}") from None
+        frames.max_bytes = frame_max_bytes
+        client = cls(reader, writer, frames)
+        client.node_id = node_id
+        return client
+
+    async def append(self, bodies: Sequence[bytes]) -> Appended:
+        """Append, and wait until all of it is committed. Raises CallFailed where it never will be."""
+        return await self._call(Append(next(self._numbers), tuple(bodies)), Appended)
+
+    async def read(self, first_idx: int, last_idx: int = 0) -> tuple[list[Entry], int]:
+        """Committed entries of the node's own disk, as many as fit, and the end of what it has of them."""
+        answer = await self._call(Read(next(self._numbers), first_idx, last_idx), Entries)
+        return list(answer.entries), answer.commit_idx
+
+    async def status(self) -> dict[str, Any]:
+        """The node's state."""
+        return (await self._call(Status(next(self._numbers)), Told)).details
+
+    async def change(self, nodes: Sequence[NodeId]) -> Appended:
+        """Make these the members, and wait until that is committed. Raises CallFailed."""
+        return await self._call(Change(next(self._numbers), tuple(nodes)), Appended)
+
+    async def close(self) -> None:
+        """End the connection. May be repeated."""
+        self._reading.cancel()
+        self._writer.close()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _call(self, call: wire.Call, kind: type[AnswerT]) -> AnswerT:
+        if self._reading.done():
+            raise LogUnavailable("the connection has ended")
+        future = self._open[call.call] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(encode_frame(call))
+            answer = await future
+        finally:
+            self._open.pop(call.call, None)
+        if isinstance(answer, Failed):
+            raise CallFailed(answer)
+        if not isinstance(answer, kind):
+            raise LogUnavailable(f"an answer of another kind: {type(answer).__name__}")
+        return answer
+
+    async def _read_for_ever(self) -> None:
+        why = "the node closed the connection"
+        try:
+            while data := await self._reader.read(_CHUNK_BYTES):
+                for frame in self._frames.feed(data):
+                    answer = wire.decode(wire.answers, frame)
+                    future = self._open.get(answer.call)
+                    if future is not None and not future.done():
+                        future.set_result(answer)
+        except (OSError, FrameRefused) as error:
+            why = str(error)
+        finally:
+            self._writer.close()
+            for future in self._open.values():
+                if not future.done():
+                    future.set_exception(LogUnavailable(why))
+
+
+async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> NodeId:
+    while data := await reader.read(_CHUNK_BYTES):
+        for frame in frames.feed(data):
+            hello = wire.decode(wire.greeting, frame)
+            if isinstance(hello, Refusal):
+                raise LogUnavailable(f"the log node refused: {hello.why}")
+            return cast(NodeId, hello.node_id)
+    raise LogUnavailable("the log node closed the connection")

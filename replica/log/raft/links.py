@@ -1,0 +1,353 @@
+"""TCP between nodes, and from clients. Each node dials the others and speaks; what comes back are hellos only.
+
+So what one node sends another comes in order and at most once: on one connection at a time, and a new one ends the
+old. What cannot be sent is dropped; the core sends again what matters. A node is who its certificate says: its name,
+the id's first part, is the certificate's common name or one of its DNS names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import msgspec
+import structlog
+
+from ha.raft.messages import Message, NodeId
+from replica.log.raft import wire
+from replica.log.raft.settings import LogNodeSettings, split_address
+from replica.log.raft.wire import Failed, FrameRefused, Frames, Hello, Refusal, encode_frame, name_of
+
+_REDIAL_S = 0.05, 1.0  # the first wait, and the longest
+_LISTEN_MAX_S = 2.0
+_LINE_EVERY_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class Lines:
+    """Lets one line a second through, and counts the others."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._next_s = float("-inf")
+        self._withheld = 0
+
+    def take(self) -> int | None:
+        """None: say nothing; else how many lines were left out before this one."""
+        now_s = self._now_s()
+        if now_s < self._next_s:
+            self._withheld += 1
+            return None
+        self._next_s = now_s + _LINE_EVERY_S
+        withheld, self._withheld = self._withheld, 0
+        return withheld
+
+
+class Handler(Protocol):
+    """What the links hand on."""
+
+    def receive(self, src: NodeId, message: Message) -> None:
+        """A message of the core came."""
+
+    def call(self, call: wire.Call, reply: Callable[[wire.Answer], None]) -> None:
+        """A client calls."""
+
+
+def certificate_names(certificate: Mapping[str, Any]) -> set[str]:
+    """The names that a peer's certificate, as `ssl` gives it, may be called by."""
+    subject = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
+    return subject | {value for key, value in certificate.get("subjectAltName", ()) if key == "DNS"}
+
+
+class Links:
+    """All connections of one node."""
+
+    def __init__(self, settings: LogNodeSettings, node_id: NodeId, handler: Handler) -> None:
+        self.settings = settings
+        self.node_id = node_id
+        self.handler = handler
+        self._tls = self._contexts()
+        self._server: asyncio.Server | None = None
+        self._incoming: set[_Incoming] = set()
+        self._speaking: dict[NodeId, _Incoming] = {}
+        self._outgoing: dict[NodeId, _Outgoing] = {}
+        self._dialling: list[asyncio.Task[None]] = []
+        self._refusals, self._drops = Lines(), Lines()
+
+    async def start(self) -> None:
+        """Listen, and dial all peers for ever. Raises OSError where the address cannot be had."""
+        await self._listen()
+        self._dialling = [
+            asyncio.create_task(self._dial(name), name=f"dial {name}") for name in sorted(self.settings.peers)
+        ]
+
+    async def stop(self) -> None:
+        """Cut everything. May be repeated."""
+        for task in self._dialling:
+            task.cancel()
+        await asyncio.gather(*self._dialling, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for connection in [*self._incoming, *self._outgoing.values()]:
+            connection.end()
+
+    async def reload(self) -> None:
+        """Read the certificates again; all connections are made anew. Raises ConfigError, and nothing has changed."""
+        self._tls = self._contexts()
+        if self._server is not None:
+            self._server.close()
+        for connection in [*self._incoming, *self._outgoing.values()]:
+            connection.end()
+        await self._listen()
+
+    def send(self, to: NodeId, frame: bytes) -> bool:
+        """Send to a node; False: it is not connected, or too slow, and the frame is dropped."""
+        link = self._outgoing.get(to)
+        if link is None or link.transport is None:
+            return False
+        if link.transport.get_write_buffer_size() + len(frame) > self.settings.link_max_bytes:
+            if (withheld := self._drops.take()) is not None:
+                _log.warning("log_link_slow", peer=to, withheld=withheld)
+            return False
+        link.transport.write(frame)
+        return True
+
+    def can_send(self, to: NodeId) -> bool:
+        """Whether the node is connected."""
+        return to in self._outgoing
+
+    @property
+    def connected(self) -> tuple[NodeId, ...]:
+        """Nodes that can be sent to."""
+        return tuple(sorted(self._outgoing))
+
+    # ------------------------------------------------------------------------------------------------ what they need
+
+    def hello(self) -> Hello:
+        """Who we are."""
+        return Hello(wire.PROTOCOL, self.settings.group, "node", self.node_id)
+
+    def refused(self, where: object, why: str) -> None:
+        """Tell that a connection was ended, and why."""
+        if (withheld := self._refusals.take()) is not None:
+            _log.warning("log_link_refused", address=str(where), why=why, withheld=withheld)
+
+    def objection(self, hello: Hello, certificate: Mapping[str, Any] | None, expected: str | None = None) -> str | None:
+        """Why we do not talk to whoever says this; None: we do."""
+        if hello.protocol != wire.PROTOCOL:
+            return f"protocol version {hello.protocol}, this node speaks {wire.PROTOCOL}"
+        if hello.group != self.settings.group:
+            return f"group {hello.group!r}, this node belongs to {self.settings.group!r}"
+        return None if hello.role == "client" else self._objection_to_node(hello.node_id, certificate, expected)
+
+    def _objection_to_node(
+        self, node_id: NodeId, certificate: Mapping[str, Any] | None, expected: str | None
+    ) -> str | None:
+        name = name_of(node_id)
+        if name not in self.settings.peers:
+            return f"node {node_id!r} is not among this node's peers"
+        if expected is not None and name != expected:
+            return f"node {node_id!r} answers at the address of {expected!r}"
+        if self._tls is not None and name not in certificate_names(certificate or {}):
+            return f"node {node_id!r} has a certificate for {sorted(certificate_names(certificate or {}))}"
+        return None
+
+    def opened(self, connection: _Incoming) -> bool:
+        """Whether there is room for one more."""
+        self._incoming.add(connection)
+        return len(self._incoming) <= self.settings.connections_max
+
+    def speaks(self, connection: _Incoming, node_id: NodeId) -> None:
+        """A node's new connection ends its old one, whatever that still had to say."""
+        old = self._speaking.get(node_id)
+        self._speaking[node_id] = connection
+        if old is not None:
+            old.end()
+
+    def closed(self, connection: _Incoming) -> None:
+        """A connection is gone."""
+        self._incoming.discard(connection)
+        if self._speaking.get(connection.node_id) is connection:
+            del self._speaking[connection.node_id]
+
+    def joined(self, link: _Outgoing) -> None:
+        """A peer may be sent to."""
+        self._outgoing[link.node_id] = link
+        _log.info("log_link_up", peer=link.node_id)
+
+    def parted(self, link: _Outgoing) -> None:
+        """No longer."""
+        if self._outgoing.get(link.node_id) is link:
+            del self._outgoing[link.node_id]
+            _log.info("log_link_down", peer=link.node_id)
+
+    # --------------------------------------------------------------------------------------------------------- inside
+
+    def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
+        return None if self.settings.tls is None else self.settings.tls.contexts()
+
+    async def _listen(self) -> None:
+        host, port = split_address(self.settings.listen)
+        loop, tls = asyncio.get_running_loop(), self._tls and self._tls[0]
+        deadline_s = loop.time() + _LISTEN_MAX_S
+        while True:
+            try:
+                self._server = await loop.create_server(lambda: _Incoming(self), host, port, ssl=tls)
+                return
+            except OSError:  # the socket before may not be closed yet
+                if loop.time() > deadline_s:
+                    raise
+            await asyncio.sleep(_REDIAL_S[0])
+
+    async def _dial(self, name: str) -> None:
+        host, port = split_address(self.settings.peers[name])
+        wait_s = _REDIAL_S[0]
+        while True:
+            link = _Outgoing(self, name)
+            with suppress(OSError, TimeoutError, ssl.SSLError):
+                async with asyncio.timeout(self.settings.hello_max_s):
+                    await asyncio.get_running_loop().create_connection(
+                        lambda link=link: link, host, port, ssl=self._tls and self._tls[1]
+                    )
+                await link.gone.wait()
+            if link.node_id:
+                wait_s = _REDIAL_S[0]
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _REDIAL_S[1])
+
+
+class _Connection(asyncio.Protocol):
+    """One end: frames in, and a reason when it ends."""
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self.node_id = ""  # once known
+        self.transport: asyncio.Transport | None = None
+        self.frames = Frames(wire.HELLO_MAX_BYTES)
+        self._hello_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        hello_max_s = self.links.settings.hello_max_s
+        self._hello_due = asyncio.get_running_loop().call_later(hello_max_s, self.refuse, "no hello in time")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self.greeted()
+
+    def greeted(self) -> None:
+        if self._hello_due is not None:
+            self._hello_due.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self.frames.feed(data):
+                if self.transport is None or self.transport.is_closing():
+                    return
+                self.received(frame)
+        except FrameRefused as error:
+            self.refuse(str(error))
+
+    def received(self, frame: bytes) -> None:
+        raise NotImplementedError
+
+    def certificate(self) -> Mapping[str, Any] | None:
+        return None if self.transport is None else self.transport.get_extra_info("peercert")
+
+    def refuse(self, why: str) -> None:
+        """End it with a reason, for our log and for the other side."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        self.links.refused(self.node_id or self.transport.get_extra_info("peername"), why)
+        self.transport.write(encode_frame(Refusal(why[:200])))
+        self.transport.close()
+
+    def end(self) -> None:
+        """End it at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class _Incoming(_Connection):
+    """Somebody dialled us: a node, that speaks, or a client, that calls."""
+
+    _role = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self.links.opened(self):
+            self.refuse(f"{self.links.settings.connections_max} connections are open, which is the limit")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.links.closed(self)
+
+    def received(self, frame: bytes) -> None:
+        if self._role == "node":
+            self.links.handler.receive(self.node_id, wire.decode(wire.messages, frame))
+        elif self._role == "client":
+            self.links.handler.call(wire.decode(wire.calls, frame), self._reply)
+        else:
+            self._greet(wire.decode(wire.greeting, frame))
+
+    def _greet(self, hello: Hello | Refusal) -> None:
+        why = "no hello" if isinstance(hello, Refusal) else self.links.objection(hello, self.certificate())
+        if why is not None or isinstance(hello, Refusal) or self.transport is None:
+            self.refuse(why or "no hello")
+            return
+        self.greeted()
+        self._role, self.frames.max_bytes = hello.role, self.links.settings.frame_max_bytes
+        if hello.role == "node":
+            self.node_id = hello.node_id
+            self.links.speaks(self, hello.node_id)
+        self.transport.write(encode_frame(self.links.hello()))
+
+    def _reply(self, answer: wire.Answer) -> None:
+        if self.transport is None:
+            return
+        if self.transport.get_write_buffer_size() > self.links.settings.link_max_bytes:
+            self.refuse("answers are not read")
+            return
+        self.transport.write(encode_frame(answer))
+
+
+class _Outgoing(_Connection):
+    """We dialled a peer, to speak to it."""
+
+    def __init__(self, links: Links, name: str) -> None:
+        super().__init__(links)
+        self._name = name
+        self.gone = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        self.transport.write(encode_frame(self.links.hello()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.links.parted(self)
+        self.gone.set()
+
+    def received(self, frame: bytes) -> None:
+        hello = wire.decode(wire.greeting, frame)
+        if isinstance(hello, Refusal):
+            self.links.refused(self._name, f"refused by the peer: {hello.why[:200]}")
+            self.end()
+            return
+        why = self.links.objection(hello, self.certificate(), self._name)
+        if why is not None or self.node_id:
+            self.refuse(why or "a second hello")
+            return
+        self.greeted()
+        self.node_id = hello.node_id
+        self.links.joined(self)
+
+
+def failed(call: msgspec.Struct, code: str, detail: str, leader_id: NodeId | None = None) -> Failed:
+    """An answer to a call that came to nothing."""
+    return Failed(call.call, code, detail, leader_id)  # type: ignore[attr-defined,arg-type]

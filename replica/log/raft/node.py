@@ -1,0 +1,406 @@
+"""Carries out what the core decides: disk, links and clients around one `Raft`, in one event loop.
+
+The disk has a thread of its own. While it carries out one job, the next one gathers: so one sync covers all that came
+meanwhile, and heartbeats do not wait for it. What must be on disk before a message may be sent is the number of a job
+(`outbox.py`): the one with the newest view and vote, and for an acknowledgement the one with the newest entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from ha.raft.core import LogIncomplete, Raft
+from ha.raft.membership import Phase
+from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, Outgoing
+from ha.raft.state import Leadership
+from replica.log.raft import wire
+from replica.log.raft.links import Lines, Links, failed
+from replica.log.raft.outbox import Calls, Outbox, Recent, Waiting
+from replica.log.raft.segments import Job, SegmentLog
+from replica.log.raft.settings import LogNodeSettings
+from replica.log.raft.wire import Answer, Append, Appended, Call, Change, Entries, Read, Status, Told, encode_frame
+
+_log = structlog.get_logger(__name__)
+Reply = Callable[[Answer], None]
+_HAND_OVER_MESSAGES = 4  # so many message times a node that stops waits for a successor
+
+
+@dataclass(slots=True)
+class _Changing:
+    """Members that are to be, once they all have caught up."""
+
+    call: Change
+    reply: Reply
+    until_s: float
+
+
+class LogNode:
+    """One node. Run it once; it ends by `stop`, or by an error that it raises."""
+
+    def __init__(self, settings: LogNodeSettings, node_id: NodeId, log: SegmentLog) -> None:
+        """Raises LogIncomplete where the disk lacks what it once had."""
+        self.settings = settings
+        self.node_id = node_id
+        self._log = log
+        core = settings.raft()
+        self.raft = Raft.restored(node_id, core, random.SystemRandom().random, log.hard_state, log.entries())
+        self._tick_s = core.tick_ms / 1_000
+        self.links = Links(settings, node_id, self)
+        self._recent = Recent(log.last_idx + 1, settings.recent_max_bytes)
+        self._outbox = Outbox()
+        self._job, self._job_number = Job(), 1  # what gathers
+        self._needs_hard = self._needs_steps = 0  # the jobs with the newest view and vote, and the newest entries
+        self._vote = log.hard_state[:2]
+        self._written_idx = log.last_idx
+        self._gathered: list[tuple[Append, Reply]] = []
+        self._calls: Calls[tuple[Append | Change, Reply]] = Calls()
+        self._waiting_bytes = 0
+        self._changing: _Changing | None = None
+        self._cleanup: tuple[NodeId, ...] = ()
+        self._turn_due = False
+        self._sealing: asyncio.Task[None] | None = None
+        self._work, self._stop = asyncio.Event(), asyncio.Event()
+        self._failure: BaseException | None = None
+        self._unsent = Lines()
+        self._told = (self.raft.leadership, self.raft.view)
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    async def run(self, *, new_group: bool = False) -> None:
+        """Take part until `stop`. Raises OSError for a disk that fails, LogIncomplete where the log proves short."""
+        await self.links.start()
+        disk = asyncio.create_task(self._write_for_ever(), name="disk")
+        ticking = asyncio.create_task(self._tick_for_ever(), name="tick")
+        stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        try:
+            if new_group:
+                self._start_group()
+            await asyncio.wait({disk, ticking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not disk.done() and not ticking.done() and self._failure is None:
+                await self._hand_over()
+        finally:
+            for task in (ticking, disk, stopped):
+                task.cancel()
+            results = await asyncio.gather(disk, ticking, stopped, self._sealing or _nothing(), return_exceptions=True)
+            await self.links.stop()
+        for result in [self._failure, *results]:
+            if isinstance(result, Exception):
+                raise result
+        self._log.close()
+
+    def stop(self) -> None:
+        """End; a leader asks another node to take over first."""
+        self._stop.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End, and raise this."""
+        self._failure = error
+        self._stop.set()
+
+    async def _hand_over(self) -> None:
+        """A leader nominates its successor, and goes on for a moment."""
+        if self.raft.leadership is Leadership.LEADER:
+            self.raft.nominate()
+            self._carry_out()
+            await asyncio.sleep(_HAND_OVER_MESSAGES * self.settings.message_timeout_ms / 1_000)
+
+    def _start_group(self) -> None:
+        """The first node of a new log leads alone, and is its first member."""
+        self.raft.force_become_leader()
+        self._carry_out()
+        view, idx = self.raft.view, self.raft.last_idx + 1
+        self.raft.replicate(
+            [Entry(view, idx, Kind.RECONFIGURATION, b"", (self.node_id,)), Entry(view, idx + 1, Kind.SIGNATURE)], view
+        )
+        self._carry_out()
+
+    async def _tick_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        at_s = loop.time()
+        while True:
+            await asyncio.sleep(self._tick_s)
+            ms = int((loop.time() - at_s) * 1_000)
+            at_s += ms / 1_000
+            self.raft.tick(ms)
+            self._carry_out()
+            self._look_at_change()
+
+    # ------------------------------------------------------------------------------------------------------- effects
+
+    def receive(self, src: NodeId, message: Message) -> None:
+        """A message of the core came."""
+        try:
+            self.raft.receive(src, message)
+            self._carry_out()
+        except Exception as error:  # whoever called is a socket, which could not end us
+            self.fail(error)
+
+    def _carry_out(self) -> None:
+        """Give the core's effects to the disk and the links, in the order that it demands."""
+        effects = self.raft.take()
+        if effects.hard_state is not None and effects.hard_state[:2] != self._vote:
+            self._vote = effects.hard_state[:2]
+            self._job.hard_state, self._needs_hard = effects.hard_state, self._job_number
+        if effects.truncated_to is not None:
+            self._recent.cut(effects.truncated_to)
+            self._job.steps.append(effects.truncated_to)
+        if effects.appended:
+            self._recent.append(effects.appended)
+            self._job.steps.append(effects.appended)
+        if effects.truncated_to is not None or effects.appended:
+            self._needs_steps = self._job_number
+        for out in effects.messages:
+            need = max(self._needs_hard, self._needs_steps if out.durable_idx else 0)
+            if self._outbox.put(out, need):
+                self._send(out)
+        if effects.committed_idx is not None:
+            self._committed()
+        self._cleanup = effects.cleanup or self._cleanup
+        if self._has_work():
+            self._work.set()
+        if self.raft.should_sign or self._cleanup:
+            self._turn_soon()
+        self._tell()
+        if self.raft.is_expelled:
+            self.fail(LogIncomplete("the leader found that this disk has less than it once acknowledged"))
+
+    def _has_work(self) -> bool:
+        return self._job.hard_state is not None or bool(self._job.steps)
+
+    def _tell(self) -> None:
+        now = (self.raft.leadership, self.raft.view)
+        if now != self._told:
+            self._told = now
+            _log.info("log_leadership", leadership=now[0].value, view=now[1], last_idx=self.raft.last_idx)
+
+    def _send(self, out: Outgoing) -> None:
+        """Send a message, a leader's with its entries from the log as it is now."""
+        message = out.message
+        if not self.links.can_send(out.to):
+            return
+        if not isinstance(message, AppendEntries) or message.idx == message.prev_idx:
+            self.links.send(out.to, encode_frame(message))
+            return
+        entries = self._read(message.prev_idx + 1, message.idx)
+        if entries is None or wire.gone(message, entries):
+            return
+        for part in wire.fill(message, entries, self.settings.frame_max_bytes):
+            if not self.links.send(out.to, encode_frame(part)):
+                return
+
+    def _read(self, first: int, last: int) -> list[Entry] | None:
+        """Entries from memory, else from disk; None, and the node ends, where the disk's are damaged."""
+        if first >= self._recent.first_idx:
+            return self._recent.read(first, last)
+        try:
+            old = self._log.read(first, min(last, self._recent.first_idx - 1))
+        except (LogIncomplete, OSError) as error:
+            self.fail(error)
+            return None
+        return old + self._recent.read(self._recent.first_idx, last)
+
+    # ---------------------------------------------------------------------------------------------------------- disk
+
+    async def _write_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="disk") as thread:
+            while True:
+                await self._work.wait()
+                self._work.clear()
+                if not self._has_work():
+                    continue
+                job, number = self._job, self._job_number
+                self._job, self._job_number = Job(), number + 1
+                job.commit_idx = min(self.raft.commit_idx, self._written_idx)
+                end = await loop.run_in_executor(thread, self._log.carry_out, job)
+                self._written_idx = end.idx
+                self._recent.written(end.idx)
+                self.raft.synced(end)
+                for out in self._outbox.done(number):
+                    self._send(out)
+                self._carry_out()
+                self._seal()
+
+    def _seal(self) -> None:
+        """Seal a full segment beside all else, one at a time."""
+        if self._sealing is not None and not self._sealing.done():
+            return
+        segment = self._log.to_seal(min(self.raft.commit_idx, self._written_idx))
+        if segment is not None:
+            self._sealing = asyncio.create_task(asyncio.to_thread(self._log.seal, segment), name="seal")
+            self._sealing.add_done_callback(self._sealed)
+
+    def _sealed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    # ------------------------------------------------------------------------------------------------------- clients
+
+    def call(self, call: Call, reply: Reply) -> None:
+        """A client calls; `reply` may come at once, later, or never, if this node ends before."""
+        match call:
+            case Append():
+                self._take_append(call, reply)
+            case Read():
+                reply(self._entries(call))
+            case Status():
+                reply(Told(call.call, self.status()))
+            case Change():
+                self._take_change(call, reply)
+
+    def _refusal(self, call: Append | Change) -> Answer | None:
+        if self.raft.leadership is not Leadership.LEADER:
+            return failed(call, "NOT_LEADER", "this node does not lead", self.raft.state.leader_id)
+        if self.raft.state.members.phase not in {None, Phase.ORDERED}:
+            return failed(call, "NOT_LEADER", "this node is leaving the log")
+        return None
+
+    def _take_append(self, call: Append, reply: Reply) -> None:
+        size = sum(map(len, call.bodies))
+        refusal = self._refusal(call)
+        if refusal is None and max(map(len, call.bodies)) > self.settings.entry_max_bytes:
+            refusal = failed(call, "REFUSED", f"an entry has at most {self.settings.entry_max_bytes} bytes")
+        if refusal is None and self._waiting_bytes + size > self.settings.waiting_max_bytes:
+            refusal = failed(call, "OVERLOADED", f"{self._waiting_bytes} bytes are not committed yet")
+        if refusal is not None:
+            reply(refusal)
+            return
+        self._waiting_bytes += size
+        self._gathered.append((call, reply))
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Append all that gathered, and sign it: nothing unsigned is ever committed."""
+        self._turn_due = False
+        try:
+            self._append_gathered()
+            self._carry_out()
+        except Exception as error:
+            self.fail(error)
+
+    def _append_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        view, idx = self.raft.view, self.raft.last_idx
+        entries: list[Entry] = []
+        waiting: list[Waiting[tuple[Append | Change, Reply]]] = []
+        if self._cleanup:
+            idx += 1
+            entries.append(Entry(view, idx, Kind.RETIRED_COMMITTED, b"", self._cleanup))
+        for call, reply in gathered:
+            size = sum(map(len, call.bodies))
+            waiting.append(Waiting((call, reply), view, idx + 1, idx + len(call.bodies), size))
+            entries += [Entry(view, at, Kind.RAW, body) for at, body in enumerate(call.bodies, idx + 1)]
+            idx += len(call.bodies)
+        taken = bool(entries or self.raft.should_sign) and self._sign_and_append(entries)
+        self._cleanup = ()  # where it was not taken, whoever leads will be told
+        for one in waiting:
+            self._settle_later(one, taken=taken)
+
+    def _settle_later(self, waiting: Waiting[tuple[Append | Change, Reply]], *, taken: bool) -> None:
+        if taken:
+            self._calls.add(waiting)
+            return
+        self._waiting_bytes -= waiting.size
+        call, reply = waiting.call
+        reply(failed(call, "NOT_LEADER", "this node no longer leads", self.raft.state.leader_id))
+
+    def _sign_and_append(self, entries: list[Entry]) -> bool:
+        view, idx = self.raft.view, self.raft.last_idx + len(entries) + 1
+        taken = self.raft.replicate([*entries, Entry(view, idx, Kind.SIGNATURE)], view)
+        self.raft.flush()
+        return taken
+
+    def _committed(self) -> None:
+        for settled, counts in self._calls.settle(self.raft.commit_idx, self.raft.state.log.view_of):
+            call, reply = settled.call
+            self._waiting_bytes -= settled.size
+            if counts:
+                reply(Appended(call.call, settled.view, settled.first_idx, settled.last_idx))
+            else:
+                reply(failed(call, "NOT_LEADER", "cut off by another leader", self.raft.state.leader_id))
+
+    def _entries(self, call: Read) -> Answer:
+        """Committed entries, from the disk."""
+        commit_idx = min(self.raft.commit_idx, self._written_idx)
+        last = min(call.last_idx or commit_idx, commit_idx, call.first_idx + wire.READ_MAX - 1)
+        try:
+            entries = self._log.read(call.first_idx, last)
+        except (LogIncomplete, OSError) as error:
+            self.fail(error)
+            return failed(call, "REFUSED", str(error)[:200])
+        size, fit = 0, 0
+        for entry in entries:
+            size += wire.size_of(entry)
+            if fit and size > self.settings.frame_max_bytes - wire.HELLO_MAX_BYTES:
+                break
+            fit += 1
+        return Entries(call.call, tuple(entries[:fit]), commit_idx)
+
+    def status(self) -> dict[str, object]:
+        """The core's state under CCF's names, and the node's."""
+        raft = self.raft
+        return {
+            **raft.details(),
+            "node_id": self.node_id,
+            "commit_idx": raft.commit_idx,
+            "last_idx": raft.last_idx,
+            "written_idx": self._written_idx,
+            "removable_nodes": list(raft.removable_nodes),
+            "connected": list(self.links.connected),
+        }
+
+    # ------------------------------------------------------------------------------------------------------- members
+
+    def _take_change(self, call: Change, reply: Reply) -> None:
+        refusal = self._refusal(call)
+        if refusal is None and self._changing is not None:
+            refusal = failed(call, "OVERLOADED", "another change waits for members to catch up")
+        if refusal is not None:
+            reply(refusal)
+            return
+        self._changing = _Changing(call, reply, asyncio.get_running_loop().time() + self.settings.change_max_s)
+
+    def _look_at_change(self) -> None:
+        """Teach new members, and append the change once all of them have the log."""
+        changing = self._changing
+        if changing is None:
+            return
+        refusal = self._refusal(changing.call)
+        missing = [] if refusal else [node for node in changing.call.nodes if not self._has_log(node)]
+        for node in missing:
+            self.raft.teach(node)
+        if missing and asyncio.get_running_loop().time() > changing.until_s:
+            refusal = failed(changing.call, "REFUSED", f"not caught up in time: {', '.join(missing)}")
+        if refusal is None and missing:
+            self._carry_out()
+            return
+        self._changing = None
+        if refusal is not None or not self._append_change(changing):
+            changing.reply(refusal or failed(changing.call, "REFUSED", "an id that has left never comes back"))
+
+    def _has_log(self, node: NodeId) -> bool:
+        members = self.raft.state.members.active_nodes()
+        return node == self.node_id or node in members or self.raft.has_caught_up(node)
+
+    def _append_change(self, changing: _Changing) -> bool:
+        view, idx = self.raft.view, self.raft.last_idx + 1
+        taken = self._sign_and_append([Entry(view, idx, Kind.RECONFIGURATION, b"", tuple(changing.call.nodes))])
+        if taken:
+            self._calls.add(Waiting((changing.call, changing.reply), view, idx, idx, 0))
+        self._carry_out()
+        return taken
+
+
+async def _nothing() -> None:
+    """Nothing to wait for."""

@@ -1,0 +1,135 @@
+"""One log node as a process: whose disk this is, repair before it takes part, signals, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from ha.raft.core import LogIncomplete
+from ha.raft.messages import Entry, NodeId
+from replica.log.raft.client import CallFailed, LogClient
+from replica.log.raft.files import Folder
+from replica.log.raft.node import LogNode
+from replica.log.raft.notes import Identity, Seal, decode_note, write_note
+from replica.log.raft.segments import SegmentLog, fresh
+from replica.log.raft.settings import LogNodeSettings
+from replica.notary.errors import ConfigError, LogUnavailable
+
+IDENTITY = "identity"
+_LOCK = "lock"
+_REPAIR_RETRY_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+def find_identity(settings: LogNodeSettings, *, new_group: bool) -> tuple[NodeId, Folder]:
+    """This node's id and the folder of its log: those of the disk, or new ones.
+
+    An empty disk has a new id, because the old one's votes and acknowledgements are gone with it. Raises ConfigError
+    where the disk is another group's or has a log already, and LogIncomplete where it says nothing that holds.
+    """
+    root = Folder(settings.data_dir)
+    identity: Identity | None = None
+    if IDENTITY in root.names():
+        identity = decode_note(root.read(IDENTITY), Identity)
+        if identity is None:
+            raise LogIncomplete(f"{settings.data_dir / IDENTITY} is damaged")
+        if identity.group != settings.group:
+            raise ConfigError(f"{settings.data_dir} belongs to the group {identity.group!r}, not {settings.group!r}")
+        if new_group:
+            raise ConfigError(f"{settings.data_dir} is the disk of {identity.node_id}: start it without --new-group")
+    if identity is None or settings.identity == "process":
+        identity = Identity(settings.group, f"{settings.name}.{secrets.token_hex(4)}")
+        fresh(Folder(settings.data_dir / identity.node_id))
+        write_note(root, IDENTITY, identity)
+        _log.info("log_node_is_new", node_id=identity.node_id)
+    return identity.node_id, Folder(settings.data_dir / identity.node_id)
+
+
+def lock_folder(folder: Path) -> int:
+    """Keep other processes out for as long as this one lives; returns the open file. Raises ConfigError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise ConfigError(f"another log node runs on {folder}") from None
+    return fd
+
+
+async def run_node(settings: LogNodeSettings, *, new_group: bool = False) -> None:
+    """Run one log node until SIGTERM or SIGINT; SIGHUP reads its certificates again.
+
+    Raises ConfigError, LogIncomplete, LogUnavailable and OSError.
+    """
+    lock = lock_folder(settings.data_dir)
+    try:
+        node_id, folder = find_identity(settings, new_group=new_group)
+        log = SegmentLog(folder, settings.segment_bytes)
+        await _repair(settings, log)
+        node = LogNode(settings, node_id, log)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, node.stop)
+        reloads: set[asyncio.Task[None]] = set()
+        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.create_task(_reload(node))))
+        _log.info("log_node_started", node_id=node_id, last_idx=log.last_idx, view=node.raft.view)
+        await node.run(new_group=new_group)
+        _log.info("log_node_stopped", node_id=node_id)
+    finally:
+        os.close(lock)
+
+
+async def _reload(node: LogNode) -> None:
+    try:
+        await node.links.reload()
+        _log.info("reloaded", part="certificates", result="log node")
+    except ConfigError as error:
+        _log.error("reload_refused", part="certificates", code=error.code.name, detail=error.detail)
+    except OSError as error:
+        node.fail(error)
+
+
+async def _repair(settings: LogNodeSettings, log: SegmentLog) -> None:
+    """Fetch damaged sealed segments from whichever peer has them; takes part in nothing meanwhile."""
+    while log.damaged:
+        for seal in log.damaged:
+            for name, address in settings.peers.items():
+                with suppress(LogUnavailable, CallFailed):
+                    entries = await _fetch(settings, address, seal)
+                    if log.repair(seal, entries):
+                        _log.warning(
+                            "log_segment_repaired", peer=name, first_idx=seal.first_idx, last_idx=seal.last_idx
+                        )
+                        break
+                    _log.error("log_segment_differs", peer=name, first_idx=seal.first_idx, last_idx=seal.last_idx)
+            else:
+                _log.error("log_segment_damaged", first_idx=seal.first_idx, last_idx=seal.last_idx)
+        if log.damaged:
+            await asyncio.sleep(_REPAIR_RETRY_S)
+
+
+async def _fetch(settings: LogNodeSettings, address: str, seal: Seal) -> list[Entry]:
+    tls = None if settings.tls is None else settings.tls.contexts()[1]
+    client = await LogClient.connect(address, settings.group, tls, answer_max_s=settings.hello_max_s)
+    entries: list[Entry] = []
+    try:
+        while not entries or entries[-1].idx < seal.last_idx:
+            first = entries[-1].idx + 1 if entries else seal.first_idx
+            async with asyncio.timeout(settings.hello_max_s):
+                more, _ = await client.read(first, seal.last_idx)
+            if not more:
+                raise LogUnavailable(f"{address} has not got {first} yet")
+            entries += more
+    except TimeoutError:
+        raise LogUnavailable(f"{address} does not answer") from None
+    finally:
+        await client.close()
+    return entries

@@ -1,0 +1,186 @@
+"""What travels between nodes, and between clients and a node: a 4-byte big-endian length, then one MessagePack array.
+
+Both sides begin with a `Hello`; whoever does not like it answers with a `Refusal` that says why, and closes.
+After it a node sends messages of the core, and a client sends calls. A node's answers come by its own connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from ha.raft.messages import AppendEntries, Entry, Message, NodeId, TxId
+from replica.notary.untrusted import UNREADABLE
+
+PROTOCOL = 1
+HELLO_MAX_BYTES = 1_024
+_SIZE_BYTES = 4
+_ENTRY_OVERHEAD_BYTES = 40  # of an entry in a frame, beside its body and nodes; at most
+_BODIES_MAX = 20_000
+READ_MAX = 4_096  # entries in one answer
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Text = Annotated[str, msgspec.Meta(max_length=128)]
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="HI"):
+    """Who speaks."""
+
+    protocol: _Count
+    group: _Text
+    role: Literal["node", "client"]
+    node_id: _Text = ""  # of a node
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="NO"):
+    """Why a connection is not taken."""
+
+    why: str
+
+
+class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
+    """Append bodies as entries, one after the other. Answered once all of them are committed, or never will be."""
+
+    call: _Count
+    bodies: Annotated[tuple[bytes, ...], msgspec.Meta(min_length=1, max_length=_BODIES_MAX)]
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
+    """Committed entries from `first_idx` on, from this node's own disk; as many as fit into the answer."""
+
+    call: _Count
+    first_idx: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    last_idx: _Count = 0  # 0: as many as there are
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
+    """How the node is."""
+
+    call: _Count
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
+    """Make these ids the members. Answered once that is committed."""
+
+    call: _Count
+    nodes: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=64)]
+
+
+class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
+    """All of it is committed."""
+
+    call: int
+    view: int
+    first_idx: int
+    last_idx: int
+
+
+class Entries(msgspec.Struct, frozen=True, array_like=True, tag="entries"):
+    """Entries that are committed, perhaps none, and how far this node's disk has committed ones."""
+
+    call: int
+    entries: tuple[Entry, ...]
+    commit_idx: int
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
+    """The node's state."""
+
+    call: int
+    details: dict[str, Any]
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """The call came to nothing, and never will. `NOT_LEADER`: ask `leader_id`; `OVERLOADED`: later."""
+
+    call: int
+    code: Literal["NOT_LEADER", "OVERLOADED", "REFUSED"]
+    detail: str
+    leader_id: str | None = None
+
+
+Call: TypeAlias = Append | Read | Status | Change
+Answer: TypeAlias = Appended | Entries | Told | Failed
+greeting = msgspec.msgpack.Decoder(Hello | Refusal)
+messages = msgspec.msgpack.Decoder(Message)
+calls = msgspec.msgpack.Decoder(Call)
+answers = msgspec.msgpack.Decoder(Answer)
+
+
+class FrameRefused(Exception):
+    """The other side sent what is no frame of this protocol: the connection is cut."""
+
+
+def encode_frame(frame: msgspec.Struct) -> bytes:
+    """The bytes of one frame."""
+    body = _encoder.encode(frame)
+    return len(body).to_bytes(_SIZE_BYTES, "big") + body
+
+
+class Frames:
+    """Cuts a stream into frames. `max_bytes` may be raised once the other side is known."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._unread = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Each whole frame. Raises FrameRefused for one that is too large, before it is read."""
+        self._unread += data
+        unread, at = self._unread, 0
+        try:
+            while len(unread) - at >= _SIZE_BYTES:
+                size = int.from_bytes(unread[at : at + _SIZE_BYTES], "big")
+                if size > self.max_bytes:
+                    raise FrameRefused(f"a frame of {size} bytes, the limit is {self.max_bytes}")
+                end = at + _SIZE_BYTES + size
+                if len(unread) < end:
+                    return
+                frame, at = bytes(unread[at + _SIZE_BYTES : end]), end
+                yield frame
+        finally:
+            del unread[:at]
+
+
+def decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
+    """A frame's content. Raises FrameRefused."""
+    try:
+        return decoder.decode(frame)
+    except UNREADABLE as error:
+        raise FrameRefused(f"a frame cannot be read: {str(error)[:200]}") from None
+
+
+def size_of(entry: Entry) -> int:
+    """At most so many bytes of a frame."""
+    return len(entry.body) + sum(len(node) + 5 for node in entry.nodes) + _ENTRY_OVERHEAD_BYTES
+
+
+def fill(header: AppendEntries, entries: list[Entry], frame_max_bytes: int) -> Iterator[AppendEntries]:
+    """A leader's message with its entries; several, each after the other, where one would be too large."""
+    view, at = header.prev_view, 0
+    limit = frame_max_bytes - HELLO_MAX_BYTES
+    while True:
+        until, size = at, 0
+        while until < len(entries) and (until == at or size + size_of(entries[until]) <= limit):
+            size += size_of(entries[until])
+            until += 1
+        prev, idx = header.prev_idx + at, header.prev_idx + until
+        yield msgspec.structs.replace(header, prev_idx=prev, prev_view=view, idx=idx, entries=tuple(entries[at:until]))
+        if until == len(entries):
+            return
+        view, at = header.view_of_idx, until
+
+
+def name_of(node_id: NodeId) -> str:
+    """The name that the operator gave the node with this id."""
+    return node_id.rpartition(".")[0]
+
+
+def gone(header: AppendEntries, entries: list[Entry]) -> bool:
+    """Whether the log no longer has the entries that a message names: it was cut since."""
+    if len(entries) != header.idx - header.prev_idx:
+        return True
+    return bool(entries) and TxId(entries[-1].view, entries[-1].idx) != TxId(header.view_of_idx, header.idx)

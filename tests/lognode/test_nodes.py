@@ -1,0 +1,190 @@
+"""Three log nodes as processes on loopback: nothing that was acknowledged is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replica.log.raft.client import LogClient
+from replica.notary.errors import LogUnavailable
+from tests.lognode.real_nodes import GROUP, WAIT_S, Nodes, bodies_of
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.stop_all()
+
+
+def batch(number: int, count: int = 20, size: int = 0) -> list[bytes]:
+    return [b"%d/%d" % (number, at) + bytes(size) for at in range(count)]
+
+
+async def test_what_is_committed_is_on_every_nodes_own_disk(nodes: Nodes) -> None:
+    """Goal: append at the leader, read anywhere. Method: three processes, batches, each node's log by its own word."""
+    await nodes.start_group()
+    sent = [body for number in range(20) for body in batch(number)]
+    for number in range(20):
+        answer = await nodes.append(batch(number))
+    logs = [await nodes.log_of(name, answer.last_idx) for name in nodes.names]
+    common = min(map(len, logs))
+    assert logs[0][:common] == logs[1][:common] == logs[2][:common]
+    assert all(bodies_of(log) == sent for log in logs)
+
+
+async def test_a_leader_that_is_killed_is_replaced_and_comes_back(nodes: Nodes) -> None:
+    """Goal: nothing acknowledged is lost, and the killed node has it too. Method: SIGKILL under load, three times."""
+    await nodes.start_group()
+    acknowledged: list[bytes] = []
+    for turn in range(3):
+        leader = await nodes.leader()
+        loading = asyncio.create_task(load(nodes, turn, acknowledged))
+        await asyncio.sleep(1.0)
+        nodes.kill(leader)
+        await nodes.append([b"after %d" % turn], among=set(nodes.names) - {leader})
+        await loading
+        nodes.start(leader)
+    last = await nodes.append([b"the end"])
+    for name in nodes.names:
+        found = bodies_of(await nodes.log_of(name, last.last_idx))
+        assert set(acknowledged) <= set(found)
+        kept = [body for body in dict.fromkeys(found) if body in set(acknowledged)]
+        assert kept == list(dict.fromkeys(acknowledged))
+
+
+async def load(nodes: Nodes, turn: int, acknowledged: list[bytes]) -> None:
+    for number in range(30):
+        bodies = batch(turn * 1_000 + number)
+        await nodes.append(bodies)
+        acknowledged += bodies
+
+
+async def test_all_nodes_killed_at_once_come_back_with_their_log(nodes: Nodes) -> None:
+    """Goal: the log outlives its nodes. Method: SIGKILL all, a torn tail on one, start again."""
+    await nodes.start_group()
+    for number in range(10):
+        await nodes.append(batch(number))
+    nodes.stop_all()
+    segment = nodes.segments("r2")[-1]
+    data = segment.read_bytes()
+    segment.write_bytes(data.rstrip(b"\x00") + b"\x21\x00\x00\x00torn" + bytes(4_096))
+    for name in nodes.names:
+        nodes.start(name)
+    last = await nodes.append(batch(10))
+    for name in nodes.names:
+        assert bodies_of(await nodes.log_of(name, last.last_idx)) == [b for n in range(11) for b in batch(n)]
+
+
+async def test_a_flipped_bit_in_a_sealed_segment_is_fetched_anew(nodes: Nodes) -> None:
+    """Goal: a damaged node repairs itself before it takes part. Method: flip a bit of a sealed file, start again."""
+    await nodes.start_group()
+    sent: list[bytes] = []
+    for number in range(12):
+        last = await nodes.append(batch(number, size=1_000))
+        sent += batch(number, size=1_000)
+    await nodes.until(lambda states: all(list(nodes.disk(name).glob("*.seal")) for name in states))
+    nodes.terminate("r3")
+    segment = nodes.segments("r3")[0]
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 8
+    segment.write_bytes(data)
+    nodes.start("r3")
+    assert bodies_of(await nodes.log_of("r3", last.last_idx))[: len(sent)] == sent
+    (line,) = nodes.lines("r3", "log_segment_repaired")
+    assert line["first_idx"] == 1
+    assert segment.read_bytes() != data
+
+
+async def test_a_hole_below_the_commit_keeps_a_node_out(nodes: Nodes) -> None:
+    """Goal: a node that lost committed entries neither votes nor acknowledges. Method: damage, start, exit code 2."""
+    await nodes.start_group()
+    await nodes.append(batch(1))
+    await nodes.append(batch(2))
+    nodes.terminate("r2")
+    segment = nodes.segments("r2")[-1]
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"1/3")] ^= 1
+    segment.write_bytes(data)
+    nodes.start("r2")
+    assert nodes.running.pop("r2").wait(WAIT_S) == 2
+    (line,) = nodes.lines("r2", "log_node_failed")
+    assert line["code"] == "HA_LOG_INCOMPLETE"
+    await nodes.append(batch(3))
+
+
+async def test_a_lost_disk_comes_back_as_a_new_id_and_a_member_is_replaced(nodes: Nodes) -> None:
+    """Goal: nobody answers for votes that are gone. Method: delete the folder, start, change the members."""
+    ids = await nodes.start_group()
+    await nodes.append(batch(1))
+    nodes.kill("r3")
+    shutil.rmtree(nodes.folder / "data-r3")
+    nodes.start("r3")
+    states = await nodes.until(lambda states: "r3" in states and len(states["r3"]["connected"]) == 2)
+    new_id = states["r3"]["node_id"]
+    assert new_id != ids["r3"]
+    leader = await nodes.leader()
+    await nodes.until(lambda states: new_id in states[leader]["connected"])
+    await nodes.change(leader, [ids["r1"], ids["r2"], new_id])
+    await nodes.until(lambda states: states[leader]["removable_nodes"] == [ids["r3"]])
+    last = await nodes.append(batch(2))
+    assert bodies_of(await nodes.log_of("r3", last.last_idx)) == batch(1) + batch(2)
+
+
+async def test_a_stopped_leader_hands_over(nodes: Nodes) -> None:
+    """Goal: a planned stop costs no election timeout. Method: SIGTERM, exit code 0, another leads; log lines tell."""
+    await nodes.start_group()
+    leader = await nodes.leader()
+    view = (await nodes.status(leader) or {})["current_view"]
+    assert nodes.terminate(leader) == 0
+    other = await nodes.leader(set(nodes.names) - {leader})
+    assert (await nodes.status(other) or {})["current_view"] == view + 1
+    assert nodes.lines(leader, "log_node_stopped")
+
+
+async def test_identity_of_a_process_is_new_at_each_start(tmp_path: Path) -> None:
+    """Goal: CCF's way: no node ever comes back. Method: start the same folder twice."""
+    nodes = Nodes(tmp_path, 1, identity="process")
+    try:
+        nodes.start("r1", "--new-group")
+        first = (await nodes.until(lambda states: "r1" in states))["r1"]
+        nodes.terminate("r1")
+        nodes.start("r1")
+        second = (await nodes.until(lambda states: "r1" in states))["r1"]
+        assert first["node_id"] != second["node_id"]
+        assert second["last_idx"] == 0
+        assert second.get("leadership_state") == "None"
+    finally:
+        nodes.stop_all()
+
+
+async def test_an_isolated_frozen_leader_acknowledges_nothing_more(nodes: Nodes) -> None:
+    """Goal: what a deposed leader holds does not count. Method: SIGSTOP it, append elsewhere, let it go on."""
+    await nodes.start_group()
+    leader = await nodes.leader()
+    client = await nodes.client(leader)
+    nodes.running[leader].send_signal(signal.SIGSTOP)
+    late = asyncio.create_task(client.append([b"late"]))
+    last = await nodes.append(batch(1), among=set(nodes.names) - {leader})
+    nodes.running[leader].send_signal(signal.SIGCONT)
+    outcome = (await asyncio.gather(late, return_exceptions=True))[0]
+    await client.close()
+    log = bodies_of(await nodes.log_of(leader, last.last_idx))
+    assert set(batch(1)) <= set(log)
+    if not isinstance(outcome, Exception):
+        assert b"late" in bodies_of(await nodes.log_of(leader, outcome.last_idx))
+
+
+async def test_another_group_is_refused(nodes: Nodes) -> None:
+    """Goal: a client of another log is told so. Method: connect with another group's name."""
+    nodes.start("r1", "--new-group")
+    await nodes.until(lambda states: "r1" in states)
+    with pytest.raises(LogUnavailable, match="group 'other', this node belongs to 'tests'"):
+        await LogClient.connect(nodes.addresses["r1"], "other")
+    assert GROUP != "other"
+    assert nodes.lines("r1", "log_link_refused")[0]["why"].startswith("group 'other'")
