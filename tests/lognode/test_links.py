@@ -1,0 +1,221 @@
+"""Links: who is let in, what is refused and named, and certificates that change while a node runs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from ha.raft.messages import Message, NodeId, VoteResponse
+from replica.log.raft import wire
+from replica.log.raft.client import LogClient
+from replica.log.raft.links import Lines, Links
+from replica.log.raft.settings import LogNodeSettings, LogNodeTls
+from replica.log.raft.wire import Answer, Call, FrameRefused, Frames, Hello, Refusal, Told, encode_frame
+from replica.notary.errors import LogUnavailable
+from tests.certificates import Authority
+from tests.lognode.real_nodes import free_ports
+
+
+class Hearer:
+    def __init__(self) -> None:
+        self.heard: list[tuple[NodeId, Message]] = []
+
+    def receive(self, src: NodeId, message: Message) -> None:
+        self.heard.append((src, message))
+
+    def call(self, call: Call, reply: Callable[[Answer], None]) -> None:
+        reply(Told(call.call, {}))
+
+
+def settings(folder: Path, name: str, ports: dict[str, int], **more: object) -> LogNodeSettings:
+    peers = {peer: f"127.0.0.1:{port}" for peer, port in ports.items() if peer != name}
+    values = {"group": "g", "name": name, "listen": f"127.0.0.1:{ports[name]}", "peers": peers, "data_dir": folder}
+    return LogNodeSettings(**(values | more))  # type: ignore[arg-type]
+
+
+def tls_of(authority: Authority, name: str) -> LogNodeTls:
+    certificate, key = authority.issue(name)
+    return LogNodeTls(ca_file=authority.ca_file, certificate_file=certificate, key_file=key)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Links]:
+    """A node whose only peer, r2, is not there."""
+    ports = dict(zip(["r1", "r2"], free_ports(2), strict=True))
+    links = Links(settings(tmp_path, "r1", ports, frame_max_bytes=2**21), "r1.00000001", Hearer())
+    await links.start()
+    yield links
+    await links.stop()
+
+
+async def say(links: Links, *frames: bytes) -> list[Hello | Refusal]:
+    """Speak to a node, and return what it says until it closes, or has greeted."""
+    host, _, port = links.settings.listen.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"".join(frames))
+    cutter, said = Frames(2**20), list[Hello | Refusal]()
+    async with asyncio.timeout(30):
+        while data := await reader.read(4_096):
+            said += [wire.decode(wire.greeting, frame) for frame in cutter.feed(data)]
+            if len(frames) == 1 and isinstance(said[-1], Hello):
+                break
+    writer.close()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("hello", "why"),
+    [
+        (Hello(2, "g", "node", "r2.00000001"), "protocol version 2, this node speaks 1"),
+        (Hello(1, "other", "node", "r2.00000001"), "group 'other', this node belongs to 'g'"),
+        (Hello(1, "g", "node", "r9.00000001"), "node 'r9.00000001' is not among this node's peers"),
+        (Hello(1, "g", "node", ""), "node '' is not among"),
+        (Refusal("no"), "no hello"),
+        (Told(1, {}), "a frame cannot be read"),
+    ],
+)
+async def test_a_stranger_is_refused_and_named(one: Links, hello: Hello, why: str) -> None:
+    """Goal: a wrong group, version or name is told to both sides. Method: each, against a listening node."""
+    with capture_logs() as lines:
+        (refusal,) = await say(one, encode_frame(hello))
+    assert isinstance(refusal, Refusal)
+    assert why in refusal.why
+    assert [line["why"] for line in lines if line["event"] == "log_link_refused"] == [refusal.why]
+
+
+async def test_a_frame_that_is_too_large_is_refused_before_it_is_read(one: Links) -> None:
+    """Goal: no memory for a stranger, nor for a node beyond the bound. Method: sizes alone, before and after hello."""
+    (first,) = await say(one, (2_000).to_bytes(4, "big"))
+    assert isinstance(first, Refusal)
+    assert first.why == "a frame of 2000 bytes, the limit is 1024"
+    hello, second = await say(one, encode_frame(Hello(1, "g", "node", "r2.00000001")), (2**22).to_bytes(4, "big"))
+    assert isinstance(hello, Hello)
+    assert isinstance(second, Refusal)
+    assert second.why == f"a frame of {2**22} bytes, the limit is {2**21}"
+
+
+async def test_whoever_says_nothing_is_ended(tmp_path: Path) -> None:
+    """Goal: silent connections do not pile up. Method: a short wait, nothing said."""
+    ports = dict(zip(["r1"], free_ports(1), strict=True))
+    links = Links(settings(tmp_path, "r1", ports, hello_max_s=0.2), "r1.00000001", Hearer())
+    await links.start()
+    assert await say(links) == [Refusal("no hello in time")]
+    await links.stop()
+
+
+async def test_a_node_speaks_on_one_connection(one: Links) -> None:
+    """Goal: nothing of an old connection comes after the new one's. Method: two hellos of one id."""
+    host, _, port = one.settings.listen.rpartition(":")
+    hello = encode_frame(Hello(1, "g", "node", "r2.00000001"))
+    readers = []
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(hello)
+        await reader.read(100)
+        readers.append((reader, writer))
+    async with asyncio.timeout(30):
+        with pytest.raises((ConnectionResetError, AssertionError)):
+            assert await readers[0][0].read(100) != b""
+    readers[1][1].write(encode_frame(VoteResponse(7, True)))
+    handler = one.handler
+    assert isinstance(handler, Hearer)
+    await until(lambda: handler.heard == [("r2.00000001", VoteResponse(7, True))])
+    readers[1][1].close()
+
+
+async def test_certificates_say_who_a_node_is_and_may_be_changed(tmp_path: Path) -> None:
+    """Goal: mutual TLS; rotation to another authority without a restart. Method: two nodes, a reload, a wrong name."""
+    old, new = Authority(tmp_path / "old", "old"), Authority(tmp_path / "new", "new")
+    ports = dict(zip(["r1", "r2"], free_ports(2), strict=True))
+    nodes = {
+        name: Links(settings(tmp_path, name, ports, tls=tls_of(old, name)), f"{name}.00000001", Hearer())
+        for name in ports
+    }
+    for links in nodes.values():
+        await links.start()
+    await until(lambda: all(links.connected for links in nodes.values()))
+    for name, links in nodes.items():  # the files that the settings name have other content now
+        tls = links.settings.tls
+        fresh = tls_of(new, name)
+        assert tls is not None
+        tls.certificate_file.write_bytes(fresh.certificate_file.read_bytes())
+        tls.key_file.write_bytes(fresh.key_file.read_bytes())
+    old.ca_file.write_bytes(new.ca_file.read_bytes())
+    for links in nodes.values():
+        await links.reload()
+    await until(lambda: all(links.connected for links in nodes.values()))
+    assert nodes["r1"].send("r2.00000001", encode_frame(VoteResponse(3, False)))
+    handler = nodes["r2"].handler
+    assert isinstance(handler, Hearer)
+    await until(lambda: handler.heard == [("r1.00000001", VoteResponse(3, False))])
+    stranger = Authority(tmp_path / "third", "third")
+    for authority, goes in ((new, True), (stranger, False)):
+        tls = tls_of(authority, "client")
+        context = LogNodeTls(ca_file=new.ca_file, certificate_file=tls.certificate_file, key_file=tls.key_file)
+        connecting = LogClient.connect(nodes["r1"].settings.listen, "g", context.contexts()[1])
+        if goes:
+            await (await connecting).close()
+        else:
+            with pytest.raises((LogUnavailable, ssl.SSLError)):
+                await connecting
+    await nodes["r2"].stop()
+    wrong = Links(settings(tmp_path, "r2", ports, tls=tls_of(new, "r3")), "r2.00000002", Hearer())
+    with capture_logs() as lines:
+        await wrong.start()
+        await until(lambda: any("has a certificate for" in str(line.get("why")) for line in lines))
+    assert not wrong.connected
+    assert not nodes["r1"].connected
+    await wrong.stop()
+    await nodes["r1"].stop()
+
+
+async def test_wrong_certificates_change_nothing(tmp_path: Path) -> None:
+    """Goal: a reload that fails leaves all as it was. Method: damage the key file."""
+    from replica.notary.errors import ConfigError
+
+    authority = Authority(tmp_path)
+    ports = dict(zip(["r1"], free_ports(1), strict=True))
+    links = Links(settings(tmp_path, "r1", ports, tls=tls_of(authority, "r1")), "r1.00000001", Hearer())
+    await links.start()
+    tls = tls_of(authority, "client")
+    assert links.settings.tls is not None
+    links.settings.tls.key_file.write_text("no key")
+    with pytest.raises(ConfigError):
+        await links.reload()
+    await (await LogClient.connect(links.settings.listen, "g", tls.contexts()[1])).close()
+    await links.stop()
+
+
+def test_lines_are_limited_and_say_how_many_were_left_out() -> None:
+    """Goal: nobody fills the log. Method: a clock that is moved."""
+    now = [0.0]
+    lines = Lines(lambda: now[0])
+    assert [lines.take() for _ in range(4)] == [0, None, None, None]
+    now[0] = 1.0
+    assert lines.take() == 3
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_any_bytes_are_frames_or_refused(raw: bytes, step: int) -> None:
+    """Goal: no traceback for a stranger's bytes. Method: any bytes, in pieces, to each decoder."""
+    for decoder in (wire.greeting, wire.messages, wire.calls, wire.answers):
+        cutter = Frames(64)
+        try:
+            for at in range(0, len(raw), step):
+                for frame in cutter.feed(raw[at : at + step]):
+                    wire.decode(decoder, frame)
+        except FrameRefused:
+            pass
