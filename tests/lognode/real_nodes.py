@@ -50,7 +50,12 @@ class Nodes:
     # ---------------------------------------------------------------------------------------------------- processes
 
     def write_settings(self, name: str, authority: Authority | None = None, **changed: object) -> None:
-        values = {"group": GROUP, "name": name, "listen": self.addresses[name], "data_dir": f"data-{name}"}
+        values: dict[str, object] = {
+            "group": GROUP,
+            "name": name,
+            "listen": self.addresses[name],
+            "data_dir": f"data-{name}",
+        }
         values |= self.settings | changed
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         lines += ["[peers]", *(f'{peer} = "{self.addresses[peer]}"' for peer in self.names if peer != name)]

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,8 +37,14 @@ class Hearer:
 
 def settings(folder: Path, name: str, ports: dict[str, int], **more: object) -> LogNodeSettings:
     peers = {peer: f"127.0.0.1:{port}" for peer, port in ports.items() if peer != name}
-    values = {"group": "g", "name": name, "listen": f"127.0.0.1:{ports[name]}", "peers": peers, "data_dir": folder}
-    return LogNodeSettings(**(values | more))  # type: ignore[arg-type]
+    values: dict[str, Any] = {
+        "group": "g",
+        "name": name,
+        "listen": f"127.0.0.1:{ports[name]}",
+        "peers": peers,
+        "data_dir": folder,
+    }
+    return LogNodeSettings(**(values | more))
 
 
 def tls_of(authority: Authority, name: str) -> LogNodeTls:

@@ -176,7 +176,7 @@ async def test_an_isolated_frozen_leader_acknowledges_nothing_more(nodes: Nodes)
     await client.close()
     log = bodies_of(await nodes.log_of(leader, last.last_idx))
     assert set(batch(1)) <= set(log)
-    if not isinstance(outcome, Exception):
+    if not isinstance(outcome, BaseException):
         assert b"late" in bodies_of(await nodes.log_of(leader, outcome.last_idx))
 
 
