@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ha.raft.messages import Entry, Kind
+from replica.local.ports import PortReservation
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.wire import Appended
 from replica.notary.errors import LogUnavailable
@@ -24,12 +24,12 @@ GROUP = "tests"
 WAIT_S = 60.0  # the machine may be busy
 
 
+_ports = PortReservation()  # for as long as this process lives
+
+
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Below what outgoing connections get: a node that dials a port where nobody listens yet must not meet itself."""
+    return [_ports.take() for _ in range(count)]
 
 
 class Nodes:

@@ -139,5 +139,7 @@ async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> NodeId:
             hello = wire.decode(wire.greeting, frame)
             if isinstance(hello, Refusal):
                 raise LogUnavailable(f"the log node refused: {hello.why}")
+            if hello.role != "node":  # a connection to a port where nobody listens may meet itself
+                raise LogUnavailable("whoever answers is no log node")
             return cast(NodeId, hello.node_id)
     raise LogUnavailable("the log node closed the connection")
