@@ -236,6 +236,12 @@ def connection_parameters(settings: PostgresLogSettings) -> dict[str, object]:
     limits = {
         "default_transaction_isolation": r"read\ committed",
         "standard_conforming_strings": "on",
+        # A look takes a few batches in the index's order. Without statistics the server would sort all that follow
+        # instead, at each look: a reader that catches up would read the rest of the log every time.
+        "enable_sort": "off",
+        "enable_bitmapscan": "off",
+        "enable_seqscan": "off",
+        "jit": "off",  # what is discouraged above is thought dear, and would be compiled
         "statement_timeout": answer_ms,
         "lock_timeout": answer_ms,
         "idle_in_transaction_session_timeout": lease_ms,

@@ -25,8 +25,9 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.postgres
 
 WRITERS, EACH = 16, 120
-TOGETHER = 30  # connections that are held in silence at once
-SILENCE_S = 3.0
+TOGETHER = 60  # connections that are held in silence at once
+SILENCE_S = 6.0
+CONNECT_MAX_S = 30.0  # on a busy machine
 BACKENDS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'notary_log' AND datname = current_database()"
 
 
@@ -128,11 +129,12 @@ async def proxy(dsn: str) -> AsyncIterator[CuttingProxy]:
 
 async def linked(dsn: str, proxy: CuttingProxy) -> tuple[PostgresSession, Link, str]:
     """A session through the proxy, its link, and the log's id."""
-    settings = settings_for(make_conninfo(dsn, host="127.0.0.1", port=proxy.port), answer_max_s=SILENCE_S)
+    settings = settings_for(make_conninfo(dsn, host="127.0.0.1", port=proxy.port), answer_max_s=CONNECT_MAX_S)
     known = len(proxy.links)
     session = await connect(settings)
     bounds = await session.bounds(0)
     assert len(proxy.links) == known + 1
+    session._answer_max_s = SILENCE_S
     return session, proxy.links[-1], bounds.log_id
 
 
