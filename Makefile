@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks soak clients dist sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks lognode soak clients dist sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ faults-quick: setup ## The faults that CI runs, each once
 
 runbooks: setup-tests ## Play every runbook's commands on real clusters
 	@$(BIN)/pytest tests/runbooks $(ARGS)
+
+lognode: setup ## The log node of our own consensus, as real processes: killed, frozen, torn, replaced
+	@$(BIN)/pytest tests/lognode $(ARGS)
 
 soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 	@$(BIN)/python -m tests.raft.soak

@@ -14,6 +14,8 @@ from replica.log.raft.client import LogClient
 from replica.notary.errors import LogUnavailable
 from tests.lognode.real_nodes import GROUP, WAIT_S, Nodes, bodies_of
 
+pytestmark = pytest.mark.slow  # `make lognode`: nothing runs on the log node yet
+
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:

@@ -19,8 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-import msgspec
-
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry, HardState, TxId
 from replica.log.raft.files import Files
@@ -39,6 +37,7 @@ from replica.log.raft.records import (
     merkle_root,
     root_of,
 )
+from replica.notary.untrusted import UNREADABLE
 
 HARD_STATE = "hard-state"
 SEGMENT_BYTES = 64 * 2**20
@@ -221,7 +220,7 @@ class SegmentLog:
         records = Scan(data, segment.header, at=0, next_idx=idx)
         try:
             entries = [record.entry() for _, record in records if first <= record.idx <= last]
-        except msgspec.DecodeError:
+        except UNREADABLE:
             entries = []
         if len(entries) != last - first + 1:
             raise LogIncomplete(f"an entry between {first} and {last} in {segment.name} is damaged")
