@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from ha.election.settings import ElectionSettings
 from ha.errors import TransitionFailed
 from ha.lock.memory import Network
+from replica.core import receipt_desk
 from replica.core.running import run_to_the_end
 from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery, MemoryTopic
@@ -564,8 +567,16 @@ class DeadToken:
         return SIGNER.sign(message)
 
 
-def test_a_dead_signing_token_is_not_the_database_s_fault() -> None:
+class AtOnce:
+    """In the place of a thread: virtual time does not wait for a real one."""
+
+    def __init__(self, *, target: Callable[..., None], args: tuple[object, ...], **_: object) -> None:
+        self.start = partial(target, *args)
+
+
+def test_a_dead_signing_token_is_not_the_database_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: causes are values: a dead token counts as that, in metric and history. Method: take the token away."""
+    monkeypatch.setattr(receipt_desk, "threading", SimpleNamespace(Thread=AtOnce))
 
     async def story() -> None:
         async with World() as world:
