@@ -20,7 +20,16 @@ BESIDES: dict[str, dict[str, set[str]]] = {
     "participant": {
         WRITER: {
             f"UPDATE {column}"
-            for column in ("topic_id", "epoch", "ledger_end", "published_offset", "published_position", "pruned_to")
+            for column in (
+                "topic_id",
+                "epoch",
+                "ledger_end",
+                "published_offset",
+                "published_position",
+                "pruned_to",
+                "pruned_us",
+                "pruned_us_of",
+            )
         }
     },
     "epoch_grant": {
