@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replica.core.admin import Steering
+from replica.operators.admin import Steering
 
 
 class _Nobody:

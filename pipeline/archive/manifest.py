@@ -31,7 +31,7 @@ NO_HASH = "0" * 64
 
 
 class Signer(Protocol):
-    """Signs manifest lines; see replica/core/signer.py."""
+    """Signs manifest lines; see replica/active/signer.py."""
 
     @property
     def public_key(self) -> bytes:

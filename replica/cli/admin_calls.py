@@ -9,9 +9,9 @@ import aiohttp
 import msgspec
 
 from replica.config.model import Config
-from replica.core.admin import Refusal
 from replica.notary.errors import ConfigError
 from replica.notary.untrusted import UNREADABLE
+from replica.operators.admin import Refusal
 
 AnswerT = TypeVar("AnswerT")
 

@@ -126,7 +126,7 @@ def _door(config: Config, registry_changed: bool) -> Door:
 
 def _salvages(config: Config) -> Salvages:
     """Those that were imported into replicas of this machine, and those that are kept with the archive."""
-    from replica.core.salvaged import read_salvages
+    from replica.following.salvaged import read_salvages
     from replica.notary.salvage import Salvages
 
     folders = [config.archive.folder, *(config.replica_dir(one.name) for one in config.replicas)]

@@ -131,7 +131,7 @@ def _origin(setting: Setting, in_file: Mapping[str, Any], variables: set[str]) -
 def _without_password(setting: Setting, value: object) -> object:
     if setting.path != ("database", "conninfo"):
         return value
-    from replica.core.database import participant_database
+    from replica.database import participant_database
 
     return participant_database(str(value), "").conninfo
 

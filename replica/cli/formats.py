@@ -48,7 +48,7 @@ def raise_formats(
     Refused (exit code 2) while a configured replica does not answer or does not know it: afterwards no older release
     can read the log. The tables' owner may do it. Bring it into force with notary switchover.
     """
-    from replica.core.database import participant_database
+    from replica.database import participant_database
     from replica.notary.formats import Formats, known, why_not_raise
 
     settings = load(find_config(config))

@@ -11,7 +11,7 @@ from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out,
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
-    from replica.core.settings import Pkcs11Settings
+    from replica.settings import Pkcs11Settings
 
 app = typer.Typer(help="Make and show Ed25519 keys, for the notary or for a party.", no_args_is_help=True)
 
@@ -29,10 +29,10 @@ def create(
 
     What exists is never overwritten.
     """
-    from replica.core.signer import create_key
+    from replica.active.signer import create_key
 
     if pkcs11:
-        from replica.core.pkcs11 import create_token_key
+        from replica.active.pkcs11 import create_token_key
 
         _tell(create_token_key(_token(config)), as_json)
     else:
@@ -44,7 +44,7 @@ def show(
     file: FileArgument = None, *, pkcs11: TokenOption = False, config: ConfigChoice = None, as_json: JsonOption = False
 ) -> None:
     """Print the public key of a private key; a file that others can read is refused."""
-    from replica.core.signer import load_signer, open_signer
+    from replica.active.signer import load_signer, open_signer
 
     signer = open_signer(None, _token(config)) if pkcs11 else load_signer(_named(file))
     _tell(signer.public_key, as_json)
@@ -65,7 +65,7 @@ def rotate(
     """
     from datetime import UTC, datetime
 
-    from replica.core.signer import create_key
+    from replica.active.signer import create_key
     from replica.notary.keys import KEYS_NAME, read_keys, rotated, write_keys
 
     file = find_config(config)
@@ -76,7 +76,7 @@ def rotate(
     if settings.pkcs11 is None:
         key = create_key(Path(new))
     else:
-        from replica.core.pkcs11 import create_token_key
+        from replica.active.pkcs11 import create_token_key
 
         key = create_token_key(settings.pkcs11.model_copy(update={"key_label": new}))
     write_keys(path, rotated(keys, old, key, datetime.now(UTC).replace(microsecond=0)))

@@ -25,10 +25,10 @@ def run(settings: SettingsOption, new_group: NewGroupOption = False) -> None:
     import uvloop
 
     from ha.errors import HaError
-    from replica.core.logs import set_up_logging
     from replica.log.raft.process import run_node
     from replica.log.raft.settings import load_settings
     from replica.notary.errors import ConfigError, NotaryError
+    from replica.telemetry.log_lines import set_up_logging
 
     found = load_settings(settings)
     set_up_logging(log_node=found.name)

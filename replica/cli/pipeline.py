@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from replica.active.signer import FileSigner
     from replica.config.model import Config
-    from replica.core.signer import FileSigner
 
 MasterOption = Annotated[
     str, typer.Option("--master", help="Where Spark runs: local[2], spark://HOST:PORT, or sc://HOST:PORT for Connect.")
@@ -62,7 +62,7 @@ def spark(app: str, master: str) -> Iterator[SparkSession]:
 def archive_signer(config: Config) -> FileSigner:
     """The archive's key; made when there is neither a key nor an archive yet. Raises ConfigError."""
     from pipeline.archive.manifest import MANIFEST_NAME
-    from replica.core.signer import create_key, load_signer
+    from replica.active.signer import create_key, load_signer
 
     path = config.archive.key_file
     if not path.exists() and not (config.archive.folder / MANIFEST_NAME).exists():
@@ -73,7 +73,7 @@ def archive_signer(config: Config) -> FileSigner:
 
 def archive_public_key(config: Config, given: str | None) -> bytes:
     """The key that an archive is verified with. Raises ConfigError and BadRequest."""
-    from replica.core.signer import load_signer
+    from replica.active.signer import load_signer
     from replica.notary.documents import bytes_from_hex
 
     return (

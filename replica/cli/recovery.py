@@ -59,7 +59,7 @@ def ship(checkpoint: CheckpointArgument, to: SiteOption, config: ConfigChoice = 
     """Ship a checkpoint of an index (notary index checkpoint) to the second site, signed and tied to the archive."""
     require_pipeline()
     from pipeline.checkpoints import ship_checkpoint
-    from replica.core.signer import load_signer
+    from replica.active.signer import load_signer
 
     settings = load(find_config(config))
     to.mkdir(parents=True, exist_ok=True)

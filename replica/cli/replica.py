@@ -12,12 +12,12 @@ from replica.cli.common import CONFIG_NAME, ConfigOption, NameOption, load
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-    from replica.core.main import ReplicaSettings
+    from replica.wiring import ReplicaSettings
 
 
 def replica_settings(config: Config, name: str) -> ReplicaSettings:
     """What the core of one replica is built from. Raises ConfigError when no replica has that name."""
-    from replica.core.main import ReplicaSettings, front_end_argv
+    from replica.wiring import ReplicaSettings, front_end_argv
 
     address = config.replica(name)
     api = config.api.model_copy(update={"host": address.host, "port": address.api_port})
@@ -51,6 +51,6 @@ def run(name: NameOption, config: ConfigOption = Path(CONFIG_NAME)) -> None:
 
     Exit code 1: start it again. Exit code 2: a person is needed first.
     """
-    from replica.core.main import run_replica
+    from replica.wiring import run_replica
 
     raise typer.Exit(run_replica(replica_settings(load(config), name)))

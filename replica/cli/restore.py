@@ -123,7 +123,7 @@ def run(
     A restore that was killed goes on with --resume. Then: notary restore adopt.
     """
     from pipeline.archive.restore import run_restore
-    from replica.core.signer import load_signer
+    from replica.active.signer import load_signer
 
     settings = load(find_config(config))
     signer = load_signer(settings.archive.key_file)
@@ -231,7 +231,7 @@ def adopt(
     from ha.lock.ids import Counter, lock_id
     from pipeline.archive.manifest import MANIFEST_NAME
     from pipeline.sources.topic import look_at, refuse_other_log
-    from replica.core.salvaged import keep_salvage
+    from replica.following.salvaged import keep_salvage
     from replica.store.open import adopt_topic
 
     settings = load(find_config(config))
@@ -305,7 +305,7 @@ def _adopt_index(folder: Path, topic_id: str, check: Callable[[Position], None])
 
 def _adopt_archive(config: Config, topic_id: str, check: Callable[[Position], None]) -> None:
     from pipeline.archive.manifest import Adopted
-    from replica.core.signer import load_signer
+    from replica.active.signer import load_signer
     from replica.store.archive_head import ArchiveHeads
 
     signer = load_signer(config.archive.key_file)

@@ -50,7 +50,7 @@ def make_salvage(
     require_pipeline()
     from pipeline.archive.salvage import merge, states_unknown
     from pipeline.archive.segment import write_whole
-    from replica.core.signer import load_signer
+    from replica.active.signer import load_signer
     from replica.notary.salvage import decode_salvage, encode_salvage
 
     settings = load(find_config(config))
@@ -100,7 +100,7 @@ def _survivors(
 
 def _earlier(config: Config, manifest: Manifest, digests: Iterable[str]) -> list[Salvage]:
     """The salvages that the database demands, from beside the archive or a replica's index. Raises RestoreRefused."""
-    from replica.core.salvaged import read_salvages
+    from replica.following.salvaged import read_salvages
 
     folders = [manifest.folder, *(config.replica_dir(one.name) for one in config.replicas)]
     held = {digest.hex(): salvage for folder in folders for digest, salvage in read_salvages(folder).held.items()}
@@ -179,7 +179,7 @@ def import_salvage(
     Every replica needs the same file, for as long as it reads this log: it reads past the lost range with it only, also
     when its index is made anew.
     """
-    from replica.core.salvaged import keep_salvage
+    from replica.following.salvaged import keep_salvage
 
     settings = load(find_config(config))
     settings.replica(name)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from haproxy.render import ReplicaAddress
     from replica.config.model import Config
-    from replica.core.admin import SwitchoverAnswer
     from replica.local.health import ReplicaHealth
+    from replica.operators.admin import SwitchoverAnswer
 
 LOOK_EVERY_S = 0.02  # while the new active is awaited: the load balancer is told as soon as it is seen
 ACTIVE_WAIT_S = 15.0  # for the new active to finish its activation, once it has the lock
@@ -93,7 +93,7 @@ async def _switch_over(config: Config, to: str | None) -> Outcome:
     import aiohttp
 
     from replica.cli.admin_calls import ask_admin
-    from replica.core.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
+    from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
 
     if to is not None:
         config.replica(to)

@@ -11,7 +11,7 @@ from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-    from replica.core.database import Database
+    from replica.database import Database
     from replica.store.interface import Pruned
 
 app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
@@ -30,7 +30,7 @@ def migrate(config: ConfigChoice = None, owner: OwnerOption = None) -> None:
     All that is missing is applied, or nothing. Then give replicas their rights: notary store roles. A password is best
     left to libpq (PGPASSFILE), not put on a command line.
     """
-    from replica.core.database import participant_database
+    from replica.database import participant_database
 
     settings = load(find_config(config))
     database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()
@@ -64,7 +64,7 @@ def prune(
     Run it on the active's machine: its admin listener takes calls from there only. What deduplication may still ask for
     is never let go. May be stopped and repeated. Audit what is to go before: it cannot be audited again.
     """
-    from replica.core.database import participant_database
+    from replica.database import participant_database
 
     settings = load(find_config(config))
     deleter = participant_database(pruner, settings.database.scope) if pruner else settings.shared_database()
@@ -79,8 +79,8 @@ async def _prune(config: Config, up_to: int | None, keep_s: float, deleter: Data
     import aiohttp
 
     from replica.cli.admin_calls import ask_admin
-    from replica.core.admin import PRUNE_PATH, PruneCall
     from replica.local.health import find_active
+    from replica.operators.admin import PRUNE_PATH, PruneCall
     from replica.store.interface import Pruned
 
     async with aiohttp.ClientSession() as session:

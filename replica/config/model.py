@@ -16,13 +16,13 @@ from ha.election.settings import ElectionSettings
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.client.settings import ClientSettings
 from ledger_api.server.settings import ApiSettings
-from replica.core.database import Database, Login, participant_database
-from replica.core.settings import AdminSettings, CoreSettings, Pkcs11Settings
-from replica.core.signer import Signer, open_signer
+from replica.active.signer import Signer, open_signer
+from replica.database import Database, Login, participant_database
 from replica.link.settings import LinkSettings, TracingSettings
 from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import read_secret
+from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.store.open import parse_conninfo, with_password
 from replica.watch.settings import WatchSettings
 

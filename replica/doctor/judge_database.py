@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replica.core.lineage import Descent, descent
+from replica.active.lineage import Descent, descent
 from replica.doctor.facts import Facts, PostgresFacts
 from replica.doctor.verdict import Checks, Judge, Verdict, ok, problem, unknown, unless_development, warning
 from replica.store.postgres.looking import ENCODING

@@ -11,7 +11,7 @@ from ha.clock import SystemClock
 from ha.errors import HaError
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.config.model import Config
-from replica.core.database import Database, PostgresDatabase
+from replica.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
 from replica.notary.errors import ConfigError, NotaryError, StoreMismatch
 from replica.store.facts import StoreStatus

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from ledger_api.server.registry import read_registry
 from ledger_api.server.tls import make_tls
 from ledger_api.server.tokens import read_keys as read_token_keys
+from replica.active.signer import check_signer
 from replica.config.model import Config, DatabaseSettings
-from replica.core.signer import check_signer
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.link.traces import check_tracing
 from replica.notary.errors import NotaryError

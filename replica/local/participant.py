@@ -17,8 +17,8 @@ from nacl.signing import SigningKey
 
 from ledger_api.client.signing import Party
 from ledger_api.server.registry import write_registry
+from replica.active.signer import create_key, load_signer
 from replica.config.file import render_config
-from replica.core.signer import create_key, load_signer
 from replica.notary.errors import ConfigError
 from replica.notary.untrusted import parse_toml
 

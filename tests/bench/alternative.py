@@ -26,8 +26,6 @@ from psycopg import errors
 
 from ha.clock import SystemClock
 from ha.health import HealthListener, Probes
-from replica.core.front_ends import FrontEnds
-from replica.core.main import front_end_argv
 from replica.link.interface import PLAIN, Replies, Standing, Terms
 from replica.link.settings import LinkSettings
 from replica.link.unix import LinkServer
@@ -36,7 +34,9 @@ from replica.notary.canonical import decode_request
 from replica.notary.errors import Code
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Request, Submission
+from replica.operators.front_ends import FrontEnds
 from replica.store.postgres.arrays import byteas, register
+from replica.wiring import front_end_argv
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS alternative_spent (state bytea PRIMARY KEY, tx_id bytea NOT NULL);

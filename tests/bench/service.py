@@ -19,7 +19,6 @@ from ha.clock import SystemClock
 from ha.election.driver import Election
 from ha.lock.ids import Counter, lock_id
 from ha.lock.postgres import PostgresLockSession
-from replica.core.participant import Participant
 from replica.index.rocks import RocksIndex
 from replica.link.memory import MemoryLink
 from replica.local.cluster import ROLE, LocalCluster
@@ -27,6 +26,7 @@ from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.topic import create_topic
 from replica.notary.answers import Notarised
 from replica.notary.requests import Submission
+from replica.participant import Participant
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
 from tests.bench.report import Report

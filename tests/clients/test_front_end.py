@@ -14,8 +14,8 @@ from replica.notary.answers import Answer, Notarised
 from replica.notary.canonical import summarise
 from replica.notary.requests import Submission
 from replica.store.interface import NOTARISED, Completion
-from tests.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, notarise
 from tests.clients.programs import LANGUAGES, running
+from tests.worlds.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, notarise
 
 COUNT = 80
 pytestmark = pytest.mark.slow

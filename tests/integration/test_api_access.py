@@ -24,12 +24,12 @@ from ledger_api.client import (
 )
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.documents import ProblemDocument
-from tests.api_world import ACTIVE, BANK, NOTARY_KEY, ApiWorld, StubParticipant, make_submission
 from tests.certificates import Authority
 from tests.integration.test_api_client import make_completion
 from tests.integration.test_cli_ledger import notary
 from tests.tokens import AUDIENCE, Issuer
-from tests.unit.test_client_access import write
+from tests.unit.client.test_access import write
+from tests.worlds.api_world import ACTIVE, BANK, NOTARY_KEY, ApiWorld, StubParticipant, make_submission
 
 QUICK = RetryPolicy(deadline_s=20.0, timeout_s=0.01, attempt_max_s=5.0)
 SHORT_LIFE_S = 4  # a token's times are whole seconds

@@ -22,19 +22,19 @@ from joserfc.jwk import OctKey
 
 from ha.clock import SystemClock
 from ha.health import HealthListener, Probes
-from replica.core.admin import AdminListener
-from replica.core.settings import AdminSettings
 from replica.notary.answers import StateStatus
 from replica.notary.documents import submission_to_document
 from replica.notary.requests import format_state_ref
 from replica.notary.stream_frames import Answers, FromServer, Rejected, Submissions, encoder
-from replica.page.routes import Epoch, StatusPage
-from replica.page.samples import Reading
+from replica.operators.admin import AdminListener
+from replica.settings import AdminSettings
+from replica.status_page.routes import Epoch, StatusPage
+from replica.status_page.samples import Reading
 from replica.store.interface import NOTARISED, Completion
-from tests.api_world import BANK, OFFSET, ApiWorld, StubParticipant, make_submission, notarise
 from tests.certificates import Authority
 from tests.steering import steering_of_nobody
 from tests.tokens import AUDIENCE, Issuer
+from tests.worlds.api_world import BANK, OFFSET, ApiWorld, StubParticipant, make_submission, notarise
 
 USER = "treasury"
 SUBMISSION = make_submission()

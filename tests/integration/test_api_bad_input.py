@@ -17,7 +17,7 @@ from ledger_api.client import Party, encode_batch, encode_submission
 from replica.notary.answers import Refused
 from replica.notary.errors import Code
 from replica.notary.requests import format_state_ref
-from tests.api_world import BANK, ApiWorld, StubParticipant, make_submission, notarise
+from tests.worlds.api_world import BANK, ApiWorld, StubParticipant, make_submission, notarise
 
 Document = dict[str, Any]
 SUBMISSION: Document = json.loads(encode_submission(make_submission()))

@@ -30,7 +30,16 @@ from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Code, NotActive
 from replica.notary.requests import Submission
 from replica.store.interface import Completion
-from tests.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
+from tests.worlds.api_world import (
+    ACTIVE,
+    BANK,
+    NOTARY_KEY,
+    PASSIVE,
+    ApiWorld,
+    StubParticipant,
+    make_submission,
+    notarise,
+)
 
 QUICK = RetryPolicy(deadline_s=5.0, timeout_s=0.01, attempt_max_s=2.0)
 NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)

@@ -20,7 +20,7 @@ from replica.notary.receipts import Receipt
 from replica.notary.requests import Submission, parse_state_ref, parse_tx_id
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
 from replica.store.interface import NOTARISED, Completion
-from tests.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, notarise
+from tests.worlds.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, notarise
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 WINNER = parse_tx_id("a89cbd0b1e052bc7a4c08abf43939e375327a6c35d08fba8f8239f693b8f10d9")

@@ -18,9 +18,9 @@ import pytest
 
 from ledger_api.client import NotaryClient, RetryPolicy
 from replica.notary.answers import Notarised
-from tests.api_world import make_submission
 from tests.integration.test_api_process import Core, connected, core, folder  # noqa: F401 (fixtures)
 from tests.waiting import eventually
+from tests.worlds.api_world import make_submission
 
 MIB = 2**20
 ROOM_BYTES = 64 * MIB  # for what Python and the allocator keep beside the bounds

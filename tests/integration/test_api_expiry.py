@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from replica.notary.stream_frames import Closing, FromServer, Submissions, Welcome, encoder
-from tests.api_world import BANK, ApiWorld, StubParticipant, make_submission
 from tests.tokens import AUDIENCE, Issuer
 from tests.waiting import eventually
+from tests.worlds.api_world import BANK, ApiWorld, StubParticipant, make_submission
 
 LIFE_S = 2  # a token's times are whole seconds
 decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)

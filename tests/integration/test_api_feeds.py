@@ -13,8 +13,8 @@ import aiohttp
 import msgspec
 
 from replica.store.interface import NOTARISED, Completion
-from tests.api_world import ACTIVE, PASSIVE, ApiWorld, StubParticipant
 from tests.waiting import eventually
+from tests.worlds.api_world import ACTIVE, PASSIVE, ApiWorld, StubParticipant
 
 
 def completion(number: int, detail_bytes: int = 0) -> Completion:

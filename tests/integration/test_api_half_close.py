@@ -7,8 +7,8 @@ import contextlib
 from pathlib import Path
 
 from ledger_api.client.signing import encode_submission
-from tests.api_world import ApiWorld, StubParticipant, make_submission
 from tests.waiting import eventually
+from tests.worlds.api_world import ApiWorld, StubParticipant, make_submission
 
 
 def submit() -> bytes:

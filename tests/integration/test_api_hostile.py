@@ -17,7 +17,7 @@ from replica.notary.answers import Notarised, NotNow
 from replica.notary.feed_documents import CompletionDocument
 from replica.notary.requests import Submission
 from replica.notary.stream_frames import PROTOCOL, Answers, Submissions, Welcome, encoder
-from tests.api_world import make_submission, notarise
+from tests.worlds.api_world import make_submission, notarise
 
 QUICK = RetryPolicy(deadline_s=20.0, timeout_s=0.005, attempt_max_s=5.0)
 IMPATIENT = RetryPolicy(deadline_s=0.3, timeout_s=0.05, attempt_max_s=5.0)

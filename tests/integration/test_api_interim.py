@@ -16,7 +16,7 @@ from replica.link.interface import PLAIN, Terms
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.requests import Submission
-from tests.api_world import NOTARY_KEY, ApiWorld, StubParticipant, make_submission, notarise
+from tests.worlds.api_world import NOTARY_KEY, ApiWorld, StubParticipant, make_submission, notarise
 
 JSON = {"Content-Type": "application/json"}
 LINES = {**JSON, "Accept": "application/x-ndjson"}

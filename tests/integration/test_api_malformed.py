@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ledger_api.client.signing import encode_submission
-from tests.api_world import ApiWorld, StubParticipant, make_submission
+from tests.worlds.api_world import ApiWorld, StubParticipant, make_submission
 
 KEY = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 VERSION = b"Sec-WebSocket-Version: 13\r\n"

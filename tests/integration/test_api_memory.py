@@ -27,10 +27,10 @@ from replica.notary.errors import Code
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict, Usage
 from replica.store.postgres.migrate import migrate
-from tests.api_world import ACTIVE, make_submission, notarise
 from tests.integration.conftest import MakeDatabase
 from tests.integration.test_api_exhaustion import MIB, SUBMIT, attacked, together
 from tests.integration.test_api_process import Core, core, folder  # noqa: F401 (fixtures)
+from tests.worlds.api_world import ACTIVE, make_submission, notarise
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 

@@ -24,8 +24,8 @@ from replica.link.unix import LinkServer
 from replica.local.ports import PortReservation
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.documents import ProblemDocument
-from tests.api_world import BANK, NOTARY_KEY, PASSIVE, StubHandler, make_submission
 from tests.waiting import eventually
+from tests.worlds.api_world import BANK, NOTARY_KEY, PASSIVE, StubHandler, make_submission
 
 GENERATION = "generation-of-this-test"
 LINK = LinkSettings(keep_alive_s=0.05, standing_max_age_s=0.5)

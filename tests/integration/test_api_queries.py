@@ -17,7 +17,7 @@ from replica.notary.receipts import ReceiptDocument, receipt_from_document, veri
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
 from replica.store.interface import NOTARISED, Completion
-from tests.api_world import ACTIVE, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
+from tests.worlds.api_world import ACTIVE, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 
 WINNER, LOSER, OTHER = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
 STATE, UNTOUCHED = b"\x0a" * 32 + bytes(4), b"\x0b" * 32 + bytes(4)

@@ -17,11 +17,11 @@ import pytest
 
 from ledger_api.server.registry import write_registry
 from replica.notary.documents import submission_to_document
-from tests.api_world import BANK, make_submission
 from tests.certificates import Authority
 from tests.integration.test_api_process import Core, connected, core, folder  # noqa: F401 (fixtures)
 from tests.tokens import AUDIENCE, Issuer
 from tests.waiting import eventually
+from tests.worlds.api_world import BANK, make_submission
 
 SUBMISSIONS = "/v1/submissions"
 

@@ -19,8 +19,17 @@ from replica.notary.documents import NotarisedDocument
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.requests import Submission
 from replica.notary.rules import Conflict, Usage
-from tests.api_world import ACTIVE, NOTARY_KEY, OFFSET, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 from tests.waiting import eventually
+from tests.worlds.api_world import (
+    ACTIVE,
+    NOTARY_KEY,
+    OFFSET,
+    PASSIVE,
+    ApiWorld,
+    StubParticipant,
+    make_submission,
+    notarise,
+)
 
 JSON = {"Content-Type": "application/json"}
 NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)

@@ -16,8 +16,8 @@ from schemathesis.checks import CHECKS, load_all_checks
 
 from ledger_api.server.api import ASYNCHRONOUS_BATCH, BATCH
 from ledger_api.server.contract import OPENAPI
-from tests.api_world import BANK, ApiWorld, StubParticipant
 from tests.tokens import AUDIENCE, Issuer
+from tests.worlds.api_world import BANK, ApiWorld, StubParticipant
 
 EXAMPLES, EXAMPLES_WITH_TOKENS = 30, 8  # for each call: less than a minute for all
 load_all_checks()

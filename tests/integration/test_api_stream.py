@@ -20,7 +20,7 @@ from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
 from replica.notary.stream_frames import Answers, Closing, FromServer, Rejected, Submissions, Waits, Welcome, encoder
-from tests.api_world import NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
+from tests.worlds.api_world import NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 
 QUICK = RetryPolicy(timeout_s=0.01, deadline_s=10.0)
 decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)

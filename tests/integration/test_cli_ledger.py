@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from ledger_api.client import Party, encode_submission
-from tests.api_world import ACTIVE, NOTARY_KEY, ApiWorld, StubParticipant, make_submission
 from tests.integration.test_api_client import make_completion
+from tests.worlds.api_world import ACTIVE, NOTARY_KEY, ApiWorld, StubParticipant, make_submission
 
 
 async def notary(

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from replica.core.database import participant_database
+from replica.database import participant_database
 from replica.local.ports import PortReservation
 from replica.local.postgres import SERVER_ACCOUNT, PostgresServer
 from tests.certificates import Authority

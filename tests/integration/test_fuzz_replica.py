@@ -28,12 +28,12 @@ from ledger_api.server.api import ASYNCHRONOUS, ASYNCHRONOUS_BATCH, BATCH, STREA
 from ledger_api.server.contract import OPENAPI
 from replica.config.load import make_config
 from replica.config.model import Config
-from replica.core.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
 from replica.link.counts import ApiCounts, Latency
 from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.notary.documents import BatchDocument, ProblemDocument, SubmissionDocument
 from replica.notary.errors import Code, ConfigError
 from replica.notary.stream_frames import PROTOCOL, Answers, Closing, FromServer, Rejected, Submissions, Welcome
+from replica.operators.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
 from tests.integration.fuzz_fields import (
     JSON_VALUES,
     MSGPACK_VALUES,

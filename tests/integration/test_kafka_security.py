@@ -32,7 +32,7 @@ from replica.log.kafka.topic import TopicAdmin, create_topic
 from replica.notary.errors import LogUnavailable, NotaryError
 from tests.certificates import Authority
 from tests.secure_kafka import ADMINISTRATOR, MECHANISMS, SecureKafka
-from tests.unit.test_cli_config import write_config
+from tests.unit.cli.test_config import write_config
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka

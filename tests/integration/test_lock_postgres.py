@@ -28,7 +28,7 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import ReleaseNote
 from ha.lock.postgres import DirectConnection, PostgresLockSession, connection_parameters, session_options
 from replica.local.postgres import PostgresServer
-from tests.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
+from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy")]

@@ -24,7 +24,7 @@ from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import TopicAdmin, create_topic
 from replica.notary.errors import Code, LogRefused, LogUnavailable
 from tests.integration.conftest import MakeTopic
-from tests.unit.test_log_contract import LogContract, numbered, read_all
+from tests.unit.log.test_contract import LogContract, numbered, read_all
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka

@@ -26,8 +26,8 @@ from replica.store.oracle.login import parse_oracle
 from replica.store.oracle.store import OracleStore, newest_version
 from replica.store.oracle.tools import export_completions, migrate, read_status
 from replica.store.schema import read_migrations
-from tests.lock_contract import CLOCK, SETTINGS, LockContract, World
-from tests.unit.store_contract import (
+from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World
+from tests.contracts.store_contract import (
     REJECTED,
     TOPIC,
     NewStore,

@@ -38,7 +38,7 @@ from tests.ends import guarded
 from tests.integration.test_cli_ledger import notary
 from tests.integration.test_operations import document, findings
 from tests.tokens import AUDIENCE, Issuer
-from tests.unit.test_client_access import write
+from tests.unit.client.test_access import write
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]

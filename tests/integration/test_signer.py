@@ -17,19 +17,19 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from typer.testing import CliRunner
 
+from replica.active.signer import Signer, check_signer, create_key, open_signer
 from replica.cli.main import app
 from replica.config.load import load_config
-from replica.core.settings import Pkcs11Settings
-from replica.core.signer import Signer, check_signer, create_key, open_signer
 from replica.doctor.look_here import look_at_files
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.errors import Code, ConfigError, SignerUnavailable
 from replica.notary.keys import known_keys
 from replica.notary.receipts import make_receipts, verify_receipt
-from tests.unit import core_world
-from tests.unit.core_world import name_of, state, submission
-from tests.unit.test_cli_config import write_config
+from replica.settings import Pkcs11Settings
+from tests.unit.cli.test_config import write_config
 from tests.waiting import eventually
+from tests.worlds import core_world
+from tests.worlds.core_world import name_of, state, submission
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
 TOKEN, PIN, RECOVERS_MAX_S = "notary", "482913", 60.0
@@ -83,7 +83,7 @@ def file_signer(folder: Path, _: Token) -> Signer:
 
 
 def token_signer(_: Path, token: Token) -> Signer:
-    from replica.core.pkcs11 import create_token_key
+    from replica.active.pkcs11 import create_token_key
 
     public_key = create_token_key(token.settings())
     signer = open_signer(None, token.settings())
@@ -147,7 +147,7 @@ def test_the_private_key_never_leaves_the_token(token: Token, signer: Signer) ->
     """Goal: who has the machine has not the key. Method: ask the token for the private value, as the user."""
     import pkcs11
 
-    from replica.core.pkcs11 import create_token_key, open_session
+    from replica.active.pkcs11 import create_token_key, open_session
 
     create_token_key(token.settings(key_label="other"))
     session = open_session(token.settings())
@@ -195,7 +195,7 @@ def test_another_key_under_the_label_is_not_signed_with(token: Token) -> None:
     """Goal: receipts name the key that signed them. Method: a token restored with a new key while a session is lost."""
     import pkcs11
 
-    from replica.core.pkcs11 import create_token_key, open_session
+    from replica.active.pkcs11 import create_token_key, open_session
 
     signer = token_signer(Path(), token)
     session = open_session(token.settings(), writable=True)
@@ -211,7 +211,7 @@ def test_another_key_under_the_label_is_not_signed_with(token: Token) -> None:
 
 def test_a_refused_pin_is_tried_once(token: Token) -> None:
     """Goal: no replica locks the token by trying again and again. Method: a PIN that changes under a signer; count."""
-    from replica.core import pkcs11 as room
+    from replica.active import pkcs11 as room
 
     signer = token_signer(Path(), token)
     tries = []

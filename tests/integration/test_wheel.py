@@ -48,7 +48,9 @@ def test_the_wheel_carries_what_is_not_python(wheel: Path) -> None:
     """Goal: SQL, templates, page, excerpt and runbooks are shipped. Method: list the archive."""
     names = zipfile.ZipFile(wheel).namelist()
     assert {"haproxy/template.cfg.j2", "haproxy/keepalived.conf.j2"} <= set(names)
-    assert {"replica/page/page.html", "replica/page/page.js", "replica/page/page.css"} <= set(names)
+    assert {"replica/status_page/page.html", "replica/status_page/page.js", "replica/status_page/page.css"} <= set(
+        names
+    )
     assert "replica/store/sql/postgres/publish.sql" in names
     assert "ledger_api/server/page.html.j2" in names
     assert any(name.startswith("replica/store/migrations/postgres/0001") for name in names)

@@ -13,7 +13,7 @@ from replica.log.raft.process import IDENTITY, find_identity, lock_folder
 from replica.log.raft.segments import HARD_STATE, SegmentLog
 from replica.log.raft.settings import LogNodeSettings, load_settings
 from replica.notary.errors import Code, ConfigError
-from tests.unit.test_bounds import numbers_without_bounds
+from tests.unit.notary.test_bounds import numbers_without_bounds
 
 GOOD = 'group = "g"\nname = "r1"\nlisten = "127.0.0.1:7400"\ndata_dir = "log"\n'
 

@@ -24,7 +24,7 @@ from pipeline.judging.entries import (
 )
 from pipeline.judging.plan import counted, make_plan, survey, void_reasons
 from pipeline.judging.walk import Array
-from replica.core.apply import Applier
+from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedRequest
 from replica.notary.position import Position, begin

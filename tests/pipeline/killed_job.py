@@ -29,7 +29,7 @@ from pipeline.sources.topic import look_at
 from replica.log.kafka.settings import KafkaSettings
 from replica.store.archive_head import ArchiveHeads
 from tests.pipeline.judged import TOPIC
-from tests.unit.archive_world import SIGNER
+from tests.worlds.archive_world import SIGNER
 
 ENDS_S = 300.0
 

@@ -11,8 +11,8 @@ import psycopg
 from nacl.signing import SigningKey
 
 from ha.lock.ids import Counter, lock_id
-from replica.core.apply import Applier
-from replica.core.publish import completions_of
+from replica.active.publisher import completions_of
+from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.canonical import content_digest, encode_request
 from replica.notary.receipts import make_receipts, receipt_to_document

@@ -25,7 +25,7 @@ from replica.notary.reading import read_records
 from replica.store.archive_head import ArchiveHeads
 from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase
-from tests.unit.archive_world import SIGNER, some_log
+from tests.worlds.archive_world import SIGNER, some_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 

@@ -14,11 +14,11 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from replica.active.signer import create_key
 from replica.cli import pipeline as shared
 from replica.cli.main import app
 from replica.config.file import render_config
 from replica.config.load import load_config
-from replica.core.signer import create_key
 from replica.index.rocks import RocksIndex
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka.topic import create_topic
@@ -28,7 +28,7 @@ from replica.notary.reading import read_records
 from replica.store.open import adopt_topic
 from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase, PostgresServer
-from tests.unit.archive_world import some_log
+from tests.worlds.archive_world import some_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 

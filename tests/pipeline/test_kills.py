@@ -23,7 +23,7 @@ from tests.pipeline.killed_job import killed_at
 from tests.pipeline.log_files import write_log
 from tests.pipeline.random_logs import chain
 from tests.pipeline.test_archive import VALUES, World, world
-from tests.unit.archive_world import SIGNER, make_archive, some_log
+from tests.worlds.archive_world import SIGNER, make_archive, some_log
 
 __all__ = ["world"]  # a fixture
 pytestmark = pytest.mark.spark

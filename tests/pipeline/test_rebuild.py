@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline.jobs.rebuild import rebuild_index
 from pipeline.jobs.slices import ParquetLog
 from pipeline.judging.columns import Columns
-from replica.core.apply import Applier
+from replica.following.apply import Applier
 from replica.index.rocks import RocksIndex, verify_index
 from replica.index.summary import summarise
 from replica.notary.errors import IndexUnreadable

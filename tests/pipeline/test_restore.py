@@ -22,7 +22,7 @@ from replica.local.kafka import KafkaCluster
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import create_topic
 from replica.notary.errors import RestoreRefused
-from tests.unit.archive_world import SIGNER, TIME_MS, make_archive, some_log
+from tests.worlds.archive_world import SIGNER, TIME_MS, make_archive, some_log
 
 pytestmark = pytest.mark.kafka
 

@@ -19,12 +19,12 @@ from pipeline.jobs.judge import judge_log
 from pipeline.jobs.slices import kafka_log
 from pipeline.sources.kafka_python import read_stretch
 from pipeline.sources.topic import look_at
+from replica.active.publisher import completions_of
+from replica.active.signer import load_signer
 from replica.config.load import load_config
 from replica.config.model import Config
-from replica.core.apply import Applier
-from replica.core.publish import completions_of
-from replica.core.salvaged import read_salvages
-from replica.core.signer import load_signer
+from replica.following.apply import Applier
+from replica.following.salvaged import read_salvages
 from replica.index.rocks import RocksIndex
 from replica.log.kafka.topic import create_topic
 from replica.notary.errors import RestoreRefused, SalvageDamaged, SalvageMissing, StoreMismatch
@@ -34,8 +34,8 @@ from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import Salvage, decode_salvage
 from replica.store.postgres.store import PostgresStore
 from tests.pipeline.test_commands import Operator, operator  # noqa: F401
-from tests.unit.archive_world import some_log
-from tests.unit.notary_logs import state, tx
+from tests.worlds.archive_world import some_log
+from tests.worlds.notary_logs import state, tx
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from ha.election.driver import Election, Role
 from ha.ending import Cause, Ending
 from ledger_api.server.feed import Feed
-from replica.core.participant import Participant
-from replica.core.running import run_to_the_end
-from replica.core.settings import CoreSettings
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
 from replica.link.interface import Told as AnyAnswer
 from replica.link.memory import MemoryLink
+from replica.participant import Participant
+from replica.running import run_to_the_end
+from replica.settings import CoreSettings
 from replica.store.memory import MemoryStore
 from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, SimulatedClock, SimulatedLog
 from tests.simulation.followers import make_feed
@@ -152,7 +152,7 @@ class Replica:
         process.start(self._run(process, after_failure))
 
     async def _run(self, process: Process, after_failure: bool) -> None:
-        """What replica.core.main does, without sockets and signals."""
+        """What replica.wiring does, without sockets and signals."""
         core = self._build(process, after_failure)
         core.participant.start()
         error: Exception | None = None

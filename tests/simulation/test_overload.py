@@ -9,12 +9,12 @@ from math import ceil
 
 import msgspec
 
-from replica.core.settings import CoreSettings
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.notary.answers import Answer, Notarised, NotNow
 from replica.notary.errors import Code
+from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
-from tests.unit.core_world import Replica, World, state, submission
+from tests.worlds.core_world import Replica, World, state, submission
 
 CAPACITY_PER_S = 50
 MINUTE_S = 60
@@ -57,7 +57,7 @@ async def ask(replica: Replica, number: int, asked: Asked) -> None:
 async def overload(replica: Replica) -> tuple[list[Asked], int]:
     """A minute of it, and all answers; returns what was asked, and the most that was in flight."""
     loop, everything, most = asyncio.get_running_loop(), list[Asked](), 0
-    reign = replica.participant.reign
+    reign = replica.core.participant.reign
     assert reign is not None
     began_s, due = loop.time(), dict.fromkeys(USERS, 0.0)
     async with asyncio.TaskGroup() as group:

@@ -16,9 +16,9 @@ from ha.election.settings import ElectionSettings
 from ha.ending import Cause
 from ha.errors import LockLost, TransitionFailed
 from replica.checker.history import Event
-from replica.core.participant import Participant
 from replica.notary.answers import Answer
 from replica.notary.errors import IndexUnreadable
+from replica.participant import Participant
 from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content, Stranger
 from tests.simulation.doubles import DatabaseServer, Tables, Topic
 from tests.simulation.followers import Follower

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline.archive.write import Archiver
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
-from replica.core.signer import create_key, load_signer
+from replica.active.signer import create_key, load_signer
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.log.kafka.settings import KafkaSettings
 from replica.store.archive_head import ArchiveHeads

@@ -24,13 +24,13 @@ from pipeline.jobs.tasks import fixed_binaries
 from pipeline.judging.claims import CONSUMES, claims_of
 from pipeline.judging.contested import Resolver
 from pipeline.judging.plan import Survey, counted, make_plan, survey
-from replica.core.apply import Applier
-from replica.core.follow import bounded_runs
-from replica.core.settings import CoreSettings
+from replica.following.apply import Applier
+from replica.following.follower import bounded_runs
 from replica.index.rocks import RocksIndex
 from replica.index.tables import adopt_tables, write_table
 from replica.notary.position import Position, begin
 from replica.notary.rules import TX_KEY
+from replica.settings import CoreSettings
 from tests.bench.pipeline.big_log import TOPIC_ID
 
 

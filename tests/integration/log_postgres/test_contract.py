@@ -11,7 +11,7 @@ import pytest
 
 from replica.log.postgres.session import BATCHES_MAX, connection_parameters, read
 from tests.integration.log_postgres.world import PostgresUnderTest, run, settings_for
-from tests.unit.test_log_contract import LogContract
+from tests.unit.log.test_contract import LogContract
 
 pytestmark = pytest.mark.postgres
 

@@ -10,7 +10,7 @@ from replica.local.postgres import PostgresServer
 from replica.log.postgres.install import grant, install
 from replica.notary.errors import LogRefused, LogTruncated
 from tests.integration.log_postgres.world import PARTITION_RECORDS, PostgresUnderTest, opened, run, settings_for
-from tests.unit.test_log_contract import QUIET_S, READ_WAIT_S, numbered, read_all
+from tests.unit.log.test_contract import QUIET_S, READ_WAIT_S, numbered, read_all
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres

@@ -19,7 +19,7 @@ from replica.log.postgres.session import PostgresSession, connect
 from replica.notary.errors import LogUnavailable
 from tests.integration.log_postgres.cutting import Allowance, CuttingProxy, Link
 from tests.integration.log_postgres.world import PARTITION_RECORDS, looking, opened, run, settings_for
-from tests.unit.test_log_contract import READ_WAIT_S, numbered, read_all
+from tests.unit.log.test_contract import READ_WAIT_S, numbered, read_all
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres

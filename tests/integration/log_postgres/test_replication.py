@@ -16,7 +16,7 @@ from replica.log.postgres.install import install
 from replica.log.postgres.log import PostgresLog, PostgresWriter
 from replica.notary.errors import LogUnavailable
 from tests.integration.log_postgres.world import opened, run
-from tests.unit.test_log_contract import read_all
+from tests.unit.log.test_contract import read_all
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres

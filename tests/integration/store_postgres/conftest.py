@@ -11,12 +11,12 @@ from replica.store.interface import ParticipantStore
 from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
-from tests.integration.conftest import MakeDatabase
-from tests.integration.store_postgres.world import MIGRATION_LOCK, open_session, sessions
-from tests.unit.store_contract import (
+from tests.contracts.store_contract import (
     Ends,
     NewStore,
 )
+from tests.integration.conftest import MakeDatabase
+from tests.integration.store_postgres.world import MIGRATION_LOCK, open_session, sessions
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from replica.notary.formats import Formats
 from replica.store.bulletin import Bulletin
 from replica.store.postgres.board import postgres_board
-from tests.unit.store_contract import (
+from tests.contracts.store_contract import (
     TOPIC,
     Ends,
     NewStore,

@@ -16,8 +16,8 @@ from replica.store.postgres import migrate as migrations
 from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
+from tests.contracts.store_contract import TOPIC, activated, at, command, completion
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, sessions
-from tests.unit.store_contract import TOPIC, activated, at, command, completion
 
 pytestmark = pytest.mark.postgres
 

@@ -21,8 +21,7 @@ from replica.store.memory import MemoryDatabase
 from replica.store.postgres import store as postgres
 from replica.store.postgres.status import read_status
 from replica.store.postgres.store import PostgresStore, named_statement
-from tests.integration.store_postgres.world import looking, open_session, rows, sessions
-from tests.unit.store_contract import (
+from tests.contracts.store_contract import (
     REJECTED,
     TOPIC,
     NewStore,
@@ -33,6 +32,7 @@ from tests.unit.store_contract import (
     in_order,
     serving,
 )
+from tests.integration.store_postgres.world import looking, open_session, rows, sessions
 
 pytestmark = pytest.mark.postgres
 

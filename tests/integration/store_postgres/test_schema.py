@@ -16,9 +16,7 @@ from replica.store.postgres.migrate import migrate
 from replica.store.postgres.status import read_status
 from replica.store.postgres.store import PostgresStore
 from replica.store.schema import Migration
-from tests.integration.conftest import MakeDatabase
-from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, rows, sessions
-from tests.unit.store_contract import (
+from tests.contracts.store_contract import (
     FRESH,
     IN_FLIGHT,
     TOPIC,
@@ -27,6 +25,8 @@ from tests.unit.store_contract import (
     completion,
     serving,
 )
+from tests.integration.conftest import MakeDatabase
+from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, rows, sessions
 
 pytestmark = pytest.mark.postgres
 

@@ -23,8 +23,7 @@ from replica.store.postgres.prune import delete_pruned
 from replica.store.postgres.status import read_status
 from replica.store.postgres.store import PostgresStore, named_statement
 from replica.store.reader import CompletionReader
-from tests.integration.store_postgres.world import looking, open_session, rows, sessions
-from tests.unit.reader_contract import (
+from tests.contracts.reader_contract import (
     InFlightByCompletionsContract,
     PruningContract,
     ReaderContract,
@@ -32,7 +31,7 @@ from tests.unit.reader_contract import (
     publish_over_time,
     publish_some,
 )
-from tests.unit.store_contract import (
+from tests.contracts.store_contract import (
     FRESH,
     REJECTED,
     TOPIC,
@@ -46,6 +45,7 @@ from tests.unit.store_contract import (
     in_order,
     serving,
 )
+from tests.integration.store_postgres.world import looking, open_session, rows, sessions
 
 pytestmark = pytest.mark.postgres
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-import replica.core.apply
-import replica.core.participant
-import replica.core.publish
-import replica.core.reign
+import replica.active.activation
+import replica.active.publisher
+import replica.following.apply
 import replica.notary.reading
 import replica.notary.rules
+import replica.participant
 from ha.ending import Cause
-from replica.core.reign import Reign
+from replica.active.activation import Reign
 from replica.notary.position import Position
 from replica.notary.records import (
     FORMAT,
@@ -94,7 +94,7 @@ def backlog_not_published(patch: MonkeyPatch) -> None:
     async def skip(*_: Any, published: Published, **__: Any) -> Published:
         return published
 
-    patch.setattr(replica.core.reign, "publish_backlog", skip)
+    patch.setattr(replica.active.activation, "publish_backlog", skip)
 
 
 @mutant("pending commands are settled before the backlog is published")
@@ -105,7 +105,7 @@ def commands_settled_before_publishing(patch: MonkeyPatch) -> None:
         position = await put(self)
         pending = await self._store.pending(1_000)
         if pending:
-            commands = tuple(replica.core.reign._settled(command) for command in pending)
+            commands = tuple(replica.active.activation._settled(command) for command in pending)
             sequence = self._next_sequence()
             record = SettlementRecord(FORMAT, self.activation_id, sequence, commands)
             self._require_writer().append(encode_record(record))

@@ -9,17 +9,16 @@ from typing import Any
 import msgspec
 from pytest import MonkeyPatch
 
-import replica.core.apply
-import replica.core.participant
-import replica.core.publish
-import replica.core.receipt_desk
-import replica.core.reign
+import replica.active.activation
+import replica.active.publisher
+import replica.active.receipt_signer
+import replica.following.apply
 import replica.notary.reading
 import replica.notary.rules
-from replica.core.apply import Applied, judge_records
-from replica.core.participant import Participant
-from replica.core.reign import Reign
-from replica.core.waiting import Waiting
+import replica.participant
+from replica.active.activation import Reign
+from replica.active.waiting import Waiting
+from replica.following.apply import Applied, judge_records
 from replica.notary.answers import NotNow, Refused
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
@@ -29,6 +28,7 @@ from replica.notary.records import (
     RequestRecord,
     encode_record,
 )
+from replica.participant import Participant
 from tests.simulation.mutants.registry import mutant
 
 
@@ -71,7 +71,9 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
                 self._memory.setdefault(key, value)
             return [self._memory[key] for key in keys]
 
-    patch.setattr(replica.core.apply, "judge_records", lambda index, *rest: judge_records(Remembering(index), *rest))
+    patch.setattr(
+        replica.following.apply, "judge_records", lambda index, *rest: judge_records(Remembering(index), *rest)
+    )
 
 
 @mutant("answers find their submission by transaction id instead of sequence number")
@@ -97,7 +99,7 @@ def receipt_without_content(patch: MonkeyPatch) -> None:
             for receipt, (_, digest) in zip(receipts, notarised, strict=True)
         ]
 
-    patch.setattr(replica.core.receipt_desk, "make_receipts", careless)
+    patch.setattr(replica.active.receipt_signer, "make_receipts", careless)
 
 
 @mutant("what was purged at a step-down is answered as a refusal, not as unknown")
@@ -107,7 +109,7 @@ def unknown_answered_as_refused(patch: MonkeyPatch) -> None:
             return Refused(Code.TIME_WINDOW_CLOSED.name, bytes(32))
         return NotNow(code, detail, retry_after_s)
 
-    patch.setattr(replica.core.reign, "NotNow", certain)
+    patch.setattr(replica.active.activation, "NotNow", certain)
 
 
 @mutant("the recorded answer of an accepted command names the newest offset instead of its own")
@@ -126,7 +128,7 @@ def not_found_without_the_lock(patch: MonkeyPatch) -> None:
         await asyncio.sleep(0)
 
     patch.setattr(Reign, "confirm_lock", sure)
-    patch.setattr(replica.core.participant, "_denies", lambda told: False)
+    patch.setattr(replica.participant, "_denies", lambda told: False)
 
 
 @mutant("a look-up is answered by whoever gets it")

@@ -6,12 +6,12 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-import replica.core.follow
+import replica.following.follower
 from ha.election.driver import Election
 from ha.ending import STOPPED, Cause, Ending
 from ha.errors import HaError
-from replica.core.follow import Follower
-from replica.core.reign import Reign
+from replica.active.activation import Reign
+from replica.following.follower import Follower
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogRefused, LogTruncated
 from tests.simulation.mutants.registry import mutant
@@ -74,4 +74,4 @@ def one_broker_is_believed(patch: MonkeyPatch) -> None:
             raise LogTruncated(f"the log ends at {end}")
         return end
 
-    patch.setattr(replica.core.follow, "end_after", hasty)
+    patch.setattr(replica.following.follower, "end_after", hasty)

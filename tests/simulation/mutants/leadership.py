@@ -12,7 +12,7 @@ from ha.election.driver import Election
 from ha.election.states import Activating, Active, SteppingDown
 from ha.lock.interface import NEVER_S
 from ha.lock.memory import MemoryLockSession
-from replica.core.reign import Reign
+from replica.active.activation import Reign
 from tests.simulation.mutants.registry import mutant
 
 

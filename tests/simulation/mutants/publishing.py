@@ -6,10 +6,10 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from replica.core.admission import Admission, Load
-from replica.core.deduplication import Period
-from replica.core.reign import Reign
-from replica.core.waiting import Waiting
+from replica.active.activation import Reign
+from replica.active.admission import Admission, Load
+from replica.active.deduplication import Period
+from replica.active.waiting import Waiting
 from replica.notary.position import Position
 from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.mutants.registry import mutant

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from pytest import MonkeyPatch
 
-import replica.core.apply
-import replica.core.participant
-import replica.core.publish
-import replica.core.reign
+import replica.active.activation
+import replica.active.publisher
+import replica.following.apply
 import replica.notary.reading
 import replica.notary.rules
-from replica.core.apply import Applied, Applier, judge_records
+import replica.participant
+from replica.following.apply import Applied, Applier, judge_records
 from replica.notary.position import Position
 from replica.notary.reading import VoidReason, _Run
 from replica.notary.records import (

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from pytest import MonkeyPatch
 
-import replica.core.apply
-import replica.core.participant
-import replica.core.publish
-import replica.core.reign
+import replica.active.activation
+import replica.active.publisher
+import replica.following.apply
 import replica.notary.reading
 import replica.notary.rules
-from replica.core.apply import Applied, Applier, judge_records
+import replica.participant
+from replica.following.apply import Applied, Applier, judge_records
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexUnreadable
 from replica.notary.reading import VoidReason, _Run
@@ -81,7 +81,7 @@ def refusals_remembered(patch: MonkeyPatch) -> None:
                 added[TX_KEY + entry.request.tx_id] = bytes(32) + entry.offset.to_bytes(8, "big")
         return verdicts, added
 
-    patch.setattr(replica.core.apply, "judge", judge)
+    patch.setattr(replica.following.apply, "judge", judge)
 
 
 @mutant("earlier records of the same run do not count")
@@ -90,7 +90,7 @@ def earlier_records_of_a_run_do_not_count(patch: MonkeyPatch) -> None:
         each = [judge_all([entry], known) for entry in entries]
         return [verdict for (verdict,), _ in each], {k: v for _, added in each for k, v in added.items()}
 
-    patch.setattr(replica.core.apply, "judge", judge)
+    patch.setattr(replica.following.apply, "judge", judge)
 
 
 @mutant("a window is judged by the record's own stamp, not by the highest so far")

@@ -1,0 +1,48 @@
+"""How much the participant has on its hands, and how much of it each user has queued. Bounds only; nothing waits here.
+
+What a submission weighs is counted in states: its inputs and references, or one for every 36 bytes of its record,
+whichever is more. So neither many states nor long texts get past a bound, and a request without states weighs, too.
+"""
+
+from __future__ import annotations
+
+from replica.notary.requests import STATE_REF_BYTES, Submission
+from replica.settings import CoreSettings
+
+_RECORD_BYTES = 160  # of a request record beside the request and the command's texts: key, signature, heads
+
+
+def weight_of(submission: Submission, states: int) -> int:
+    """What a submission of so many states weighs."""
+    texts = (submission.user_id, submission.command_id, submission.submission_id, *submission.act_as)
+    size = len(submission.request) + _RECORD_BYTES + sum([_utf8_bytes(text) for text in texts])
+    return max(states, size // STATE_REF_BYTES)
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+class Load:
+    """How much is in flight, from the moment it is offered until its completion is published."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self._settings = settings
+        self.submissions = 0
+        self.states = 0
+
+    def enter(self, states: int) -> bool:
+        """Take one submission in, unless that passes a bound."""
+        fits = (
+            self.submissions < self._settings.in_flight_max
+            and self.states + states <= self._settings.states_in_flight_max
+        )
+        if fits:
+            self.submissions += 1
+            self.states += states
+        return fits
+
+    def leave(self, submissions: int, states: int) -> None:
+        """So much is done with."""
+        self.submissions -= submissions
+        self.states -= states

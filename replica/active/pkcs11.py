@@ -1,0 +1,166 @@
+"""The notary's signing key on a PKCS#11 token: it never leaves the token, which signs with it.
+
+Ed25519 is the mechanism CKM_EDDSA of PKCS#11 3.0. A session that is lost, because the token was restarted or failed
+over, is opened again by the next signature. A PIN that was refused is not tried again: tokens lock themselves after a
+few.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+from replica.notary.errors import ConfigError, SignerUnavailable
+from replica.notary.requests import PUBLIC_KEY_BYTES
+from replica.notary.secret_files import read_secret
+from replica.settings import Pkcs11Settings
+
+try:
+    import pkcs11
+    from pkcs11 import Attribute, KeyType, Mechanism, ObjectClass
+    from pkcs11.exceptions import (
+        MultipleObjectsReturned,
+        NoSuchKey,
+        NoSuchToken,
+        PinExpired,
+        PinIncorrect,
+        PinInvalid,
+        PinLenRange,
+        PinLocked,
+        PKCS11Error,
+    )
+    from pkcs11.util.ec import encode_named_curve_parameters
+except ImportError:
+    raise ConfigError("a key on a token needs the extra: pip install 'replicated-notary[pkcs11]'") from None
+
+_ED25519 = encode_named_curve_parameters("1.3.101.112")
+_OCTET_STRING = b"\x04\x20"  # DER's tag and length of 32 bytes, which most tokens put before the point
+_PIN_REFUSED = (PinExpired, PinIncorrect, PinInvalid, PinLenRange, PinLocked)
+
+
+class Pkcs11Signer:
+    """Signs on the token. One signature at a time; may be used from any thread."""
+
+    blocks = True
+
+    def __init__(self, settings: Pkcs11Settings) -> None:
+        """Open a session and find the key pair. Raises ConfigError, and SignerUnavailable when that may pass."""
+        self._settings = settings
+        self._turn = threading.Lock()
+        self._refused: ConfigError | None = None
+        self._session: Any = None
+        self._key: Any = None
+        self.public_key = self._open()
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign on the token, over a new session if the old one is gone. Raises SignerUnavailable."""
+        with self._turn:
+            if self._key is not None:
+                try:
+                    return bytes(self._key.sign(message, mechanism=Mechanism.EDDSA))
+                except PKCS11Error:
+                    self._close()  # whatever it was: a new session shows whether the token is well
+            try:
+                public_key = self._open()
+                if public_key != self.public_key:
+                    raise SignerUnavailable("the token has another key under this label than before")
+                return bytes(self._key.sign(message, mechanism=Mechanism.EDDSA))
+            except ConfigError as error:
+                raise SignerUnavailable(error.detail) from None
+            except PKCS11Error as error:
+                self._close()
+                raise SignerUnavailable(f"the token does not sign: {_words(error)}") from None
+
+    def close(self) -> None:
+        """End the session. May be repeated; the next signature opens another."""
+        with self._turn:
+            self._close()
+
+    def _open(self) -> bytes:
+        """The public key's 32 bytes, once a session is open and has both keys."""
+        if self._refused is not None:
+            raise self._refused
+        settings = self._settings
+        try:
+            self._session = open_session(settings)
+            label = {"label": settings.key_label, "key_type": KeyType.EC_EDWARDS}
+            self._key = self._session.get_key(object_class=ObjectClass.PRIVATE_KEY, **label)
+            return _raw(self._session.get_key(object_class=ObjectClass.PUBLIC_KEY, **label)[Attribute.EC_POINT])
+        except PinRefused as error:
+            self._refused = error
+            raise
+        except NoSuchKey:
+            self._close()
+            raise ConfigError(f"the token has no Ed25519 key pair {settings.key_label!r}") from None
+        except MultipleObjectsReturned:
+            self._close()
+            raise ConfigError(f"the token has several keys {settings.key_label!r}") from None
+        except PKCS11Error as error:
+            self._close()
+            raise SignerUnavailable(f"the token's key cannot be read: {_words(error)}") from None
+
+    def _close(self) -> None:
+        session, self._session, self._key = self._session, None, None
+        if session is not None:
+            with suppress(PKCS11Error):  # it is gone already
+                session.close()
+
+
+class PinRefused(ConfigError):
+    """The token does not take the PIN. Trying again may lock it."""
+
+
+def create_token_key(settings: Pkcs11Settings) -> bytes:
+    """Make an Ed25519 key pair on the token, which never gives the private half away; returns the public key.
+
+    Raises ConfigError when there is a key of that label already, or the token cannot make one, and SignerUnavailable.
+    """
+    session = open_session(settings, writable=True)
+    try:
+        if any(session.get_objects({Attribute.LABEL: settings.key_label})):
+            raise ConfigError(f"the token has {settings.key_label!r} already; a notary key is never overwritten")
+        curve = session.create_domain_parameters(KeyType.EC_EDWARDS, {Attribute.EC_PARAMS: _ED25519}, local=True)
+        secret = {Attribute.SENSITIVE: True, Attribute.EXTRACTABLE: False, Attribute.SIGN: True}
+        public, _ = curve.generate_keypair(
+            mechanism=Mechanism.EC_EDWARDS_KEY_PAIR_GEN,
+            label=settings.key_label,
+            store=True,
+            private_template=secret,
+        )
+        return _raw(public[Attribute.EC_POINT])
+    except PKCS11Error as error:
+        raise ConfigError(f"the token makes no Ed25519 key pair: {_words(error)}") from None
+    finally:
+        session.close()
+
+
+def open_session(settings: Pkcs11Settings, *, writable: bool = False) -> Any:
+    """A session of the user's. Raises ConfigError: no such module or token, PIN refused; and SignerUnavailable."""
+    pin = read_secret(settings.pin_file).strip()
+    try:
+        library = pkcs11.lib(str(settings.module))
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(f"{settings.module} is no PKCS#11 module: {error}") from None
+    try:
+        library.reinitialize()  # only so does it see tokens that came back
+        token = library.get_token(token_label=settings.token_label)
+        return token.open(rw=writable, user_pin=pin)
+    except NoSuchToken:
+        raise SignerUnavailable(f"there is no token {settings.token_label!r}") from None
+    except _PIN_REFUSED as error:
+        raise PinRefused(f"the token does not take the PIN in {settings.pin_file}: {_words(error)}") from None
+    except PKCS11Error as error:
+        raise SignerUnavailable(f"the token cannot be opened: {_words(error)}") from None
+
+
+def _raw(point: bytes) -> bytes:
+    point = bytes(point)
+    raw = point.removeprefix(_OCTET_STRING) if len(point) > PUBLIC_KEY_BYTES else point
+    if len(raw) != PUBLIC_KEY_BYTES:
+        raise ConfigError("the public key on the token is not Ed25519")
+    return raw
+
+
+def _words(error: Exception) -> str:
+    return " ".join([type(error).__name__, *map(str, error.args)])

@@ -1,0 +1,260 @@
+"""Publishes completions: what the log decided, with dense ledger offsets, in the shared database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from ha.clock import Clock
+from replica.active.deduplication import Period
+from replica.following.apply import Applied, judge_records
+from replica.following.follower import bounded_runs, open_behind
+from replica.index.interface import Index
+from replica.log.interface import RequestLog
+from replica.notary.canonical import change_id
+from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
+from replica.notary.position import Position, begin
+from replica.notary.rules import Outcome, Verdict
+from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.settings import CoreSettings
+from replica.store.interface import NOTARISED, Completion, ParticipantStore, Published
+
+CODE_OF = {
+    Outcome.NOTARISED: NOTARISED,
+    Outcome.TX_ID_REUSED: Code.TX_ID_REUSED.name,
+    Outcome.CONFLICT: Code.STATE_CONFLICT.name,
+    Outcome.TIME_WINDOW_CLOSED: Code.TIME_WINDOW_CLOSED.name,
+}
+
+# The conflicts of one record take up to 0.8 MB. Forty of them in one transaction took 1.9 s, and cost the statement and
+# the lock; so a transaction stops here, or after its first run, whose states are bounded.
+DETAIL_BYTES_MAX = 1_000_000
+
+
+def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None = None) -> list[Completion]:
+    """The completions of a run of records, in log order: a function of the log alone, whoever computes it.
+
+    But for the deduplication periods, by log offset, which only the replica knows that admitted the submissions.
+    """
+    known = periods or {}
+    completions: list[Completion] = []
+    for entry, verdict in applied.decided():
+        if isinstance(entry, CountedSettlement):
+            completions.extend(_of_settlement(entry))
+        elif verdict is not None:
+            completions.append(_of_request(entry, verdict, known.get(entry.offset)))
+    return completions
+
+
+def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) -> Completion:
+    submission = entry.record.submission
+    return Completion(
+        entry.offset,
+        change_id(submission.user_id, submission.command_id, submission.act_as),
+        submission.user_id,
+        submission.command_id,
+        submission.act_as,
+        submission.submission_id,
+        entry.request.tx_id,
+        entry.content_digest,
+        CODE_OF[verdict.outcome],
+        verdict.notarised_offset,
+        entry.judged_us,
+        msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
+        None if period is None else period.duration_us,
+        None if period is None or period.duration_us is not None else period.after,
+    )
+
+
+def _of_settlement(entry: CountedSettlement) -> list[Completion]:
+    return [
+        Completion(
+            entry.offset,
+            change_id(command.user_id, command.command_id, command.act_as),
+            command.user_id,
+            command.command_id,
+            command.act_as,
+            command.submission_id,
+            command.tx_id,
+            command.content_digest,
+            Code.SUBMISSION_NOT_SEQUENCED.name,
+            None,
+            entry.judged_us,
+        )
+        for command in entry.record.commands
+    ]
+
+
+async def publish_backlog(
+    request_log: RequestLog,
+    index: Index,
+    store: ParticipantStore,
+    *,
+    published: Published,
+    applied_to: Position,
+    settings: CoreSettings,
+    salvages: Salvages = NO_SALVAGES,
+) -> Published:
+    """Publish what lies between what is published and `applied_to`, from the log; returns what is published then.
+
+    Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
+    position is ahead of the log, or was not read from it.
+    """
+    position = published.position or begin(applied_to.topic_id)
+    if position.offset > applied_to.offset:
+        raise LogTruncated(
+            f"completions are published to offset {position.offset}, the log ends at {applied_to.offset}"
+        )
+    if position.offset == applied_to.offset:
+        if position.digest != applied_to.digest or position.topic_id != applied_to.topic_id:
+            raise LogRefused(f"completions were published from another record at offset {position.offset}")
+        return published
+    ledger_end = published.ledger_end
+    reader = await open_behind(request_log, applied_to.topic_id, position)
+    try:
+        while position.offset < applied_to.offset:
+            room = min(settings.read_batch_max, applied_to.offset - position.offset)
+            records = await reader.read(room, settings.log_stall_max_s)
+            if not records:
+                raise LogUnavailable(f"no record behind offset {position.offset} within {settings.log_stall_max_s} s")
+            for run in bounded_runs(records, settings.read_batch_states_max):
+                applied, _ = judge_records(index, position, run, salvages)
+                ledger_end = await store.publish(completions_of(applied), applied.position)
+                position = applied.position
+    finally:
+        await reader.close()
+    return msgspec.structs.replace(published, position=position, ledger_end=ledger_end)
+
+
+class _Unpublished(msgspec.Struct):
+    completions: list[Completion]
+    detail_bytes: int
+    position: Position
+    submissions: int  # of this activation, for the bound on what is in flight
+    states: int
+
+
+class Publisher:
+    """Publishes the runs it is given, in order, several in one transaction.
+
+    `run` ends when stopped, or with an error: the session's, when the outcome of a transaction is unknown, or
+    InvariantBroken when the database contradicts the log.
+    """
+
+    def __init__(
+        self,
+        store: ParticipantStore,
+        clock: Clock,
+        settings: CoreSettings,
+        on_published: Callable[[int, int], None],
+        on_moved: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._on_published = on_published
+        self._on_moved = on_moved  # the ledger end is another one
+        self._queue: deque[_Unpublished] = deque()
+        self._arrived = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._stopping = False
+        self._added = 0  # runs
+        self._done = 0
+        self._waiting_completions = 0
+        self.ledger_end = 0
+        self.pruned_to = 0
+        self.pruned_us = 0
+        self.position: Position | None = None
+
+    def begin(self, published: Published) -> None:
+        """Take note of what is published when the reign begins."""
+        self.position, self.ledger_end = published.position, published.ledger_end
+        self.note_pruned(published)
+
+    def note_pruned(self, published: Published) -> None:
+        """Take note of how far completions may be gone."""
+        self.pruned_to, self.pruned_us = published.pruned_to, published.pruned_us
+
+    def add(
+        self, applied: Applied, submissions: int, states: int, periods: Mapping[int, Period | None]
+    ) -> dict[int, int]:
+        """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published.
+
+        Returns the ledger offset that the completion of each request will have, by the log offset of its record. Ledger
+        offsets are dense in log order, so whoever publishes it, publishes it there: a successor, say.
+        """
+        completions = completions_of(applied, periods)
+        first = self.ledger_end + self._waiting_completions + 1
+        detail_bytes = sum([len(completion.detail) for completion in completions])
+        self._queue.append(_Unpublished(completions, detail_bytes, applied.position, submissions, states))
+        self._added += 1
+        self._waiting_completions += len(completions)
+        self._arrived.set()
+        if self._waiting_completions >= self._settings.publish_batch_max:
+            self._hurry.set()
+        return {completion.log_offset: at for at, completion in enumerate(completions, first)}
+
+    def decided_changes(self) -> set[bytes]:
+        """Change ids of commands that are decided by the log and not published yet."""
+        return {completion.change_id for item in self._queue for completion in item.completions}
+
+    async def flush(self) -> None:
+        """Publish what is queued now, without lingering; returns when it is done. Ends late if the session is over."""
+        target = self._added
+        while self._done < target:
+            self._hurry.set()
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def run(self) -> None:
+        """Publish until stopped."""
+        while True:
+            await self._arrived.wait()
+            if self._stopping:
+                return
+            if not self._hurry.is_set():
+                await self._linger()
+            if not self._stopping:
+                await self._publish_some()
+
+    def stop(self) -> None:
+        """Let `run` end once the transaction in hand is done with; what is still queued is the next active's to do."""
+        self._stopping = True
+        self._arrived.set()
+        self._hurry.set()
+
+    async def _linger(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.publish_linger_s):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+    async def _publish_some(self) -> None:
+        taken: list[_Unpublished] = []
+        completions: list[Completion] = []
+        detail_bytes = 0
+        for item in self._queue:  # whole runs, so that the position fits; at least one
+            detail_bytes += item.detail_bytes
+            full = len(completions) + len(item.completions) > self._settings.publish_batch_max
+            if taken and (full or detail_bytes > DETAIL_BYTES_MAX):
+                break
+            taken.append(item)
+            completions.extend(item.completions)
+        self.ledger_end = await self._store.publish(completions, taken[-1].position)
+        self.position = taken[-1].position
+        self._on_moved()
+        for item in taken:
+            self._queue.popleft()
+            self._on_published(item.submissions, item.states)
+        self._done += len(taken)
+        self._waiting_completions -= len(completions)
+        self._progress.set()
+        if not self._queue:
+            self._arrived.clear()
+            self._hurry.clear()

@@ -1,0 +1,115 @@
+"""Makes the receipts that answers carry: at once with a key in memory, in a thread with a key on a token.
+
+A token takes milliseconds for a signature. What is asked for meanwhile shares the next one: a Merkle tree certifies any
+number of transactions at once, so a slow token makes larger trees, not a longer queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from replica.active.signer import Signer, check_signer
+from replica.notary.errors import SignerUnavailable
+from replica.notary.receipts import Receipt, make_receipts
+
+log = structlog.get_logger()
+
+Made = TypeVar("Made")
+Contents = Sequence[tuple[bytes, bytes]]
+Then = Callable[[Sequence[Receipt] | None], None]
+
+
+class ReceiptDesk:
+    """Asked on the event loop, which never waits for a token."""
+
+    def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str], None]) -> None:
+        """`sign_max_s`: a token that takes longer is taken for dead. `on_failed` is told why no receipt was made."""
+        self._signer = signer
+        self._sign_max_s = sign_max_s
+        self._asked: list[tuple[Contents, Then]] = []
+        self._signing: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self._call: asyncio.Future[Any] | None = None  # the newest in a thread
+        self._on_failed = on_failed
+
+    def make(self, contents: Contents, then: Then) -> None:
+        """Give `then` the receipts for (transaction id, content digest) pairs, in order, before this returns or later.
+
+        It gets None when the token does not sign in time.
+        """
+        if not self._signer.blocks or not contents:
+            then(make_receipts(contents, self._signer.public_key, self._signer.sign))
+            return
+        self._asked.append((contents, then))
+        if self._signing is None:
+            self._signing = asyncio.create_task(self._sign_all(), name="sign")
+
+    async def receipts(self, contents: Contents) -> Sequence[Receipt]:
+        """The same for a caller who can wait. Raises SignerUnavailable."""
+        made: asyncio.Future[Sequence[Receipt] | None] = asyncio.get_running_loop().create_future()
+        self.make(contents, lambda receipts: None if made.done() else made.set_result(receipts))
+        receipts = await made
+        if receipts is None:
+            raise SignerUnavailable("no receipt can be made just now")
+        return receipts
+
+    async def check(self) -> None:
+        """Make sure that receipts can be made. Raises SignerUnavailable."""
+        if self._signer.blocks:
+            await self._in_thread(partial(check_signer, self._signer))
+
+    async def drain(self) -> None:
+        """Let what was asked for be signed and answered; a token that does not sign bounds it."""
+        if self._signing is not None:
+            await asyncio.wait([self._signing])
+
+    async def _sign_all(self) -> None:
+        while self._asked:
+            asked, self._asked = self._asked, []
+            together = [content for contents, _ in asked for content in contents]
+            try:
+                signer = self._signer
+                receipts = await self._in_thread(partial(make_receipts, together, signer.public_key, signer.sign))
+            except Exception as error:  # whatever it was: who waits is told
+                log.error("signer_failed", detail=str(error))
+                for _, then in asked:
+                    then(None)
+                self._on_failed(f"the notary's key cannot be used: {error}")
+                continue
+            start = 0
+            for contents, then in asked:
+                then(receipts[start : start + len(contents)])
+                start += len(contents)
+        self._signing = None
+
+    async def _in_thread(self, work: Callable[[], Made]) -> Made:
+        """One call at a time, in a thread that cannot keep the process from ending. Raises SignerUnavailable."""
+        async with self._turn:
+            if self._call is not None and not self._call.done():
+                raise SignerUnavailable("the token still owes an earlier signature")
+            loop = asyncio.get_running_loop()
+            call: asyncio.Future[Made] = loop.create_future()
+            self._call = call
+            threading.Thread(target=_carry_out, args=(work, call, loop), name="signer", daemon=True).start()
+            await asyncio.wait([call], timeout=self._sign_max_s)
+            if not call.done():
+                call.add_done_callback(lambda late: late.exception())  # nobody else will look at it
+                raise SignerUnavailable(f"the token gave no signature within {self._sign_max_s:g} s")
+            return call.result()
+
+
+def _carry_out(work: Callable[[], Made], call: asyncio.Future[Made], loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the process ends
+        try:
+            made = work()
+        except Exception as error:
+            loop.call_soon_threadsafe(call.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(call.set_result, made)

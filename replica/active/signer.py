@@ -1,0 +1,92 @@
+"""The notary's signing key behind one small interface."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from replica.notary.errors import ConfigError, SignerUnavailable
+from replica.notary.secret_files import check_secret
+from replica.notary.signatures import signature_holds
+from replica.settings import Pkcs11Settings
+
+
+class Signer(Protocol):
+    """Signs what the notary certifies."""
+
+    @property
+    def public_key(self) -> bytes:
+        """The raw Ed25519 public key, 32 bytes."""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether `sign` waits for another device: then it is called in a thread, one call at a time."""
+
+    def sign(self, message: bytes) -> bytes:
+        """The Ed25519 signature, 64 bytes. Raises SignerUnavailable."""
+
+
+CHECKED = b"notary/signer-check/1"  # no receipt's statement begins like this
+
+
+def check_signer(signer: Signer) -> None:
+    """Sign something that certifies nothing. Raises SignerUnavailable when it cannot be done, or does not verify."""
+    if not signature_holds(signer.public_key, CHECKED, signer.sign(CHECKED)):
+        raise SignerUnavailable("a signature of the notary's key does not verify: its two halves are not of one pair")
+
+
+class FileSigner:
+    """An Ed25519 key from a PKCS#8 PEM file."""
+
+    blocks = False
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public_key = key.public_key().public_bytes_raw()
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign with the key in memory."""
+        return self._key.sign(message)
+
+
+def open_signer(key_file: Path | None, token: Pkcs11Settings | None) -> Signer:
+    """The notary's key, wherever the configuration says that it is. Raises ConfigError, and SignerUnavailable."""
+    if token is not None:
+        from replica.active.pkcs11 import Pkcs11Signer  # with a library that most installations do without
+
+        return Pkcs11Signer(token)
+    if key_file is None:
+        raise ConfigError("neither notary_key_file nor [pkcs11] says where the notary's key is")
+    return load_signer(key_file)
+
+
+def load_signer(path: Path) -> FileSigner:
+    """The key in a file. Raises ConfigError when it is missing, not Ed25519 in PKCS#8, or can be read by others."""
+    check_secret(path)
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise ConfigError(f"the notary's key {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} holds no usable private key: {error}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path} holds no Ed25519 key")
+    return FileSigner(key)
+
+
+def create_key(path: Path) -> bytes:
+    """Make a new Ed25519 key as PKCS#8 PEM, mode 0600, and return its raw public key. Never overwrites a file."""
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already; a notary key is never overwritten") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(pem)
+    return key.public_key().public_bytes_raw()

@@ -1,0 +1,35 @@
+"""A submission on its way through the core, and its answer on the way back to who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from replica.active.deduplication import Period
+from replica.link.interface import Replies, Terms
+from replica.notary.answers import Answer
+from replica.notary.requests import Submission
+from replica.store.interface import Command
+
+
+class Waiting(msgspec.Struct):
+    """A submission on its way, and who waits for its answer. `states` is what it weighs (replica/active/admission_budget.py),
+    `period` the deduplication period that is honoured, once it is admitted."""
+
+    replies: Replies
+    ticket: int
+    submission: Submission
+    command: Command
+    states: int
+    terms: Terms
+    period: Period | None = None
+
+
+def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:
+    """Give answers out, one call per front end."""
+    by_front_end: dict[Replies, list[tuple[int, Answer]]] = {}
+    for waiting, answer in answers:
+        by_front_end.setdefault(waiting.replies, []).append((waiting.ticket, answer))
+    for replies, batch in by_front_end.items():
+        replies.send(batch)

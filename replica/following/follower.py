@@ -1,0 +1,252 @@
+"""Follows the log: reads on from the applied position and applies, in whichever role the replica is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from ha.clock import Clock
+from replica.following.apply import Applied, Applier
+from replica.index.interface import Index
+from replica.log.interface import LogReader, LogRecords, RequestLog
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.position import BEGIN, Position
+from replica.notary.records import record_digest
+from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.settings import CoreSettings
+from replica.telemetry.core_spans import UNTRACED, Trace
+
+log = structlog.get_logger()
+
+_NEVER = float("-inf")
+_HAZARDS_MAX_S = 0.5  # the log's end is not asked meanwhile
+
+
+class Follower:
+    """One replica's way through the log.
+
+    `run` goes on until it is cancelled. An unreachable log is tried again for ever; a refused log, an unreadable index
+    or a newer format ends it with the error, and must end the process.
+    """
+
+    def __init__(
+        self,
+        request_log: RequestLog,
+        index: Index,
+        clock: Clock,
+        settings: CoreSettings,
+        on_applied: Callable[[Applied], None],
+        *,
+        trace: Trace = UNTRACED,
+        salvages: Salvages = NO_SALVAGES,
+    ) -> None:
+        self._log = request_log
+        self._index = index
+        self._clock = clock
+        self._settings = settings
+        self._on_applied = on_applied
+        self._trace = trace
+        self._salvages = salvages
+        self._applier: Applier | None = None
+        self._moved = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._known_end = 0
+        self._reached_at_s = _NEVER
+        self._moved_at_s = _NEVER
+        self._topic_id: str | None = None
+        self._check_at_s = _NEVER
+        self.hazards: Sequence[str] = ()  # what is unsafe about the log, as last seen
+        self._owes = False  # a reader gave nothing although the log goes on; until another one has given it
+
+    @property
+    def position(self) -> Position | None:
+        """The applied position; None until the log was first reached."""
+        return None if self._applier is None else self._applier.position
+
+    @property
+    def applied_offset(self) -> int:
+        """Offset of the newest applied record; -1 when there is none."""
+        return BEGIN if self._applier is None else self._applier.position.offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the newest record known to be in the log."""
+        return max(self._known_end, self.applied_offset + 1)
+
+    @property
+    def lag_records(self) -> int:
+        """Records known to be in the log and not applied here."""
+        return max(0, self._known_end - 1 - self.applied_offset)
+
+    def hurry(self, hurry: bool) -> None:
+        """Whether to read each record as soon as it is there, as an active must, or in larger runs, which cost less."""
+        (self._hurry.set if hurry else self._hurry.clear)()
+
+    def reaches_log(self) -> bool:
+        """Whether the log answered lately, and gives what it has."""
+        return not self._owes and self._is_recent(self._reached_at_s)
+
+    def moved_lately(self) -> bool:
+        """Whether a record was read lately: then the log takes records, and those who follow it get them."""
+        return self._is_recent(self._moved_at_s)
+
+    def _is_recent(self, at_s: float) -> bool:
+        return self._clock.boottime_s() - at_s < self._settings.log_stall_max_s
+
+    async def run(self) -> None:
+        """Read and apply for ever."""
+        while True:
+            try:
+                await self._session()
+            except LogUnavailable as error:
+                log.warning("log_unreachable", detail=error.detail, applied_offset=self.applied_offset)
+                await self._clock.sleep_s(self._settings.log_retry_s)
+
+    async def wait_for(self, condition: Callable[[Position], bool]) -> Position:
+        """The applied position once it meets the condition. Give it a deadline of your own."""
+        while True:
+            position = self.position
+            if position is not None and condition(position):
+                return position
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _session(self) -> None:
+        # An unsafe log is refused at the start. Later it is told: all replicas would end, and bring no record back.
+        topic_id = self._topic_id = self._topic_id or await self._log.check()
+        self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
+        reader = await open_behind(self._log, topic_id, self._applier.position)
+        watch = asyncio.create_task(self._watch_end())
+        silent_s = 0.0
+        try:
+            while True:
+                records = await reader.read(self._settings.read_batch_max, self._settings.read_wait_s)
+                silent_s = self._silent_s(silent_s, len(records))
+                for run in bounded_runs(records, self._settings.read_batch_states_max):
+                    self._apply(self._applier, run)
+                    await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
+                if watch.done():
+                    watch.result()
+                if len(records) < self._settings.read_batch_max:
+                    await self._pause()
+        finally:
+            watch.cancel()
+            await reader.close()
+
+    def _silent_s(self, silent_s: float, records: int) -> float:
+        """For how long the reader has owed records that the log is known to have; raises LogUnavailable when it is too
+        long. A reader may hang on a broker that never errs and has nothing new: one that leads no more, say.
+
+        The waits are added up, not the time, so that a process that was suspended does not blame its reader.
+        """
+        if records or not self.lag_records:
+            return 0.0
+        silent_s += self._settings.read_wait_s
+        if silent_s >= self._settings.log_stall_max_s:
+            self._owes = True
+            found = f"no record after offset {self.applied_offset} for {silent_s:g} s"
+            raise LogUnavailable(f"{found}, and the log ends at {self._known_end}")
+        return silent_s
+
+    async def _pause(self) -> None:
+        """Let records gather, unless there is a hurry."""
+        if not self._hurry.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.standby_read_pause_s):
+                    await self._hurry.wait()
+
+    def _apply(self, applier: Applier, records: LogRecords) -> None:
+        began_us = self._clock.wall_us()
+        applied = applier.apply(records)
+        self._trace.judged(applied, began_us)
+        self._reached_at_s = self._moved_at_s = self._clock.boottime_s()
+        self._owes = False
+        if voids := applied.reading.voids:  # one line a run: a deposed active may leave many thousands
+            reasons = Counter(void.reason.value for void in voids)
+            log.warning("records_void", first_offset=voids[0].offset, last_offset=voids[-1].offset, reasons=reasons)
+        for barrier in applied.reading.barriers:
+            log.info("barrier_in_force", epoch=barrier.epoch, replica=barrier.replica, database=barrier.database)
+        self._moved.set()
+        self._on_applied(applied)
+
+    async def _watch_end(self) -> None:
+        while True:
+            applied_offset = self.applied_offset  # before asking: it moves on meanwhile
+            self._known_end = await end_after(self._log, applied_offset)
+            self._reached_at_s = self._clock.boottime_s()
+            self._owes = self._owes and self.lag_records > 0
+            await self._look_for_hazards()
+            await self._clock.sleep_s(self._settings.read_wait_s)
+
+    async def _look_for_hazards(self) -> None:
+        """Ask now and then whether the log is safe. No answer is no news: whoever can tell may be away for a while."""
+        now_s = self._clock.boottime_s()
+        if now_s < self._check_at_s:
+            return
+        self._check_at_s = now_s + self._settings.log_check_every_s
+        with suppress(NotaryError, TimeoutError):
+            async with asyncio.timeout(_HAZARDS_MAX_S):
+                found, before = await self._log.hazards(), self.hazards
+                self.hazards = found
+                if found and list(found) != list(before):
+                    log.error("log_unsafe", code=Code.TOPIC_UNSAFE.name, detail="; ".join(found))
+                elif before and not found:
+                    log.info("log_safe_again")
+
+
+async def open_behind(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
+    """A reader of the record behind `position`, once the log has shown that the position was read from it.
+
+    Raises LogRefused when the topic is another one or has another record there, LogTruncated when it ends before, and
+    LogUnavailable.
+    """
+    if position.topic_id != topic_id:
+        raise LogRefused(f"the position was read from topic id {position.topic_id}, the log's is {topic_id}")
+    if position.offset == BEGIN:
+        return await request_log.open_reader(0)
+    await end_after(request_log, position.offset)
+    reader = await request_log.open_reader(position.offset)
+    try:
+        records = await reader.read(1, 5.0)
+        if not records:
+            raise LogUnavailable(f"no record at offset {position.offset} in time")
+        offset, value = records[0]
+        if (offset, record_digest(value)) != (position.offset, position.digest):
+            raise LogRefused(f"the log's record at offset {position.offset} is not the one that was applied")
+    except BaseException:
+        await reader.close()
+        raise
+    return reader
+
+
+async def end_after(request_log: RequestLog, offset: int) -> int:
+    """The log's end, which lies after the record at `offset`, because that was read from it.
+
+    Raises LogTruncated when it does not, by the word of most brokers; one that is cut off from its peers shows less
+    than there is. Raises LogUnavailable.
+    """
+    end = await request_log.end_offset()
+    if end <= offset:
+        end = await request_log.agreed_end_offset()
+    if end <= offset:
+        raise LogTruncated(f"the log ends at {end}, but the record at {offset} was read from it already")
+    return end
+
+
+def bounded_runs(records: LogRecords, states_max: int) -> list[LogRecords]:
+    """Cut a read into runs whose bytes bound the states in them, so that no run holds the event loop up for long."""
+    bytes_max = states_max * 36
+    runs: list[LogRecords] = []
+    start = size = 0
+    for at, (_, value) in enumerate(records):
+        if size and size + len(value) > bytes_max:
+            runs.append(records[start:at])
+            start, size = at, 0
+        size += len(value)
+    if start < len(records):
+        runs.append(records[start:])
+    return runs

@@ -1,0 +1,209 @@
+"""The scrub: a walk through the whole log, in the background, that compares this replica's index with it.
+
+RocksDB's checksums tell of bytes that changed on the disk, once they are read. The scrub reads what nobody asks for,
+and finds what has a right checksum and is wrong all the same. A pass has a time to end in, which decides how fast it is
+(pace.py); it looks at one short run at a time, and stands back while an active is at work or the replica lags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from ha.clock import Clock
+from replica.following.follower import Follower, bounded_runs, open_behind
+from replica.following.index_check import Walk, begin_walk, check_complete, decode_walk, encode_walk, room_of, walk_on
+from replica.following.pace import Pace, choose_pace, room_for
+from replica.index.interface import Index
+from replica.log.interface import LogReader, LogRecords, RequestLog
+from replica.notary.errors import LogUnavailable
+from replica.notary.position import BEGIN
+from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.settings import CoreSettings
+
+log = structlog.get_logger()
+
+TICK_S = 0.5
+RUN_STATES_MAX = 1_000  # about two milliseconds of the event loop
+RUN_RECORDS_MAX = 1_000
+KEEP_EVERY_S = 60.0  # how often the way is written down; what is not is walked again
+READ_MAX_S = 5.0
+BOOKMARK = "scrub"  # in the index's folder: it belongs to that index, and goes where that goes
+
+
+class Scrubber:
+    """One replica's scrub. `run` goes on until it is cancelled, or ends with what it found: IndexMismatch, LogRefused,
+    IndexUnreadable, each of which must end the process."""
+
+    def __init__(
+        self,
+        request_log: RequestLog,
+        index: Index,
+        follower: Follower,
+        clock: Clock,
+        settings: CoreSettings,
+        *,
+        bookmark: Path,
+        entry_count: Callable[[], int],
+        is_busy: Callable[[], bool],
+        salvages: Salvages = NO_SALVAGES,
+    ) -> None:
+        """`bookmark`: the file that the way is written down in. `entry_count`: how many entries the index has."""
+        self._log = request_log
+        self._index = index
+        self._follower = follower
+        self._clock = clock
+        self._settings = settings
+        self._bookmark = bookmark
+        self._entry_count = entry_count
+        self._is_busy = is_busy
+        self._salvages = salvages
+        self._kept_at_s = float("-inf")
+        self.walk: Walk | None = None
+        self.pace = Pace(0.0, 0.0)  # as of the last tick; nothing is wanted between two passes
+        self._record_s = 0.0  # how long the event loop was held up by each record lately
+        self.records = 0  # compared by this process
+        self.complete_walks = 0
+
+    def digests(self) -> dict[int, bytes]:
+        """Number of records, and the digest of all entries that they made: the same at every replica."""
+        return {} if self.walk is None else dict(self.walk.marks)
+
+    @property
+    def left_records(self) -> int:
+        """What this pass has not compared yet."""
+        walked = BEGIN if self.walk is None else self.walk.position.offset
+        return max(0, self._follower.applied_offset - walked)
+
+    @property
+    def age_s(self) -> float:
+        """For how long this pass has been under way, seconds; 0 between two passes."""
+        if self.walk is None or not self.walk.began_us:
+            return 0.0
+        return max(0.0, (self._clock.wall_us() - self.walk.began_us) / 1e6)
+
+    @property
+    def within_s(self) -> float:
+        """How long a pass may take, seconds."""
+        return self._settings.scrub_within_s
+
+    def progress(self) -> dict[str, float]:
+        """How far this pass is, for people: records and seconds."""
+        applied = self._follower.applied_offset + 1
+        return {
+            "records": applied - self.left_records,
+            "of_records": applied,
+            "age_s": round(self.age_s, 1),
+            "within_s": self.within_s,
+            "rate_per_s": round(self.pace.rate_per_s, 1),
+            "wanted_per_s": round(self.pace.wanted_per_s, 1),
+            "complete_walks": self.complete_walks,
+        }
+
+    async def run(self) -> None:
+        """Walk, rest, and walk again. Returns at once where the settings have it off."""
+        if not self._settings.scrub_records_per_s:
+            return
+        while True:
+            began_s = self._clock.boottime_s()
+            try:
+                walk = await self._start()
+                await self._walk_to_the_end(walk)
+            except LogUnavailable as error:
+                log.info("scrub_interrupted", detail=error.detail)
+                await self._clock.sleep_s(self._settings.log_retry_s + TICK_S)
+                continue
+            await self._clock.sleep_s(max(TICK_S, began_s + self._settings.scrub_every_s - self._clock.boottime_s()))
+
+    async def _start(self) -> Walk:
+        """Where to go on: from the bookmark, if it is of this log and behind the index's position."""
+        while (position := self._follower.position) is None:
+            await self._clock.sleep_s(TICK_S)
+        walk = self.walk or self._read_bookmark()
+        if walk is None or walk.position.topic_id != position.topic_id or walk.position.offset > position.offset:
+            walk = begin_walk(position.topic_id)
+        if not walk.began_us:
+            walk = msgspec.structs.replace(walk, began_us=self._clock.wall_us())
+        self.walk = walk
+        return walk
+
+    async def _walk_to_the_end(self, walk: Walk) -> None:
+        reader = await open_behind(self._log, walk.position.topic_id, walk.position)
+        try:
+            while walk.position.offset < self._follower.applied_offset:
+                walk = await self._walk_a_tick(reader, walk, await self._next_tick())
+                self._keep(walk)
+            check_complete(walk, self._entry_count())
+        finally:
+            self.pace = Pace(0.0, 0.0)
+            await reader.close()
+        self.complete_walks += 1
+        log.info("index_scrubbed", applied_offset=walk.position.offset, entries=walk.entry_count)
+        self.walk = begin_walk(walk.position.topic_id, walk)
+        self._keep(self.walk, now=True)
+
+    async def _next_tick(self) -> int:
+        """Wait for the next tick with room; how many records it may have."""
+        while True:
+            await self._clock.sleep_s(TICK_S)
+            self.pace = choose_pace(
+                self.left_records,
+                self.within_s - self.age_s,
+                within_s=self.within_s,
+                least_per_s=self._settings.scrub_records_per_s,
+                room_per_s=self._room_per_s(),
+            )
+            if self.pace.rate_per_s > 0:
+                return max(1, round(self.pace.rate_per_s * TICK_S))
+
+    def _room_per_s(self) -> float:
+        return room_for(
+            is_busy=self._is_busy(),
+            reaches_log=self._follower.reaches_log(),
+            lag_records=self._follower.lag_records,
+            lag_max=self._settings.read_batch_max,
+            record_s=self._record_s,
+        )
+
+    async def _walk_a_tick(self, reader: LogReader, walk: Walk, records_max: int) -> Walk:
+        """Compare so many records, or fewer when others come to need the replica."""
+        left = records_max
+        while left > 0 and walk.position.offset < self._follower.applied_offset and self._room_per_s() > 0:
+            records = await self._read(reader, walk, min(left, RUN_RECORDS_MAX))
+            for run in bounded_runs(records, RUN_STATES_MAX):
+                began_s = self._clock.boottime_s()
+                self.walk = walk = walk_on(self._index, walk, run, self._salvages)
+                self._note_cost((self._clock.boottime_s() - began_s) / len(run))
+                await self._clock.sleep_s(0)  # let heartbeat and front ends in between two runs
+            self.records += len(records)
+            left -= len(records)
+        return walk
+
+    async def _read(self, reader: LogReader, walk: Walk, records_max: int) -> LogRecords:
+        records = await reader.read(room_of(walk, self._follower.applied_offset, records_max), READ_MAX_S)
+        if not records:
+            raise LogUnavailable(f"no record behind offset {walk.position.offset} within {READ_MAX_S} s")
+        return records
+
+    def _note_cost(self, record_s: float) -> None:
+        self._record_s += 0.1 * (record_s - self._record_s)  # of the last ten runs or so
+
+    def _read_bookmark(self) -> Walk | None:
+        try:
+            return decode_walk(self._bookmark.read_bytes())
+        except OSError:
+            return None
+
+    def _keep(self, walk: Walk, now: bool = False) -> None:
+        """Write down how far it is, whole or not at all; not synced, because an older way is as good."""
+        now_s = self._clock.boottime_s()
+        if now or now_s - self._kept_at_s >= KEEP_EVERY_S:
+            self._kept_at_s = now_s
+            partial = self._bookmark.with_suffix(".partial")
+            with suppress(OSError):  # a full disk stops the index, not the scrub
+                partial.write_bytes(encode_walk(walk))
+                partial.replace(self._bookmark)

@@ -1,0 +1,218 @@
+"""The admin listener: where operators watch and steer one replica. On loopback, and only there.
+
+    GET  /                      the status page, see replica/status_page
+    POST /admin/v1/switchover   {"replica": "r1", "to": "r2"}   hand over; `to` may be left out
+    POST /admin/v1/prune        {"replica": "r1", "up_to": 1000, "keep_s": 0}   let completions go
+    GET  /admin/v1/status       the details of /health
+
+A call names the replica that it is meant for: on three machines the same loopback port is three replicas. A browser
+that was led here by a foreign page is refused: it cannot send JSON elsewhere unasked, and it tells the name it came by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from ha.election.driver import SwitchoverReport
+from ha.election.states import Handover
+from ha.errors import HaError
+from ha.health import never_cached, runner_of
+from replica.notary.errors import BadRequest, NotActive, StoreMismatch
+from replica.notary.one_value import check_keys
+from replica.notary.untrusted import UNREADABLE
+from replica.settings import LOOPBACK_HOSTS, AdminSettings
+from replica.store.interface import Pruned
+
+log = structlog.get_logger()
+
+SWITCHOVER_PATH = "/admin/v1/switchover"
+PRUNE_PATH = "/admin/v1/prune"
+STATUS_PATH = "/admin/v1/status"
+_BODY_MAX_BYTES = 4_096
+CallT = TypeVar("CallT")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class SwitchoverCall(msgspec.Struct, forbid_unknown_fields=True):
+    """Asks `replica` to hand over, to a certain other one or to whichever comes first."""
+
+    replica: str
+    to: str | None = None
+
+
+class SwitchoverAnswer(msgspec.Struct, frozen=True):
+    """How it ended: see Handover. `took_s` counts until the lock was seen in other hands, or taken back."""
+
+    outcome: str
+    took_over_by: str | None
+    took_s: float
+
+
+class PruneCall(msgspec.Struct, forbid_unknown_fields=True):
+    """Asks `replica` to let completions up to an offset go, None: all that are not needed; `keep_s` keeps more."""
+
+    replica: str
+    up_to: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    keep_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Nothing was done, and why."""
+
+    code: str
+    detail: str
+
+
+class SteeringRefused(Exception):
+    """Nothing was done. `code` is stable; the text says what to do."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        self.code = code
+        super().__init__(detail)
+
+
+class Elector(Protocol):
+    """The election as far as operators steer it."""
+
+    async def switchover(self, to: str | None = None) -> SwitchoverReport:
+        """Hand over, and say who took the lock."""
+
+
+class Pruner(Protocol):
+    """The participant as far as operators prune it."""
+
+    async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
+        """Move the bound up to which completions may be deleted. Raises NotActive, and HaError."""
+
+
+class Steering:
+    """What operators may ask of this replica, whichever way the call comes in."""
+
+    def __init__(
+        self, name: str, peers: Collection[str], elector: Elector, is_paused: Callable[[], bool], pruner: Pruner
+    ) -> None:
+        self._name = name
+        self._pruner = pruner
+        self._peers = peers
+        self._elector = elector
+        self._is_paused = is_paused
+
+    async def switchover(self, call: SwitchoverCall) -> SwitchoverAnswer:
+        """Hand over. Raises SteeringRefused when that cannot even be tried; the report says how a try ended."""
+        self._require_name(call.replica)
+        if self._is_paused():
+            raise SteeringRefused("FAILOVER_PAUSED", "nobody may take over while fail-over is paused: notary resume")
+        if call.to == self._name or (call.to is not None and call.to not in self._peers):
+            raise SteeringRefused(
+                "NO_SUCH_PEER", f"{call.to} is no other replica; configured are {', '.join(self._peers)}"
+            )
+        log.info("switchover_asked", to=call.to)
+        report = await self._elector.switchover(call.to)
+        if report.outcome is Handover.NOT_ACTIVE:
+            raise SteeringRefused("NOT_ACTIVE", f"{self._name} is not active: ask the one that is, see notary status")
+        log.info("switchover_ended", outcome=report.outcome.value, took_over_by=report.took_over_by)
+        return SwitchoverAnswer(report.outcome.value, report.took_over_by, round(report.took_s, 3))
+
+    async def prune(self, call: PruneCall) -> Pruned:
+        """Let completions go. Raises SteeringRefused when that is not safe, or cannot be done here and now."""
+        self._require_name(call.replica)
+        try:
+            pruned = await self._pruner.prune(call.up_to, call.keep_s)
+        except (NotActive, HaError) as error:
+            raise SteeringRefused("NOT_ACTIVE", f"{error}: ask the active one, see notary status") from error
+        except StoreMismatch as error:
+            raise SteeringRefused(error.code.name, error.detail) from error
+        if call.up_to is not None and call.up_to > pruned.pruned_to:
+            raise SteeringRefused("UNSAFE_TO_PRUNE", f"completions behind offset {pruned.safe_to} are still needed")
+        log.info("pruned", pruned_to=pruned.pruned_to, safe_to=pruned.safe_to)
+        return pruned
+
+    def _require_name(self, replica: str) -> None:
+        if replica != self._name:
+            raise SteeringRefused("WRONG_REPLICA", f"this is {self._name}, not {replica}: call it on its machine")
+
+
+class AdminListener:
+    """Serves the admin calls and the status page of one replica, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        steering: Steering,
+        status: Callable[[], Mapping[str, object]],
+        page: Iterable[web.RouteDef],
+        settings: AdminSettings,
+        port: int,
+    ) -> None:
+        """`port` 0: any free one. `status`: the details of /health. `page`: what the status page is made of."""
+        self._status = status
+        self._settings = settings
+        self._port = port
+        app = web.Application(client_max_size=_BODY_MAX_BYTES, middlewares=[_from_here_only])
+        app.router.add_post(SWITCHOVER_PATH, partial(_steered, SwitchoverCall, steering.switchover))
+        app.router.add_post(PRUNE_PATH, partial(_steered, PruneCall, steering.prune))
+        app.router.add_get(STATUS_PATH, self._tell_status)
+        app.router.add_routes(page)
+        app.on_response_prepare.append(never_cached)
+        self._runner = runner_of(app)
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises OSError when the port is taken."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._settings.host, self._port).start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening and close what is open. May be repeated."""
+        await self._runner.cleanup()
+
+    async def _tell_status(self, _: web.Request) -> web.Response:
+        return web.json_response(text=json.dumps(self._status()) + "\n")
+
+
+async def _steered(
+    kind: type[CallT], steer: Callable[[CallT], Awaitable[object]], request: web.Request
+) -> web.StreamResponse:
+    if request.content_type != "application/json":
+        return _json(Refusal("MALFORMED_REQUEST", "send application/json"), status=415)
+    try:
+        call = read_call(kind, await request.read())
+    except BadRequest as error:
+        return _json(Refusal(error.code.name, error.detail), status=400)
+    try:
+        # whoever asked may hang up; what was begun is ended all the same
+        return _json(await asyncio.shield(_as_task(steer(call))))
+    except SteeringRefused as refused:
+        return _json(Refusal(refused.code, str(refused)), status=409)
+
+
+def read_call(kind: type[CallT], body: bytes) -> CallT:
+    """The call in a body. Raises BadRequest."""
+    check_keys(body)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except UNREADABLE as error:
+        raise BadRequest(str(error)) from None
+
+
+async def _as_task(answer: Awaitable[object]) -> object:
+    return await answer
+
+
+@web.middleware
+async def _from_here_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.url.host not in LOOPBACK_HOSTS:
+        return _json(Refusal("WRONG_HOST", "call the admin listener by its loopback address"), status=403)
+    return await handler(request)
+
+
+def _json(document: Any, status: int = 200) -> web.Response:
+    body = msgspec.json.encode(document) + b"\n"
+    return web.Response(body=body, status=status, content_type="application/json")

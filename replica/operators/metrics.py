@@ -1,0 +1,249 @@
+"""The replica's metrics in Prometheus' text form, collected when they are asked for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Generic
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ha.election.driver import Election, Role
+from ha.lock.interface import LockOwner, ServerLease
+from replica.active.publisher import CODE_OF
+from replica.following.scrub import Scrubber
+from replica.log.kafka.round_trips import RoundTrip
+from replica.notary.reading import VoidReason
+from replica.participant import Participant, SessionT
+
+_OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first of a kind is an increase
+_VOIDS = dict.fromkeys((reason.value for reason in VoidReason), 0)
+_INDEX_TEXTS = {"entries": "Entries of the index", "write_stopped": "1 while RocksDB refuses writes"}
+
+
+class _CoreMetrics(Collector, Generic[SessionT]):
+    def __init__(
+        self,
+        participant: Participant[SessionT],
+        election: Election[SessionT],
+        version: str,
+        peers: Collection[str],
+    ) -> None:
+        self._participant = participant
+        self._election = election
+        self._version = version
+        self._peers = peers
+
+    def collect(self) -> Iterator[Metric]:
+        participant, election = self._participant, self._election
+        info = GaugeMetricFamily("notary_build_info", "Constant 1; the release as a label", labels=["version"])
+        info.add_metric([self._version], 1)
+        yield info
+        role = GaugeMetricFamily("notary_role", "1 for the role that the replica is in", labels=["role"])
+        for candidate in Role:
+            role.add_metric([candidate.value], float(election.role is candidate))
+        yield role
+        yield _gauge("notary_epoch", "Newest epoch the replica knows of", participant.epoch)
+        yield _gauge("notary_leading", "1 while the replica may call itself active", float(election.is_leading()))
+        age_s = election.status()["lock_answer_age_s"]
+        if isinstance(age_s, float):
+            yield _gauge("notary_lock_heartbeat_age_seconds", "Since the last answered statement was sent", age_s)
+        yield from _lease_metrics(election.server_lease)
+        yield _foreign_holder(election.owner, self._peers)
+        yield _gauge(
+            "notary_applied_offset", "Log offset of the newest applied record", participant.follower.applied_offset
+        )
+        yield _gauge(
+            "notary_log_end_offset", "Offset behind the newest known record", participant.follower.log_end_offset
+        )
+        yield _gauge("notary_lag_records", "Records in the log and not applied here", participant.follower.lag_records)
+        hazards = float(len(participant.follower.hazards))
+        yield _gauge("notary_log_hazards", "Broken rules of the topic's contract, lost first records included", hazards)
+        yield _gauge("notary_log_reached", "1 while the log answers", float(participant.follower.reaches_log()))
+        skew_s = election.status()["clock_skew_s"]
+        if isinstance(skew_s, float):
+            yield _gauge("notary_clock_skew_seconds", "Own wall clock minus the database's", skew_s)
+        yield from self._reign_metrics()
+        tally = participant.tally
+        yield _counter("notary_judged", "Requests judged, by code", "code", _OUTCOMES | tally.outcomes)
+        yield _counter("notary_void_records", "Records without effect, by reason", "reason", _VOIDS | tally.voids)
+        settled = CounterMetricFamily("notary_settled_commands", "Commands that a settlement rejected")
+        settled.add_metric([], tally.settled_commands)
+        yield settled
+        failed = CounterMetricFamily("notary_failed_submissions", "Submissions that the core failed on, each alone")
+        failed.add_metric([], participant.failures.count)
+        yield failed
+        yield _counter("notary_step_downs", "Ends of this replica's reigns, by cause", "cause", tally.step_downs)
+        failovers = CounterMetricFamily("notary_failovers", "Activations of any replica, read in the log")
+        failovers.add_metric([], tally.barriers)
+        yield failovers
+        activations = CounterMetricFamily("notary_activations", "Activations of this process that have ended")
+        activations.add_metric([], tally.activations)
+        yield activations
+
+    def _reign_metrics(self) -> Iterator[Metric]:
+        reign = self._participant.reign
+        if reign is None:
+            return
+        yield _gauge("notary_in_flight_submissions", "Admitted and not yet published", reign.load.submissions)
+        yield _gauge("notary_in_flight_states", "States of those submissions", reign.load.states)
+        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", reign.queued)
+        yield _gauge(
+            "notary_eta_seconds", "Longest a request that comes now will take, as clients are told", reign.eta_s
+        )
+        published = -1 if reign.publisher.position is None else reign.publisher.position.offset
+        unpublished = max(0, self._participant.follower.applied_offset - published)
+        yield _gauge("notary_unpublished_records", "Applied records whose completions are not published", unpublished)
+        yield _gauge("notary_ledger_end", "Newest ledger offset", reign.publisher.ledger_end)
+        steps = GaugeMetricFamily("notary_activation_step_seconds", "Steps of this activation", labels=["step"])
+        for step, took_s in reign.steps_s.items():
+            steps.add_metric([step], took_s)
+        yield steps
+
+
+def _lease_metrics(lease: ServerLease | None) -> Iterator[Metric]:
+    """What frees the lock of a frozen holder: on Postgres our own setting, on Oracle the server's."""
+    if lease is None:
+        return
+    yield _gauge("notary_lock_lease_verified", "1 if all of the server's lease could be read", float(lease.verified))
+    if lease.frees_after_s is not None:
+        text = "Silence after which the server frees the lock; absent while nothing is known to"
+        yield _gauge("notary_lock_lease_seconds", text, lease.frees_after_s)
+
+
+def _foreign_holder(owner: LockOwner | None, peers: Collection[str]) -> Metric:
+    """Any login may take an advisory lock, and nobody can lead then: who it is, as the server tells."""
+    text = "1 while the lock's holder was last seen to be none of the replicas, with its name and user"
+    foreign = GaugeMetricFamily("notary_lock_foreign", text, labels=["holder", "user"])
+    if owner is not None and owner.is_foreign(peers):
+        foreign.add_metric([owner.name, owner.user], 1)
+    else:
+        foreign.add_metric(["", ""], 0)
+    return foreign
+
+
+class _Index(Collector):
+    def __init__(self, sizes: Callable[[], Mapping[str, int]], quarantined: Callable[[], int]) -> None:
+        self._sizes = sizes
+        self._quarantined = quarantined
+
+    def collect(self) -> Iterator[Metric]:
+        sizes = dict(self._sizes())
+        yield _gauge("notary_index_quarantined", "Damaged indexes that lie aside", self._quarantined())
+        for name in ("entries", "write_stopped"):
+            if name in sizes:
+                yield _gauge(f"notary_index_{name}", _INDEX_TEXTS[name], sizes.pop(name))
+        kinds = GaugeMetricFamily("notary_index_size_bytes", "Size of the index, by kind", labels=["kind"])
+        for name, value in sizes.items():
+            kinds.add_metric([name.removesuffix("_bytes")], value)
+        yield kinds
+
+
+class _Scrub(Collector):
+    def __init__(self, scrubber: Scrubber) -> None:
+        self._scrubber = scrubber
+
+    def collect(self) -> Iterator[Metric]:
+        scrubber = self._scrubber
+        records = CounterMetricFamily("notary_scrub_records", "Records that the index was compared with")
+        records.add_metric([], scrubber.records)
+        yield records
+        walks = CounterMetricFamily("notary_scrubs", "Times that all of the index was compared with the log")
+        walks.add_metric([], scrubber.complete_walks)
+        yield walks
+        yield _gauge("notary_scrub_left_records", "Records that this pass has not compared yet", scrubber.left_records)
+        yield _gauge("notary_scrub_age_seconds", "Since this pass began; 0 between two passes", scrubber.age_s)
+        within_s = scrubber.within_s
+        yield _gauge("notary_scrub_within_seconds", "What a whole pass may take, as the settings say", within_s)
+        text = "Records a second that it would take to end this pass in time; 0 between two passes"
+        yield _gauge("notary_scrub_wanted_records_per_second", text, scrubber.pace.wanted_per_s)
+        text = "First 48 bits of the digest of all entries that the first so many records made"
+        digests = GaugeMetricFamily("notary_index_digest", text, labels=["records"])
+        for at, digest in scrubber.digests().items():
+            digests.add_metric([str(at)], int.from_bytes(digest[:6], "big"))
+        yield digests
+
+
+class _Pause(Collector):
+    def __init__(self, is_paused: Callable[[], bool]) -> None:
+        self._is_paused = is_paused
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("notary_failover_paused", "1 while operators have paused fail-over", float(self._is_paused()))
+
+
+class _Disk(Collector):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        usage = shutil.disk_usage(self._folder)
+        yield _gauge("notary_disk_free_bytes", "Free on the data folder's file system", usage.free)
+        yield _gauge("notary_disk_size_bytes", "Size of the data folder's file system", usage.total)
+
+
+class _Brokers(Collector):
+    def __init__(self, round_trips: Callable[[], Mapping[str, RoundTrip]]) -> None:
+        self._round_trips = round_trips
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Until a broker answered the active's writes, wait for copies included, over five seconds: "
+        mean = GaugeMetricFamily("notary_broker_round_trip_mean_seconds", f"{text}the mean", labels=["broker"])
+        p99 = GaugeMetricFamily("notary_broker_round_trip_p99_seconds", f"{text}all but 1 %", labels=["broker"])
+        for broker, found in sorted(self._round_trips().items()):
+            mean.add_metric([broker], found.mean_s)
+            p99.add_metric([broker], found.p99_s)
+        yield from (mean, p99)
+
+
+class _Api(Collector):
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families()
+
+
+def make_metrics(
+    participant: Participant[SessionT],
+    election: Election[SessionT],
+    version: str,
+    api_families: Callable[[], Iterable[Metric]],
+    *,
+    index_sizes: Callable[[], Mapping[str, int]] = dict,
+    quarantined: Callable[[], int] = int,
+    folder: Path = Path(),
+    is_paused: Callable[[], bool] = bool,
+    scrubber: Scrubber | None = None,
+    round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
+    peers: Collection[str],
+) -> Callable[[], bytes]:
+    """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie.
+
+    `peers`: the names of all replicas.
+    """
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(_Index(index_sizes, quarantined))
+    if scrubber is not None:
+        registry.register(_Scrub(scrubber))
+    registry.register(_Disk(folder))
+    registry.register(_Brokers(round_trips))
+    registry.register(_Pause(is_paused))
+    registry.register(_CoreMetrics(participant, election, version, peers))
+    registry.register(_Api(api_families))
+    return lambda: generate_latest(registry)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, label: str, values: dict[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family

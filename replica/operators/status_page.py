@@ -1,0 +1,77 @@
+"""The status page of this replica, wired to its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from ha.clock import Clock
+from replica.database import Database, Session
+from replica.link.counts import LATENCY_BOUNDS_S, ApiCounts
+from replica.participant import Participant
+from replica.status_page.routes import Epoch, StatusPage
+from replica.status_page.samples import Reading
+from replica.store.bulletin import PastReign
+
+EPOCHS_SHOWN = 30
+_SUBMISSION_ROUTES = "/v1/submissions"
+
+
+def make_status_page(
+    participant: Participant[Session],
+    database: Database,
+    *,
+    version: str,
+    health_urls: Mapping[str, str],
+    clock: Clock,
+    detail: Callable[[], Mapping[str, object]],
+    api_counts: Callable[[], ApiCounts],
+) -> StatusPage:
+    """`health_urls`: where each replica of the participant answers; this one's own is not asked."""
+
+    def read() -> Reading:
+        reign = participant.reign
+        return Reading(
+            at_s=clock.boottime_s(),
+            wall_us=clock.wall_us(),
+            outcomes=dict(participant.tally.outcomes),
+            latency=_latency(api_counts()),
+            active=participant.standing().active,
+            epoch=participant.epoch,
+            lag_records=participant.follower.lag_records,
+            in_flight=0 if reign is None else reign.load.submissions,
+            estimate_s=participant.estimate_s,
+        )
+
+    async def history() -> Sequence[Epoch]:
+        async with database.board(f"{participant.name}/page") as board:
+            return [_epoch(reign) for reign in await board.history(EPOCHS_SHOWN)]
+
+    return StatusPage(
+        name=participant.name,
+        version=version,
+        peers={name: url for name, url in health_urls.items() if name != participant.name},
+        clock=clock,
+        read=read,
+        detail=detail,
+        history=history,
+    )
+
+
+def _latency(counts: ApiCounts) -> tuple[int, ...]:
+    """Submissions answered, by how long they took, over all their routes."""
+    total = [0] * (len(LATENCY_BOUNDS_S) + 1)
+    for route, latency in counts.latency.items():
+        if route.startswith(_SUBMISSION_ROUTES):
+            total = [sum(pair) for pair in zip(total, latency.buckets, strict=True)]
+    return tuple(total)
+
+
+def _epoch(reign: PastReign) -> Epoch:
+    until = reign.ended_at or reign.found_over_at or reign.succeeded_at
+    why = reign.end_reason or (f"found over by {reign.found_over_by}" if reign.found_over_by else None)
+    return Epoch(reign.epoch, reign.replica, _utc(reign.granted_at), _utc(until) if until else None, why)
+
+
+def _utc(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()

@@ -1,0 +1,77 @@
+"""What the core adds to the trace of a transaction (replica.link.traces), for those who want traces: OpenTelemetry
+spans of a sample of the requests. Times are by the wall clocks of the machines that took them.
+
+    submit      from the HTTP request, or the stream's frame, to its answer: the front end's, and the root
+      notarise  from admission to answer, by the active
+      admit     until the record is handed to the log; the record's stamp
+      log       until this replica has read it back: one span of each replica
+      judge     rules and write batch of the run it was in: one span of each replica
+      answer    signature and answers of the batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from replica.active.waiting import Waiting
+from replica.following.apply import Applied
+from replica.link.traces import Traces
+from replica.notary.counted import CountedRequest
+from replica.notary.rules import Verdict
+
+OLD_AFTER_US = 60_000_000  # what is read later than this is caught up with: no trace of it is wanted
+
+
+class Trace(Protocol):
+    """What the core tells of its work. Cheap, must not raise."""
+
+    def judged(self, applied: Applied, began_us: int) -> None:
+        """A run of records was read back at `began_us` (microseconds UTC), and is judged and stored."""
+
+    def answered(self, decided: Sequence[tuple[Waiting, CountedRequest, Verdict]], began_us: int) -> None:
+        """A batch that was begun to be signed at `began_us` is answered."""
+
+
+class Untraced:
+    """The usual case."""
+
+    def judged(self, applied: Applied, began_us: int) -> None:
+        """See Trace."""
+
+    def answered(self, decided: Sequence[tuple[Waiting, CountedRequest, Verdict]], began_us: int) -> None:
+        """See Trace."""
+
+
+UNTRACED = Untraced()
+
+
+class CoreTrace:
+    """See Trace."""
+
+    def __init__(self, traces: Traces, wall_us: Callable[[], int]) -> None:
+        self._traces = traces
+        self._wall_us = wall_us
+
+    def judged(self, applied: Applied, began_us: int) -> None:
+        """See Trace."""
+        now_us, traces = self._wall_us(), self._traces
+        for entry, verdict in applied.decided():
+            if isinstance(entry, CountedRequest) and verdict is not None:
+                stamp_us = entry.record.stamp_us
+                ids = traces.sampled(entry.request.tx_id)
+                if ids is not None and began_us - stamp_us < OLD_AFTER_US:
+                    traces.child(ids, "log", stamp_us, began_us, {"notary.log_offset": entry.offset})
+                    traces.child(ids, "judge", began_us, now_us, {"notary.outcome": verdict.outcome.value})
+
+    def answered(self, decided: Sequence[tuple[Waiting, CountedRequest, Verdict]], began_us: int) -> None:
+        """See Trace."""
+        now_us, traces = self._wall_us(), self._traces
+        for waiting, entry, verdict in decided:
+            ids = traces.sampled(waiting.command.tx_id)
+            if ids is not None:
+                submitted_us, stamp_us = waiting.command.submitted_us, entry.record.stamp_us
+                about = {"notary.tx_id": waiting.command.tx_id.hex(), "notary.outcome": verdict.outcome.value}
+                traces.child(ids, "notarise", submitted_us, now_us, about)
+                traces.child(ids, "admit", submitted_us, stamp_us, {})
+                traces.child(ids, "answer", began_us, now_us, {"notary.batch": len(decided)})

@@ -1,0 +1,434 @@
+"""The composition root of a replica's core process: builds the parts, starts them, and stops them in reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+import uvloop
+
+from ha.clock import Clock, SystemClock
+from ha.election.driver import Election
+from ha.election.settings import ElectionSettings
+from ha.errors import HaError, TransitionFailed
+from ha.health import HealthListener, LoopPulse, Probes
+from replica.active.signer import Signer
+from replica.database import Database, Session
+from replica.following.salvaged import read_salvages
+from replica.following.scrub import BOOKMARK, Scrubber
+from replica.index.quarantine import open_or_start_anew, quarantined, set_aside
+from replica.index.rocks import RocksIndex
+from replica.link.counts import metric_families
+from replica.link.settings import LinkSettings, TracingSettings
+from replica.link.traces import open_traces
+from replica.link.unix import LinkServer
+from replica.log.interface import RequestLog
+from replica.log.kafka.librdkafka import TopicMissing
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.open import open_log
+from replica.notary.documents import NotaryKey
+from replica.notary.errors import (
+    ConfigError,
+    FormatUnknown,
+    IndexDamaged,
+    IndexDamagedAgain,
+    IndexMismatch,
+    LedgersShareDatabase,
+    LogRefused,
+    NotaryError,
+    SalvageDamaged,
+    SalvageMissing,
+    StoreMismatch,
+    StoreUnavailable,
+)
+from replica.notary.formats import known
+from replica.notary.keys import known_keys
+from replica.operators.admin import AdminListener, Steering
+from replica.operators.front_ends import FrontEnds
+from replica.operators.metrics import make_metrics
+from replica.operators.status_page import make_status_page
+from replica.operators.systemd import ServiceManager
+from replica.participant import Participant
+from replica.running import run_to_the_end
+from replica.settings import AdminSettings, CoreSettings
+from replica.store.bulletin import Bulletin
+from replica.telemetry.core_spans import UNTRACED, CoreTrace, Trace
+from replica.telemetry.log_lines import set_up_logging
+
+log = structlog.get_logger()
+
+PRIVATE_UMASK = 0o077  # whatever a replica creates, folders of the index among it, is its account's alone
+EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 2
+_GC_THRESHOLD = (50_000, 20, 50)  # a batch makes thousands of objects that live for milliseconds, and no cycles
+_ASK_AROUND_MAX_S = 4.0  # beyond the lease, to ask the database who else is there
+_FAILED_MARK = "failed"  # left in the replica's folder while it runs: a start that finds it is in hold-down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """What one replica's core is built from."""
+
+    name: str
+    version: str
+    folder: Path
+    notary_signer: Callable[[], Signer]  # opens the notary's key
+    notary_keys_file: Path | None
+    database: Database
+    health_host: str
+    health_port: int
+    api_workers: int
+    front_end_argv: tuple[str, ...]
+    front_end_drain_max_s: float
+    front_end_document: Mapping[str, object]  # `api` settings, as the front end takes them
+    kafka: KafkaSettings
+    election: ElectionSettings
+    core: CoreSettings
+    link: LinkSettings
+    admin: AdminSettings
+    tracing: TracingSettings
+    admin_port: int | None
+    peers: tuple[str, ...]  # names of all replicas, this one's as well
+    health_urls: Mapping[str, str]  # where each of them tells its health, for the status page
+
+
+def run_replica(settings: ReplicaSettings) -> int:
+    """Run one replica until SIGTERM or SIGINT; returns the exit code: 0, 1 (start again), 2 (a person is needed)."""
+    set_up_logging(replica=settings.name)
+    os.umask(PRIVATE_UMASK)
+    gc.freeze()  # what is loaded stays
+    gc.set_threshold(*_GC_THRESHOLD)
+    try:
+        signer = settings.notary_signer()
+        keys = known_keys(settings.notary_keys_file, signer.public_key)
+        uvloop.run(_Replica(settings, signer, keys).run())
+    except (HaError, NotaryError) as error:
+        log.critical("replica_failed", **told_of(error))
+        return exit_code(error)
+    return EXIT_OK
+
+
+def told_of(error: HaError | NotaryError) -> dict[str, str]:
+    """What people are told of a failure: code, detail and remedy; of a transition that failed, those of its cause."""
+    cause = error.__cause__
+    if isinstance(error, TransitionFailed) and isinstance(cause, HaError | NotaryError):
+        return told_of(cause)
+    if isinstance(error, HaError):
+        return {"code": error.code, "detail": str(error), "remedy": error.remedy}
+    return {"code": error.code.name, "detail": error.detail, "remedy": error.code.remedy}
+
+
+def exit_code(error: BaseException) -> int:
+    """What a supervisor is told: whether starting the replica again may help, or a person must change something first.
+
+    A transition that failed is judged by what made it fail; by itself it is the usual reason to start again.
+    """
+    match error:
+        case TransitionFailed():
+            return EXIT_FAILED if error.__cause__ is None else exit_code(error.__cause__)
+        case HaError():
+            return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
+        case TopicMissing():  # brokers that start may not know it yet
+            return EXIT_FAILED
+        case LedgersShareDatabase():
+            return EXIT_CONFIGURATION
+        case (
+            SalvageDamaged()
+            | SalvageMissing()
+            | ConfigError()
+            | StoreMismatch()
+            | FormatUnknown()
+            | LogRefused()
+            | IndexDamagedAgain()
+            | IndexMismatch()
+        ):
+            return EXIT_CONFIGURATION
+        case _:  # a log or an index that cannot be read may well be readable for the next process
+            return EXIT_FAILED
+
+
+class _Replica:
+    """The parts of one core process, wired."""
+
+    def __init__(self, settings: ReplicaSettings, signer: Signer, keys: Sequence[NotaryKey]) -> None:
+        self._settings = settings
+        self._signer = signer
+        self._keys = keys
+        self._clock: Clock = SystemClock()
+        self._generation = secrets.token_hex(16)
+        self._index_folder = settings.folder / "index"
+        self._salvages = read_salvages(settings.folder)
+
+    async def run(self) -> None:
+        """Run until a signal or a failure. Raises what made it fail; what is started next then has another index, if
+        damage to this one did: it may be met again long after the start."""
+        await self._check_alone()
+        try:
+            await self._run()
+        except IndexDamaged as error:
+            set_aside(self._index_folder, self._clock.wall_us(), error)
+            raise
+
+    async def _run(self) -> None:
+        """Start everything, wait for a signal or a failure, stop in reverse order."""
+        settings = self._settings
+        settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.folder.chmod(0o700)  # one that somebody else made is closed as well
+        mark = settings.folder / _FAILED_MARK
+        after_failure = mark.exists()
+        mark.touch()
+        async with contextlib.AsyncExitStack() as stack:
+            index = open_or_start_anew(self._index_folder, self._clock.wall_us())
+            stack.callback(index.close)
+            request_log = open_log(settings.kafka)
+            stack.push_async_callback(request_log.close)
+            participant: Participant[Session] = Participant(
+                name=settings.name,
+                request_log=request_log,
+                index=index,
+                make_store=settings.database.make_store,
+                signer=self._signer,
+                clock=self._clock,
+                settings=settings.core,
+                trace=self._open_trace(stack),
+                salvages=self._salvages,
+            )
+            election: Election[Session] = Election(
+                self._lock_session,
+                participant,
+                clock=self._clock,
+                settings=settings.election,
+                random=random.SystemRandom(),
+                after_failure=after_failure,
+            )
+            link = LinkServer(settings.folder / "link.sock", self._generation, participant, settings.link)
+            participant.is_leading, participant.give_up = election.is_leading, election.step_down
+            participant.announce = link.announce
+            await link.start()
+            stack.push_async_callback(link.stop)
+            bulletin = Bulletin(settings.database.board, settings.name)
+            participant.is_barred, participant.tell_later = bulletin.is_barred, bulletin.tell
+            posting = asyncio.create_task(bulletin.run(), name="bulletin")
+            stack.push_async_callback(_end, posting)
+            pulse = LoopPulse(self._clock)
+            pulse.start()
+            stack.callback(pulse.stop)
+            scrubber = self._start_scrub(stack, participant, request_log, index)
+            probes = self._probes(
+                participant=participant,
+                election=election,
+                link=link,
+                pulse=pulse,
+                bulletin=bulletin,
+                scrubber=scrubber,
+            )
+            metrics = make_metrics(
+                participant,
+                election,
+                settings.version,
+                lambda: metric_families(link.api_counts()),
+                index_sizes=index.sizes,
+                quarantined=lambda: len(quarantined(self._index_folder)),
+                folder=settings.folder,
+                is_paused=lambda: bulletin.pause is not None,
+                scrubber=scrubber,
+                round_trips=lambda: request_log.round_trips.by_broker,
+                peers=settings.peers,
+            )
+            health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
+            await health.start()
+            stack.push_async_callback(health.stop)
+            if settings.admin_port is not None:
+                page = make_status_page(
+                    participant,
+                    settings.database,
+                    version=settings.version,
+                    health_urls=settings.health_urls,
+                    clock=self._clock,
+                    detail=probes.detail,
+                    api_counts=link.api_counts,
+                )
+                sampling = asyncio.create_task(page.run(), name="sample")
+                stack.push_async_callback(_end, sampling)
+                steering = Steering(
+                    settings.name, settings.peers, election, lambda: bulletin.pause is not None, participant
+                )
+                admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, settings.admin_port)
+                await admin.start()
+                stack.push_async_callback(admin.stop)
+            participant.start()
+            stack.push_async_callback(participant.stop)
+            front_ends = FrontEnds(
+                settings.front_end_argv,
+                settings.api_workers,
+                self._front_end_document,
+                self._clock,
+                drain_max_s=settings.front_end_drain_max_s,
+            )
+            manager = ServiceManager()
+            manager.start(
+                lambda: f"{election.role}, epoch {participant.epoch}, applied {participant.follower.applied_offset}"
+            )
+            stack.callback(manager.stop)
+            log.info("replica_started", version=settings.version, epoch=participant.epoch, hold_down=after_failure)
+            await self._until_stopped(participant, election, front_ends, bulletin)
+        mark.unlink(missing_ok=True)
+        log.info("replica_stopped")
+
+    async def _check_alone(self) -> None:
+        """Two replicas of one name, or two ledgers in one database, are found before they meet at the lock."""
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.election.lease_s + _ASK_AROUND_MAX_S):
+                await settings.database.check_alone(settings.name, settings.election)
+        except (StoreUnavailable, TimeoutError) as error:  # the doctor finds them, too
+            log.warning("neighbours_unknown", detail=str(error) or "no answer in time")
+
+    async def _until_stopped(
+        self,
+        participant: Participant[Session],
+        election: Election[Session],
+        front_ends: FrontEnds,
+        bulletin: Bulletin,
+    ) -> None:
+        """Wait until the election ends, by a signal or by failing, or something else fails."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, election.stop)
+        loop.add_signal_handler(signal.SIGHUP, front_ends.reload)
+        try:
+            await run_to_the_end(
+                participant, election, front_ends.run(), stop_max_s=2 * self._settings.election.drain_max_s
+            )
+        finally:
+            await bulletin.flush()
+
+    def _start_scrub(
+        self,
+        stack: contextlib.AsyncExitStack,
+        participant: Participant[Session],
+        request_log: RequestLog,
+        index: RocksIndex,
+    ) -> Scrubber:
+        """Begin to compare the index with the log; it waits until the follower has come to the log."""
+        core = self._settings.core
+
+        def is_busy() -> bool:
+            return participant.reign is not None and participant.reign.load.submissions >= core.admit_linger_from
+
+        scrubber = Scrubber(
+            request_log,
+            index,
+            participant.follower,
+            self._clock,
+            core,
+            bookmark=self._index_folder / BOOKMARK,
+            entry_count=lambda: index.entry_count,
+            is_busy=is_busy,
+            salvages=self._salvages,
+        )
+        scrubbing = asyncio.create_task(participant.guarded(scrubber.run()), name="scrub")
+        stack.push_async_callback(_end, scrubbing)
+        return scrubber
+
+    def _open_trace(self, stack: contextlib.AsyncExitStack) -> Trace:
+        settings = self._settings
+        traces = open_traces(settings.tracing, name="replica.core", instance=settings.name, version=settings.version)
+        if traces is None:
+            return UNTRACED
+        stack.push_async_callback(traces.close)
+        return CoreTrace(traces, self._clock.wall_us)
+
+    def _lock_session(self) -> Session:
+        settings = self._settings
+        return settings.database.lock_session(name=settings.name, settings=settings.election, clock=self._clock)
+
+    def _front_end_document(self, number: int) -> Mapping[str, object]:
+        settings = self._settings
+        return {
+            "name": f"{settings.name}/api-{number + 1}",
+            "replica": settings.name,
+            "core_pid": os.getpid(),
+            "link_path": str(settings.folder / "link.sock"),
+            "generation": self._generation,
+            "link": settings.link.model_dump(mode="json"),
+            "api": settings.front_end_document,
+            "tracing": settings.tracing.model_dump(mode="json"),
+            "database": settings.database.reader_address,
+            "notary_key": self._signer.public_key.hex(),
+            "notary_keys": msgspec.to_builtins(self._keys),
+            "version": settings.version,
+        }
+
+    def _probes(
+        self,
+        *,
+        participant: Participant[Session],
+        election: Election[Session],
+        link: LinkServer,
+        pulse: LoopPulse,
+        bulletin: Bulletin,
+        scrubber: Scrubber,
+    ) -> Probes:
+        settings = self._settings
+
+        def is_active() -> bool:
+            return participant.standing().active and bool(link.front_ends)
+
+        def is_ready() -> bool:
+            readiness = participant.readiness()
+            warm = readiness.reaches_log and readiness.lag_records < settings.election.catch_up_records_per_s
+            return is_active() or (election.is_candidate() and warm and bool(link.front_ends))
+
+        def detail() -> Mapping[str, object]:
+            follower, reign = participant.follower, participant.reign
+            return {
+                "replica": settings.name,
+                "version": settings.version,
+                "active": is_active(),
+                "ready": is_ready(),
+                **election.status(),
+                "failover_paused": bulletin.pause is not None,
+                "epoch": participant.epoch,
+                "applied_offset": follower.applied_offset,
+                "lag_records": follower.lag_records,
+                "granted_by": ""
+                if follower.position is None or follower.position.barrier is None
+                else follower.position.barrier.database,
+                "reaches_log": follower.reaches_log(),
+                "log_hazards": list(follower.hazards),
+                "front_ends": len(link.front_ends),
+                "scrub": scrubber.progress(),
+                "index_digests": {str(at): digest.hex() for at, digest in scrubber.digests().items()},
+                "ledger_end": None if reign is None else reign.publisher.ledger_end,
+                "in_flight": 0 if reign is None else reign.load.submissions,
+                "formats_known": msgspec.to_builtins(known()),
+                "activation_steps_s": {} if reign is None else reign.steps_s,
+            }
+
+        return Probes(
+            is_live=lambda: pulse.age_s() < settings.election.lease_s,
+            is_ready=is_ready,
+            is_active=is_active,
+            detail=detail,
+        )
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def front_end_argv() -> tuple[str, ...]:
+    """How a front end is started; named here as text because the core never imports it."""
+    return (sys.executable, "-m", "ledger_api.server")

@@ -1,0 +1,259 @@
+"""Asynchronous submissions, deduplication periods, users in turns, and waits that are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from ha.ending import Cause, Ending
+from ha.lock.memory import Network
+from replica.link.interface import Terms
+from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
+from replica.notary.errors import Code, ValuesRefused
+from replica.notary.requests import Submission
+from replica.settings import CoreSettings
+from replica.store.interface import Admission, Pruned
+from tests.simulation.virtual import run_virtually
+from tests.worlds.core_world import Replica, World, name_of, state, submission
+
+ASYNCHRONOUS = Terms(asynchronous=True)
+
+
+async def outcomes(replica: Replica) -> list[tuple[str, str]]:
+    """Command and outcome of every completion so far."""
+    await asyncio.sleep(1)
+    return [(c.command_id, c.outcome) for _, c in replica.shared.database.completions]
+
+
+def test_an_asynchronous_submission_is_accepted_and_completes_once() -> None:
+    """Goal: 202 now, the outcome as a completion. Method: one good, one conflict, one repeated; read completions."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            answers = await replica.submit(
+                submission(1, [state(9)]), submission(2, [state(9)], submission_id="mine"), terms=ASYNCHRONOUS
+            )
+            assert [type(answer) for answer in answers] == [Accepted, Accepted]
+            assert [a.submission_id for a in answers if isinstance(a, Accepted)] == ["s", "mine"]
+            assert all(a.estimate_s > 0 for a in answers if isinstance(a, Accepted))
+            assert await outcomes(replica) == [("c1", "NOTARISED"), ("c2", Code.STATE_CONFLICT.name)]
+            (again, other) = await replica.submit(
+                submission(1, [state(9)]), submission(3, [state(8)], command_id="c1"), terms=ASYNCHRONOUS
+            )
+            assert isinstance(again, Notarised)
+            assert again.duplicate
+            assert isinstance(other, Refused)
+            assert other.code == Code.COMMAND_ID_REUSED.name
+            assert len(await outcomes(replica)) == 2
+
+    run_virtually(story())
+
+
+def test_what_was_accepted_completes_also_when_the_active_ends() -> None:
+    """Goal: exactly one completion each. Method: end the active's session in the moment after it has accepted."""
+
+    async def story() -> None:
+        async with World() as world:
+            first = await world.replica(1)
+            await first.until_active()
+            second = await world.replica(2)
+            asked: list[Submission] = [submission(n, [state(100 + n)]) for n in range(1, 40)]
+            accepted: list[str] = []
+            for one in asked:
+                active = first if first.participant.standing().active else second
+                (answer,) = await active.submit(one, terms=ASYNCHRONOUS)
+                if isinstance(answer, Accepted):
+                    accepted.append(one.command_id)
+                if len(accepted) in (5, 11):
+                    first.participant.give_up(Ending(Cause.LOG_STALLED, "a test"))
+            await second.until_active() if not first.participant.standing().active else None
+            done = Counter(command for command, _ in await outcomes(first))
+            assert set(accepted) <= set(done)
+            assert set(done.values()) == {1}
+
+    run_virtually(story())
+
+
+def test_an_acceptance_blocks_for_the_period_that_is_asked_for() -> None:
+    """Goal: deduplication by duration and by offset. Method: one acceptance, asked for again under several periods."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)], command_id="c"))
+            await asyncio.sleep(10)
+
+            async def ask(terms: Terms) -> Notarised:
+                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), terms=terms)
+                assert isinstance(answer, Notarised)
+                await asyncio.sleep(0.1)
+                return answer
+
+            assert (await ask(Terms(deduplication_s=60.0))).duplicate
+            assert (await ask(Terms(deduplication_after=0))).duplicate
+            assert not (await ask(Terms(deduplication_after=1))).duplicate  # accepted at offset 1; now at 2 as well
+            assert (await ask(Terms(deduplication_after=1))).duplicate
+            assert not (await ask(Terms(deduplication_after=2))).duplicate
+            await asyncio.sleep(10)
+            assert not (await ask(Terms(deduplication_s=5.0))).duplicate
+            (reused,) = await replica.submit(
+                submission(2, [state(8)], command_id="c"), terms=Terms(deduplication_s=60.0)
+            )
+            assert isinstance(reused, Refused)
+            assert reused.code == Code.COMMAND_ID_REUSED.name
+
+    run_virtually(story())
+
+
+def test_a_period_beyond_what_is_remembered_is_refused_and_never_shortened() -> None:
+    """Goal: nobody is told "fresh" because it was forgotten. Method: beyond the maximum, beyond what was
+    pruned, and from an offset below the bound; on the replica that pruned and on its successor."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(deduplication_max_s=20.0)) as world:
+            first = await world.replica()
+            await first.until_active()
+
+            async def ask(replica: Replica, terms: Terms) -> Answer:
+                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), terms=terms)
+                await asyncio.sleep(0.1)
+                return answer
+
+            assert isinstance(await ask(first, Terms()), Notarised)
+            for seconds in (20.1, 1e9):
+                refused = await ask(first, Terms(deduplication_s=seconds))
+                assert isinstance(refused, Refused)
+                assert refused.code == Code.DEDUPLICATION_PERIOD_TOO_LONG.name
+                assert refused.bound == DeduplicationBound(20.0, 0)
+            for terms in (Terms(deduplication_s=20.0), Terms(deduplication_after=0)):
+                answer = await ask(first, terms)
+                assert isinstance(answer, Notarised)
+                assert answer.duplicate
+            await asyncio.sleep(30.0)
+            assert isinstance(await ask(first, Terms(deduplication_after=0)), Notarised)  # older than the maximum
+            assert (await first.participant.prune(1, 0.0)).pruned_to == 1
+            world.shared.core = CoreSettings(deduplication_max_s=3_600.0)  # the next one is to remember longer
+            second = await world.replica(2)
+            await first.stop()
+            await second.until_active()
+            for terms in (Terms(deduplication_after=0), Terms(deduplication_s=60.0)):
+                refused = await ask(second, terms)
+                assert isinstance(refused, Refused)
+                assert refused.bound is not None
+                assert refused.bound.earliest_offset == 1
+                assert 30.0 < refused.bound.longest_s < 32.0
+                within = Terms(deduplication_s=refused.bound.longest_s)
+                again = await ask(second, within)
+                assert isinstance(again, Notarised)
+            assert isinstance(await ask(second, Terms(deduplication_after=1)), Notarised)
+            assert isinstance(await ask(second, Terms()), Notarised)
+
+    run_virtually(story())
+
+
+class SlowNetwork(Network):
+    """Some milliseconds each way, so that there are statements in flight."""
+
+    async def request(self, session: str, statement: str) -> None:
+        await asyncio.sleep(0.002)
+
+    async def answer(self, session: str, statement: str) -> None:
+        await asyncio.sleep(0.002)
+
+
+def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
+    """Goal: what is asked for by a bound is there still. Method: prune in the middle of an admission, which is
+    of several statements when the database refuses a value: then it is asked by halves."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(deduplication_max_s=5.0)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)]))
+            await asyncio.sleep(10.0)
+            world.shared.lock_server.network = SlowNetwork()
+            database, order = world.shared.database, list[str]()
+            admit, prune = database.admit, database.prune
+            pruning: list[asyncio.Task[Pruned]] = []
+
+            def note_admit(*values: Any) -> list[Admission]:
+                order.append("admit")
+                if not pruning:
+                    pruning.append(asyncio.create_task(replica.participant.prune(None, 0.0)))
+                if len(values[0]) > 1:
+                    raise ValuesRefused("admit: a value")
+                return admit(*values)
+
+            def note_prune(*values: Any) -> Pruned:
+                order.append("prune")
+                return prune(*values)
+
+            database.admit, database.prune = note_admit, note_prune  # type: ignore[method-assign]
+            batch = [submission(n, [state(n)]) for n in (2, 3)]
+            calls = [replica.submit(one, terms=Terms(deduplication_s=float(n))) for n, one in enumerate(batch, 1)]
+            await asyncio.gather(*calls)
+            await asyncio.gather(*pruning)
+            assert order == ["admit", "admit", "admit", "prune"]
+
+    run_virtually(story())
+
+
+def test_periods_that_differ_within_a_batch_keep_duplicates_apart() -> None:
+    """Goal: one command in one batch runs once. Method: the same command at once under two periods."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            one = submission(1, [state(9)])
+            calls = [replica.submit(one, terms=Terms(deduplication_s=period)) for period in (None, 5.0, 60.0)]
+            answers = [answer for (answer,) in await asyncio.gather(*calls)]
+            assert [type(a) for a in answers].count(Notarised) == 1
+            assert [a.code for a in answers if isinstance(a, NotNow)] == [Code.SUBMISSION_IN_FLIGHT.name] * 2
+            assert await outcomes(replica) == [("c1", "NOTARISED")]
+
+    run_virtually(story())
+
+
+def test_a_user_s_flood_holds_nobody_else_up() -> None:
+    """Goal: users are served in turns. Method: 2,000 of one, then one of another; who is decided before it."""
+
+    async def story() -> None:
+        settings = CoreSettings(admit_batch_max=50, pipeline_max=100)
+        async with World(core=settings) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            flood = [submission(n, [state(n)], user_id="flood") for n in range(1, 2_001)]
+            flooding = asyncio.create_task(replica.submit(*flood))
+            await asyncio.sleep(0)
+            (answer,) = await replica.submit(submission(3_000, [state(3_000)], user_id="other"))
+            assert isinstance(answer, Notarised)
+            assert answer.log_offset < 400
+            assert all(isinstance(answer, Notarised) for answer in await flooding)
+
+    run_virtually(story())
+
+
+def test_who_waits_long_is_told_and_still_gets_the_answer() -> None:
+    """Goal: an answer that follows an interim estimate reaches the caller, also past the usual wait. Method: a slow
+    log, a threshold of nearly nothing, a usual wait that is too short."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(interim_from_s=0.001, admit_batch_max=5, pipeline_max=10)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            flood = asyncio.create_task(replica.submit(*[submission(n, [state(n)]) for n in range(1, 500)]))
+            await asyncio.sleep(0.02)
+            told: list[float] = []
+            last = await replica.link.submit([submission(900, [state(900)])], on_wait=told.append)
+            assert isinstance(last[0], Notarised)
+            assert last[0].tx_id == name_of(900)
+            assert len(told) == 1
+            assert told[0] > 0.001
+            assert all(isinstance(answer, Notarised) for answer in await flood)
+
+    run_virtually(story())

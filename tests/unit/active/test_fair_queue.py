@@ -1,0 +1,87 @@
+"""The queue in front of the log is fair between users, whatever they send."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replica.active.admission_budget import weight_of
+from replica.active.fair_queue import TURN_STATES, FairQueue
+from replica.settings import CoreSettings
+from tests.worlds.core_world import submission
+
+LARGEST = 9_999
+
+
+def test_a_small_user_does_not_wait_behind_a_large_one() -> None:
+    """Goal: fairness. Method: 5,000 items of one user, then three of another, and look where those come out."""
+    queue: FairQueue[str] = FairQueue(10_000, 1_000_000)
+    for _ in range(5_000):
+        queue.push("large", "large", 4)
+    for _ in range(3):
+        queue.push("small", "small", 4)
+    taken = queue.take(300, 10**9)
+    assert taken.count("small") == 3
+    assert max(at for at, user in enumerate(taken) if user == "small") <= TURN_STATES // 4 + 3
+
+
+def test_users_get_the_same_share_of_states_whatever_the_size_of_their_requests() -> None:
+    """Goal: one with requests of 9,999 states gets no more than one with 4. Method: take a share, compare states."""
+    queue: FairQueue[tuple[str, int]] = FairQueue(100_000, 10**9)
+    for _ in range(50):
+        queue.push("huge", ("huge", LARGEST), LARGEST)
+    for _ in range(60_000):
+        queue.push("tiny", ("tiny", 4), 4)
+    states: Counter[str] = Counter()
+    for user, count in queue.take(50_000, 300_000):
+        states[user] += count
+    assert abs(states["huge"] - states["tiny"]) <= LARGEST + TURN_STATES
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, LARGEST)), max_size=60),
+    st.integers(1, 9),
+    st.integers(1, 20_000),
+)
+def test_nothing_is_lost_and_each_user_is_served_in_order(
+    pushed: list[tuple[str, int]], items_max: int, states_max: int
+) -> None:
+    """Goal: every item comes out once, a user's in order, within the bounds. Method: random items, taken to the end."""
+    queue: FairQueue[tuple[str, int, int]] = FairQueue(1_000, 10**9)
+    for number, (user, states) in enumerate(pushed):
+        queue.push(user, (user, number, states), states)
+    taken: list[tuple[str, int, int]] = []
+    while queue:
+        run = queue.take(items_max, states_max)
+        assert 1 <= len(run) <= items_max
+        assert sum(states for _, _, states in run[:-1]) < states_max
+        taken += run
+    assert queue.states == 0
+    assert sorted(number for _, number, _ in taken) == list(range(len(pushed)))
+    for user in "abcd":
+        numbers = [number for owner, number, _ in taken if owner == user]
+        assert numbers == sorted(numbers)
+
+
+def test_a_lane_is_bounded_in_items_and_in_states() -> None:
+    """Goal: one user's bound is his own. Method: fill both bounds; another user still has room."""
+    queue: FairQueue[int] = FairQueue(2, 10)
+    assert not queue.has_room("a", 11) or queue.has_room("a", 10)
+    queue.push("a", 1, 4)
+    assert queue.has_room("a", 6)
+    assert not queue.has_room("a", 7)
+    queue.push("a", 2, 1)
+    assert not queue.has_room("a", 1)
+    assert queue.has_room("b", 10)
+
+
+def test_long_texts_and_requests_without_states_weigh() -> None:
+    """Goal: 9 KB without a state cannot fill the log's queue. Method: weigh one, and one of 1,000 inputs."""
+    settings = CoreSettings()
+    long = submission(1, command_id="ü" * 100)
+    assert weight_of(long, 0) >= (len(long.request) + 200) // 36 > 0
+    many = submission(2, [n.to_bytes(36, "big") for n in range(1_000)])
+    assert 1_000 <= weight_of(many, 1_000) <= 1_020
+    assert settings.states_in_flight_max * 36 < 32 * 2**20

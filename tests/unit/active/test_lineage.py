@@ -1,0 +1,108 @@
+"""Two primaries of one database: the log tells which of them may lead, and a denial never rests on one of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ha.lock.interface import DatabaseIdentity
+from replica.active.lineage import Descent, check_descent, descent
+from replica.log.memory import MemoryReader
+from replica.notary.answers import Notarised, Refused, StateStatus
+from replica.notary.errors import Code, DatabaseSuperseded
+from replica.notary.records import BarrierRecord, encode_record
+from tests.simulation.virtual import run_virtually
+from tests.worlds.core_world import World, name_of, state, submission
+
+OURS = DatabaseIdentity("postgres", "7301", 3)
+
+
+def barrier(database: str, epoch: int = 7) -> BarrierRecord:
+    return BarrierRecord(epoch, b"z" * 16, "R9", database, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("in_force", "found"),
+    [
+        ("", Descent.UNKNOWN),
+        ("elsewhere", Descent.UNKNOWN),
+        ("postgres:7301", Descent.UNKNOWN),
+        ("postgres:7301:x", Descent.UNKNOWN),
+        ("postgres:7301:2", Descent.CONTINUES),
+        ("postgres:7301:3", Descent.CONTINUES),
+        ("postgres:7301:4", Descent.SUPERSEDED),
+        ("postgres:7301:10", Descent.SUPERSEDED),
+        ("postgres:7302:4", Descent.ANOTHER),
+        ("oracle:7301:4", Descent.ANOTHER),
+    ],
+)
+def test_a_barrier_tells_whether_our_database_goes_on_from_its(in_force: str, found: Descent) -> None:
+    """Goal: a lower timeline of the same system, and nothing else, was succeeded. Method: each case."""
+    assert descent(OURS, in_force) is found
+
+
+def test_only_a_database_that_was_succeeded_is_refused() -> None:
+    """Goal: the refusal says both, and what to do. Method: no barrier at all, another system, and a newer timeline."""
+    check_descent(OURS, None)
+    check_descent(OURS, barrier("postgres:7302:9"))
+    with pytest.raises(DatabaseSuperseded, match=r"timeline 3.*timeline 4") as caught:
+        check_descent(OURS, barrier("postgres:7301:4"))
+    assert caught.value.code is Code.DATABASE_SUPERSEDED
+    assert "database-failover" in caught.value.code.remedy
+
+
+def test_a_replica_on_an_old_primary_writes_nothing_and_tries_again() -> None:
+    """Goal: two live primaries do not depose each other in turn. Method: a barrier of a newer timeline is in the log
+    and not applied yet; then the old primary is replaced."""
+
+    async def story() -> None:
+        async with World() as world:
+            world.shared.topic.store(encode_record(barrier("memory:memory:2")))
+            replica = await world.replica()
+            await asyncio.sleep(30)
+            assert not replica.participant.standing().active
+            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (1, 0), "nothing was written"
+            world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 3)
+            await replica.until_active()
+            assert replica.participant.epoch == 8
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("of_a_state", [False, True])
+def test_not_found_is_said_only_by_who_has_read_to_an_end_that_was_asked_for_later(
+    of_a_state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: an active on an old primary, whose lock answers, cannot deny what the new one notarised. Method: what is in
+    the log and not read yet, because reading is slow, is looked up."""
+
+    wait = MemoryReader._wait
+
+    async def slowly(self: MemoryReader, wait_s: float) -> None:
+        await wait(self, wait_s)
+        await asyncio.sleep(0.3)
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            monkeypatch.setattr(MemoryReader, "_wait", slowly)
+            await asyncio.sleep(1)  # the reader is in its slow ways
+            end = world.shared.topic.end_offset
+            asked = asyncio.create_task(replica.submit(submission(4, [state(1)])))
+            while world.shared.topic.end_offset == end:
+                await asyncio.sleep(0.001)
+            assert replica.participant.follower.applied_offset == end - 1
+            if of_a_state:
+                told = await replica.link.look_up_state(state(1))
+                assert isinstance(told, StateStatus)
+                assert told.consumed_by == name_of(4)
+            else:
+                assert isinstance(await replica.link.look_up(name_of(4)), Notarised)
+            await asked
+            missing = await replica.link.look_up(name_of(5))
+            assert isinstance(missing, Refused)
+            assert missing.code == Code.TX_NOT_FOUND.name
+
+    run_virtually(story())

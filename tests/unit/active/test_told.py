@@ -1,0 +1,273 @@
+"""What answers tell beside the verdict: where the completion is, whose a command is, which window was closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from ledger_api.server.feed import completion_document
+from replica.link.interface import Terms
+from replica.notary.answers import (
+    Answer,
+    DeduplicationBound,
+    Earlier,
+    Notarised,
+    NotNow,
+    Refused,
+)
+from replica.notary.documents import DeduplicationDocument, answer_from_document, answer_to_document
+from replica.notary.errors import Code
+from replica.notary.requests import TimeWindow
+from replica.settings import CoreSettings
+from replica.store.interface import Admission as Admitting
+from replica.store.interface import Command, Completion, OfEach
+from tests.simulation.virtual import run_virtually
+from tests.worlds.core_world import Replica, World, name_of, state, submission
+
+
+def refused(answer: Answer, code: Code) -> Refused:
+    assert isinstance(answer, Refused)
+    assert answer.code == code.name
+    return answer
+
+
+async def completion_at(replica: Replica, offset: int | None) -> Completion:
+    """The completion at a ledger offset, once it is published."""
+    assert offset is not None
+    completions = replica.shared.database.completions
+    async with asyncio.timeout(60):
+        while len(completions := replica.shared.database.completions) < offset:
+            await asyncio.sleep(0.01)
+    return completions[offset - 1][1]
+
+
+async def period_told(replica: Replica, offset: int) -> DeduplicationDocument | None:
+    """The deduplication period in the document of a completion."""
+    completion = await completion_at(replica, offset)
+    return completion_document(offset, completion, completion.act_as).deduplication
+
+
+def test_an_answer_tells_where_its_completion_is() -> None:
+    """Goal: who waited can go on reading where he was answered. Method: successes, conflicts, one transaction under
+    another command, a duplicate, a look-up; each against the completion at that offset."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            batch = [submission(n, [state(n // 2 + 50)], submission_id=f"s{n}") for n in range(20)]
+            answers = await replica.submit(*batch)
+            answers += await replica.submit(submission(0, [state(50)], submission_id="other", command_id="other"))
+            for answer, name in zip(answers, [one.submission_id for one in batch] + ["other"], strict=True):
+                assert isinstance(answer, Notarised | Refused)
+                told = await completion_at(replica, answer.ledger_offset)
+                assert (told.submission_id, told.log_offset) == (name, answer.record_offset)
+            (again,) = await replica.submit(submission(4, [state(52)], submission_id="again"))
+            assert isinstance(again, Notarised)
+            assert again.duplicate
+            assert (await completion_at(replica, again.ledger_offset)).submission_id == "s4"
+            looked_up = await replica.link.look_up(name_of(4))
+            assert isinstance(looked_up, Notarised)
+            assert looked_up.ledger_offset is None
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("linger_ms", [0, 5, 20, 1_000])
+def test_a_successor_publishes_where_the_answer_said(linger_ms: int) -> None:
+    """Goal: an offset that was told is true whoever publishes it. Method: end the active's session right after its
+    answers, before it has published, six times; then everything that was ever told, against the ledger."""
+
+    async def story() -> None:
+        told: dict[int, str] = {}
+        unpublished = 0
+        settings = CoreSettings(publish_linger_s=linger_ms / 1_000)
+        async with World(core=settings) as world:
+            replicas = [await world.replica(n) for n in (1, 2)]
+            for turn in range(6):
+                while not (actives := [one for one in replicas if one.participant.standing().active]):
+                    await asyncio.sleep(0.01)
+                names = [f"{turn}-{n}" for n in range(10)]
+                batch = [submission(10 * turn + n, [state(n)], submission_id=name) for n, name in enumerate(names)]
+                answers = await actives[0].submit(*batch)
+                for answer, name in zip(answers, names, strict=True):
+                    assert isinstance(answer, Notarised | Refused)
+                    assert answer.ledger_offset is not None
+                    assert answer.ledger_offset not in told
+                    told[answer.ledger_offset] = name
+                    unpublished += answer.ledger_offset > len(world.shared.database.completions)
+                world.shared.lock_server.end_all()
+                while actives[0].participant.standing().active:
+                    await asyncio.sleep(0.01)
+            for offset, name in told.items():
+                assert (await completion_at(replicas[0], offset)).submission_id == name
+        assert unpublished == 60 or linger_ms < 20
+
+    run_virtually(story())
+
+
+def test_a_command_that_is_taken_says_by_whom() -> None:
+    """Goal: the owner of a command can find it. Method: in flight, then accepted."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            both = await asyncio.gather(
+                replica.submit(submission(1, [state(9)], command_id="c", submission_id="first")),
+                replica.submit(submission(2, [state(8)], command_id="c", submission_id="second")),
+            )
+            assert refused(both[1][0], Code.COMMAND_ID_REUSED).earlier == Earlier("first", None)
+            await asyncio.sleep(1)
+            (later,) = await replica.submit(submission(2, [state(8)], command_id="c", submission_id="third"))
+            assert refused(later, Code.COMMAND_ID_REUSED).earlier == Earlier("first", 1)
+            assert (await completion_at(replica, 1)).submission_id == "first"
+
+    run_virtually(story())
+
+
+def test_a_closed_window_is_told() -> None:
+    """Goal: a client sees both times. Method: a window that is over, over the link and as JSON."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            window = TimeWindow(1_000_000, 2_000_000)
+            (answer,) = await replica.submit(submission(1, [state(9)], window=window))
+            closed = refused(answer, Code.TIME_WINDOW_CLOSED)
+            assert closed.window == window
+            assert answer_from_document(answer_to_document(closed)) == closed
+
+    run_virtually(story())
+
+
+def test_a_transaction_id_used_again_under_its_default_command_is_told_so() -> None:
+    """Goal: TX_ID_REUSED, as README promises, not a command id that nobody chose. Method: other content under a command
+    named after its transaction, while the first is under way, and once it is notarised; then under a chosen command."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            name = name_of(1).hex()
+            first, other = submission(1, [state(9)], command_id=name), submission(1, [state(8)], command_id=name)
+            (_,), (waits,) = await asyncio.gather(replica.submit(first), replica.submit(other))
+            assert isinstance(waits, NotNow)
+            assert waits.code == Code.SUBMISSION_IN_FLIGHT.name
+            await asyncio.sleep(1)
+            (reused,) = await replica.submit(other)
+            assert refused(reused, Code.TX_ID_REUSED).record_offset is not None
+            (good,) = await replica.submit(first)
+            assert isinstance(good, Notarised)
+            assert good.duplicate
+            await replica.submit(submission(2, [state(7)], command_id="chosen"))
+            await asyncio.sleep(1)
+            (taken,) = await replica.submit(submission(2, [state(6)], command_id="chosen"))
+            refused(taken, Code.COMMAND_ID_REUSED)
+
+    run_virtually(story())
+
+
+def test_a_completion_tells_the_period_that_was_honoured() -> None:
+    """Goal: an application can tell what its command was compared with. Method: the default, a duration, an offset; and
+    what a successor publishes, which does not know."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(deduplication_max_s=60.0, publish_linger_s=1.0)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            for n, terms in enumerate(
+                (Terms(), Terms(deduplication_s=1.5), Terms(deduplication_after=0), Terms(True, 2.5)), 1
+            ):
+                await replica.submit(submission(n, [state(n)]), terms=terms)
+            assert [await period_told(replica, n) for n in range(1, 5)] == [
+                DeduplicationDocument(60.0),
+                DeduplicationDocument(1.5),
+                DeduplicationDocument(None, 0),
+                DeduplicationDocument(2.5),
+            ]
+            await replica.submit(submission(5, [state(5)]))
+            world.shared.lock_server.end_all()
+            assert await period_told(replica, 5) is None
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Refused("COMMAND_ID_REUSED", name_of(1), earlier=Earlier("first", 7)),
+        Refused("COMMAND_ID_REUSED", name_of(1), earlier=Earlier("first", None)),
+        Refused("DEDUPLICATION_PERIOD_TOO_LONG", name_of(1), bound=DeduplicationBound(12.5, 3)),
+        Refused("TX_ID_REUSED", name_of(1), 4, ledger_offset=5),
+    ],
+)
+def test_json_tells_as_much(answer: Refused) -> None:
+    """Goal: both protocols tell the same. Method: there and back."""
+    assert answer_from_document(answer_to_document(answer)) == answer
+
+
+def test_periods_that_differ_cost_no_statement_each() -> None:
+    """Goal: one caller's odd periods hold nobody up; each is honoured all the same. Method: 200 submissions with
+    a period each, half of them of commands that were accepted a moment or an hour ago; statements are counted."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            batch = [submission(n, [state(n)], submission_id=f"s{n}") for n in range(200)]
+            await replica.submit(*batch[:50])
+            await asyncio.sleep(3_600)
+            await replica.submit(*batch[50:100])
+            await asyncio.sleep(1)  # published
+            calls, admit = list[int](), world.shared.database.admit
+
+            def counted(commands: Sequence[Command], since_us: OfEach, after: OfEach = 0) -> list[Admitting]:
+                calls.append(len(commands))
+                return admit(commands, since_us, after)
+
+            world.shared.database.admit = counted  # type: ignore[method-assign]
+            terms = [Terms(deduplication_s=60.0 + n) for n in range(200)]
+            told = await asyncio.gather(
+                *[replica.submit(one, terms=term) for one, term in zip(batch, terms, strict=True)]
+            )
+            assert sum(calls) == 200
+            assert len(calls) <= 4
+            offsets = [answer.ledger_offset for (answer,) in told if isinstance(answer, Notarised)]
+            assert offsets[50:100] == list(range(51, 101))  # within their periods: as they were accepted
+            assert sorted(offsets[:50] + offsets[100:]) == list(range(101, 251))  # completions of their own
+
+    run_virtually(story())
+
+
+def test_of_one_command_at_once_only_the_first_period_counts() -> None:
+    """Goal: nobody is answered by another submission's period. Method: an accepted command twice at once, with a period
+    that it is in and one that it is not; whoever comes too early asks again."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            one = submission(1, [state(1)])
+            await replica.submit(one)
+            await asyncio.sleep(3_600)
+            near, far = Terms(deduplication_s=60.0), Terms(deduplication_s=7_200.0)
+            told = await asyncio.gather(
+                replica.submit(submission(2, [state(2)])),
+                replica.submit(one, terms=far),
+                replica.submit(one, terms=near),
+            )
+            ((_,), (first,), (second,)) = told
+            assert isinstance(first, Notarised)
+            assert first.ledger_offset == 1
+            assert isinstance(second, Notarised | NotNow)
+            if isinstance(second, NotNow):
+                assert second.code == Code.SUBMISSION_IN_FLIGHT.name
+                ((second,),) = (await replica.submit(one, terms=near),)
+            assert isinstance(second, Notarised)
+            assert second.ledger_offset == 3
+
+    run_virtually(story())

@@ -1,0 +1,38 @@
+"""What `notary log tail` says of each kind of record."""
+
+from __future__ import annotations
+
+from replica.cli.log import describe
+from replica.notary.canonical import summarise
+from replica.notary.records import (
+    FORMAT,
+    BarrierRecord,
+    RequestRecord,
+    SettledCommand,
+    SettlementRecord,
+    encode_record,
+)
+from tests.worlds.core_world import name_of, state, submission
+
+ACTIVATION = bytes(range(16))
+
+
+def test_each_kind_of_record_is_told_in_a_line() -> None:
+    """Goal: an operator reads the log without a decoder. Method: one record of each kind, and noise."""
+    barrier = describe(0, encode_record(BarrierRecord(7, ACTIVATION, "r2", "postgres:1:1", FORMAT, 1)))
+    assert (barrier.kind, barrier.activation, barrier.text) == (
+        "barrier",
+        "00010203",
+        f"epoch 7 of r2, postgres:1:1, format {FORMAT}",
+    )
+    request = submission(5, inputs=[state(1), state(2)], references=[state(3)])
+    line = describe(1, encode_record(RequestRecord(FORMAT, ACTIVATION, 3, 1_000_000, request)))
+    assert (line.kind, line.sequence, line.at_us, line.tx_ids) == ("request", 3, 1_000_000, (name_of(5).hex(),))
+    assert "2 inputs, 1 references" in line.text
+    tx_id, digest, _ = summarise(request.request)
+    settled = SettledCommand("user", "c", ("p",), "s", tx_id, digest)
+    line = describe(2, encode_record(SettlementRecord(FORMAT, ACTIVATION, 4, (settled,))))
+    assert (line.kind, line.sequence, line.tx_ids) == ("settlement", 4, (name_of(5).hex(),))
+    noise = describe(3, b"\xc1 nothing")
+    assert (noise.kind, noise.activation) == ("undecodable", "")
+    assert noise.text.startswith("9 bytes, void: ")

@@ -1,0 +1,117 @@
+"""The command line as a whole: help, exit codes, errors with code and remedy, and how soon it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from nacl.signing import SigningKey
+
+from ledger_api.client.signing import Party, encode_submission
+from replica.cli.main import app
+from replica.notary.canonical import summarise
+from replica.notary.receipts import make_receipts, receipt_to_document
+
+ROOT = typer.main.get_command(app)
+REPOSITORY = Path(__file__).parents[3]
+HEAVY = ("aiohttp", "confluent_kafka", "psycopg", "rocksdict", "pydantic", "structlog", "uvloop", "cryptography")
+
+
+def _notary(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "replica.cli", *words]
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, (*path, name))
+
+
+def _parse(words: list[str]) -> None:
+    """Parse a command line as `notary` would, without running it. Raises click.UsageError."""
+    command, context = ROOT, ROOT.make_context("notary", [], resilient_parsing=True)
+    while isinstance(command, click.Group):
+        name, command, words = command.resolve_command(context, words)
+        context = click.Context(command, info_name=name, parent=context)
+    command.make_context(context.info_name, words, parent=context.parent)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in _commands(ROOT)], ids=" ".join)
+def test_every_command_has_help(path: tuple[str, ...]) -> None:
+    """Goal: --help answers what each command does. Method: every command and group of the tree has a text."""
+    command = dict(_commands(ROOT))[path]
+    assert command.help, path
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{path}: {parameter.name}"
+
+
+def test_help_needs_nothing_that_is_slow_to_import() -> None:
+    """Goal: the command line answers at once. Method: import it in a fresh process, look for heavy packages."""
+    script = f"import sys, replica.cli.main; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_error_has_a_code_and_a_remedy_and_exits_with_2_for_a_configuration(tmp_path: Path) -> None:
+    """Goal: no traceback for what is expected. Method: a configuration that is not there, and one that is wrong."""
+    done = _notary("status", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("CONFIG_INVALID: ")
+    (tmp_path / "notary.toml").write_text("api_workers = 0\n")
+    done = _notary("config", "check", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "api_workers" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_keys_are_made_shown_and_refused_when_others_can_read_them(tmp_path: Path) -> None:
+    """Goal: `keys` as the README tells. Method: make, show, make again, open to others."""
+    made = _notary("keys", "create", "a.key", cwd=tmp_path)
+    assert re.fullmatch("[0-9a-f]{64}\n", made.stdout)
+    assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600
+    assert _notary("keys", "show", "a.key", cwd=tmp_path).stdout == made.stdout
+    assert _notary("keys", "create", "a.key", cwd=tmp_path).returncode == 2
+    os.chmod(tmp_path / "a.key", 0o644)
+    refused = _notary("keys", "show", "a.key", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr.split(":")[0]) == (2, "KEY_UNSAFE")
+
+
+def test_a_receipt_is_verified_offline(tmp_path: Path) -> None:
+    """Goal: exit codes of `verify` tell true from false. Method: a right receipt, another key, another content."""
+    notary, party = SigningKey.generate(), Party("O=Bank A,L=London,C=GB")
+    submission = party.sign(bytes(32), [bytes(36)])
+    tx_id, content_digest, _ = summarise(submission.request)
+    key = bytes(notary.verify_key)
+    (receipt,) = make_receipts([(tx_id, content_digest)], key, lambda message: notary.sign(message).signature)
+    document = receipt_to_document(receipt)
+    answer = {"status": 200, "receipt": {name: getattr(document, name) for name in document.__struct_fields__}}
+    (tmp_path / "answer.json").write_text(json.dumps(answer))
+    (tmp_path / "same.json").write_bytes(encode_submission(submission))
+    (tmp_path / "other.json").write_bytes(encode_submission(party.sign(bytes(32), [])))
+
+    def verify(*more: str, by: str = key.hex()) -> int:
+        return _notary("verify", "answer.json", "--notary-key", by, *more, cwd=tmp_path).returncode
+
+    assert verify() == 0
+    assert verify("--request", "same.json") == 0
+    assert verify("--request", "other.json") == 1
+    assert verify(by="00" * 32) == 1
+    assert verify(by="xyz") == 2
+    assert verify("--request", "answer.json") == 2
+
+
+@pytest.mark.parametrize("page", sorted(REPOSITORY.glob("runbooks/*.md")), ids=lambda page: page.name)
+def test_commands_of_the_runbooks_exist(page: Path) -> None:
+    """Goal: nobody meets a command that is none, in an incident. Method: parse each one as the program would."""
+    for command in re.findall(r"^ *(?:\$ )?notary ([^|;&>#\n]*)", page.read_text(), re.MULTILINE):
+        _parse(shlex.split(command))

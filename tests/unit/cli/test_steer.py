@@ -1,0 +1,183 @@
+"""What an operator is told of a switchover and of the history, case by case."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ha.election.driver import SwitchoverReport
+from ha.election.states import Handover
+from replica.cli.history import _told, why_it_ended
+from replica.cli.steer import judge, why_not
+from replica.local.health import ReplicaHealth
+from replica.notary.errors import NotActive
+from replica.operators.admin import PruneCall, Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
+from replica.settings import AdminSettings
+from replica.store.bulletin import PastReign
+from replica.store.interface import Pruned
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def health(name: str, **changes: Any) -> ReplicaHealth:
+    facts: dict[str, Any] = {
+        "replica": name, "version": "1", "role": "passive", "active": False, "ready": True,
+        "epoch": 1, "applied_offset": 1, "lag_records": 0,
+        "reaches_log": True, "front_ends": 2, "lock_owner": "r1", "hold_down_s": 0.0,
+        "ledger_end": None, "activation_steps_s": {},
+    }  # fmt: skip
+    return ReplicaHealth(**facts | changes)
+
+
+HEALTHS = {
+    "r1": health("r1", active=True),
+    "r2": health("r2"),
+    "r3": health("r3", ready=False),
+    "r4": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("to", "refusal"),
+    [
+        (None, None),
+        ("r2", None),
+        ("r1", "r1 is active already"),
+        ("r3", "r3 is not ready to take over; ready are: r2"),
+        ("r4", "r4 is not ready to take over; ready are: r2"),
+    ],
+)
+def test_a_switchover_is_tried_only_when_it_can_succeed(to: str | None, refusal: str | None) -> None:
+    """Goal: no outage for nothing. Method: one active, one ready, one not ready, one down."""
+    assert why_not(HEALTHS, "r1", to) == refusal
+
+
+def test_no_switchover_without_an_active_or_without_a_peer() -> None:
+    """Goal: the two that stand before all others. Method: nobody active; nobody else ready."""
+    assert why_not(HEALTHS, None, None) == "no replica is active"
+    assert why_not({"r1": HEALTHS["r1"], "r3": HEALTHS["r3"]}, "r1", None) == "no other replica is ready to take over"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "taker", "to", "active", "done", "says"),
+    [
+        ("taken over", "r2", None, "r2", True, "r2 took over from r1, 0.30 s"),
+        ("taken over", "r2", "r2", "r2", True, "r2 took over from r1"),
+        ("taken over", "r3", "r2", "r3", False, "r3 took over instead of r2"),
+        ("taken over", "r2", "r2", "r1", False, "undone: r2 could not activate, r1 is active again"),
+        ("taken over", "r2", "r2", None, False, "r2 took the lock and is not active after"),
+        ("undone", None, None, "r1", False, "undone: nobody took over, r1 is active again"),
+        ("failed", None, None, None, False, "it failed"),
+    ],
+)
+def test_the_word_on_a_switchover_is_what_happened(
+    outcome: str, taker: str | None, to: str | None, active: str | None, done: bool, says: str
+) -> None:
+    """Goal: success is said only of the replica that was wanted, once it is active. Method: every ending."""
+    told = judge(SwitchoverAnswer(outcome, taker, 0.1), "r1", to, active, 0.3)
+    assert told.done is done
+    assert told.text.startswith(says)
+
+
+def reign(**changes: Any) -> PastReign:
+    facts: dict[str, Any] = {
+        "epoch": 4, "replica": "r1", "granted_at": AT, "succeeded_at": AT + timedelta(1),
+        "ended_at": None, "end_reason": None,
+        "found_over_at": None, "found_over_by": None,
+    }  # fmt: skip
+    return PastReign(**facts | changes)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({}, ""),
+        ({"ended_at": AT, "end_reason": "stop"}, "stop"),
+        ({"found_over_by": "r2"}, "not told: killed, crashed or cut off; r2 found the lock free"),
+        ({"found_over_by": "r1"}, "not told; r1 took another epoch itself"),
+        ({"found_over_by": "r2", "end_reason": "no answer on the lock session"}, "no answer on the lock session"),
+    ],
+)
+def test_the_holders_own_word_goes_before_what_others_saw(facts: dict[str, Any], says: str) -> None:
+    """Goal: the best account there is. Method: none, its own, the successor's, both."""
+    assert why_it_ended(reign(**facts)) == says
+
+
+def test_the_history_gives_the_cause_as_a_value() -> None:
+    """Goal: programs need no sentence, and people know what to read. Method: an exception's end; an older release's."""
+    told = _told(reign(end_reason="failed INDEX_UNREADABLE: block 7"))
+    assert told == {"cause": "failed", "code": "INDEX_UNREADABLE", "runbook": "runbooks/replica-replacement.md"}
+    assert set(_told(reign(end_reason="the server ended the session")).values()) == {None}
+
+
+class Elector:
+    """Reports what it is told to."""
+
+    def __init__(self, outcome: Handover) -> None:
+        self.outcome = outcome
+        self.asked: list[str | None] = []
+
+    async def switchover(self, to: str | None = None) -> SwitchoverReport:
+        self.asked.append(to)
+        return SwitchoverReport(self.outcome, None, 0.1)
+
+
+class Pruner:
+    """Prunes up to 70 at most; not at all when it is not active."""
+
+    def __init__(self, *, active: bool = True) -> None:
+        self.active = active
+
+    async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
+        if not self.active:
+            raise NotActive("only the active")
+        return Pruned(70 if up_to is None else up_to if up_to <= 70 else 10, 70)
+
+
+@pytest.mark.parametrize(
+    ("call", "active", "code"),
+    [
+        (PruneCall("r2"), True, "WRONG_REPLICA"),
+        (PruneCall("r1", 71), True, "UNSAFE_TO_PRUNE"),
+        (PruneCall("r1", 7), False, "NOT_ACTIVE"),
+    ],
+)
+async def test_pruning_is_refused_when_it_is_not_safe_or_not_ours(call: PruneCall, active: bool, code: str) -> None:
+    """Goal: nothing is let go by mistake, and the bound is told. Method: each reason alone, then both good calls."""
+    steering = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(active=active))
+    with pytest.raises(SteeringRefused) as caught:
+        await steering.prune(call)
+    assert caught.value.code == code
+    assert code != "UNSAFE_TO_PRUNE" or "70" in str(caught.value)
+    willing = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner())
+    assert (await willing.prune(PruneCall("r1", 5))).pruned_to == 5
+    assert (await willing.prune(PruneCall("r1"))).pruned_to == 70
+
+
+@pytest.mark.parametrize(
+    ("call", "paused", "outcome", "code"),
+    [
+        (SwitchoverCall("r2"), False, Handover.TAKEN_OVER, "WRONG_REPLICA"),
+        (SwitchoverCall("r1"), True, Handover.TAKEN_OVER, "FAILOVER_PAUSED"),
+        (SwitchoverCall("r1", "r1"), False, Handover.TAKEN_OVER, "NO_SUCH_PEER"),
+        (SwitchoverCall("r1", "r9"), False, Handover.TAKEN_OVER, "NO_SUCH_PEER"),
+        (SwitchoverCall("r1", "r2"), False, Handover.NOT_ACTIVE, "NOT_ACTIVE"),
+    ],
+)
+async def test_a_replica_refuses_what_it_cannot_do(
+    call: SwitchoverCall, paused: bool, outcome: Handover, code: str
+) -> None:
+    """Goal: a call that is not for this replica, or not now, changes nothing. Method: each reason alone."""
+    elector = Elector(outcome)
+    with pytest.raises(SteeringRefused) as caught:
+        await Steering("r1", ("r1", "r2"), elector, lambda: paused, Pruner()).switchover(call)
+    assert caught.value.code == code
+    assert elector.asked == (["r2"] if code == "NOT_ACTIVE" else [])
+
+
+def test_the_admin_listener_is_never_open_to_the_network() -> None:
+    """Goal: no steering from afar without tokens. Method: an address that is not loopback."""
+    with pytest.raises(ValueError, match="loopback"):
+        AdminSettings(host="0.0.0.0")

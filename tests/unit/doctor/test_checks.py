@@ -1,0 +1,276 @@
+"""The doctor's judgement: a healthy participant has no finding, and each broken one is found by name, with its fix."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
+from replica.doctor.checks import check_names, descriptions, examine, refused_configuration
+from replica.doctor.facts import (
+    BalancerFacts,
+    DatabaseFacts,
+    Facts,
+    FileFacts,
+    LogFacts,
+    MachineFacts,
+    PostgresFacts,
+    ReplicaFacts,
+)
+from replica.doctor.verdict import Finding, Severity
+from replica.store.postgres.neighbours import Ledger, NamedSession, Neighbours
+
+_RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+GIB = 1 << 30
+POSTGRES = PostgresFacts(
+    version_num=150_004,
+    in_recovery=False,
+    settings={
+        "synchronous_commit": "on", "synchronous_standby_names": "s1", "fsync": "on", "full_page_writes": "on",
+        "max_connections": "100", "superuser_reserved_connections": "3", "autovacuum": "on",
+        "server_encoding": "UTF8",
+    },
+    connections=20, standbys_connected=1, encrypted=True, local=False, user="notary", superuser=False,
+    missing_rights=(), excess_rights=(),
+)  # fmt: skip
+LEASE = ServerLease(3.0, True, "idle_session_timeout")
+UNREAD = ServerLease(60.0, False, "IDLE_TIME 60 s; MAX_IDLE_TIME not verified")
+OWNER = LockOwner(17, "r1", "notary", "10.0.0.1")
+NAMED = tuple(NamedSession(10 + n, f"r{n}", "notary", "10.0.0.1", 1) for n in (1, 2, 3))
+NEIGHBOURS = Neighbours(NAMED, (Ledger("public", "notary_owner", True),))
+DATABASE = DatabaseFacts(
+    bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE,
+    identity=DatabaseIdentity("postgres", "7301", 3), lock_owner=OWNER, neighbours=NEIGHBOURS,
+)  # fmt: skip
+LOG = LogFacts(topic_id="t", end_offset=10, brokers=3)
+REPLICAS = tuple(
+    ReplicaFacts(
+        name=name,
+        answers=True,
+        active=name == "r1",
+        ready=True,
+        version="1.0",
+        front_ends=2,
+        epoch=7,
+        granted_by="postgres:7301:3",
+    )
+    for name in ("r1", "r2", "r3")
+)
+HEALTHY = Facts(
+    now=NOW,
+    version="1.0",
+    development=False,
+    clock_skew_max_s=1.0,
+    lock_sessions=6,
+    files=FileFacts(registered_pairs=2, certificates={"kafka.security.ca_file": NOW + timedelta(days=300)}),
+    machine=MachineFacts(
+        data_dir="/var/lib/notary",
+        free_bytes=50 * GIB,
+        size_bytes=100 * GIB,
+        open_files_max=65_536,
+        clock_synchronised=True,
+    ),
+    database=DATABASE,
+    log=LOG,
+    replicas=REPLICAS,
+    balancer=BalancerFacts(answers=True, up=("r1",)),
+)
+
+
+def files(**changes: Any) -> Facts:
+    return replace(HEALTHY, files=replace(HEALTHY.files, **changes))
+
+
+def missing(check: str) -> Facts:
+    """A file that this check is about is missing."""
+    return files(problems={check: "the file cannot be read"})
+
+
+def machine(**changes: Any) -> Facts:
+    return replace(HEALTHY, machine=replace(HEALTHY.machine, **changes))
+
+
+def database(**changes: Any) -> Facts:
+    return replace(HEALTHY, database=replace(DATABASE, **changes))
+
+
+def neighbours(sessions: tuple[NamedSession, ...], *ledgers: Ledger) -> Facts:
+    return database(neighbours=Neighbours(sessions, (*NEIGHBOURS.ledgers, *ledgers)))
+
+
+def postgres(**changes: Any) -> Facts:
+    return database(postgres=replace(POSTGRES, **changes))
+
+
+def setting(name: str, value: str) -> Facts:
+    return postgres(settings={**POSTGRES.settings, name: value})
+
+
+def log(**changes: Any) -> Facts:
+    return replace(HEALTHY, log=replace(LOG, **changes))
+
+
+def replicas(*changes: dict[str, Any]) -> Facts:
+    """The first replicas, changed; the others as they were."""
+    changed = [replace(one, **change) for one, change in zip(REPLICAS, changes, strict=False)]
+    return replace(HEALTHY, replicas=(*changed, *REPLICAS[len(changed) :]))
+
+
+def balancer(**changes: Any) -> Facts:
+    return replace(HEALTHY, balancer=replace(HEALTHY.balancer, **changes))
+
+
+PASSIVE = {"active": False}
+SILENT = {"answers": False, "active": False, "ready": False}
+DIGESTS = {"index_digests": {"4096": "aa", "8192": "bb"}}
+OTHER_DIGESTS = {"index_digests": {"4096": "aa", "8192": "cc", "12288": "dd"}}
+BROKEN: list[tuple[str, Severity, Facts, str]] = [
+    ("notary-key", Severity.PROBLEM, missing("notary-key"), "chmod 600"),
+    ("notary-key", Severity.PROBLEM, files(notary_key_ended=NOW), "key-rotation"),
+    ("parties", Severity.PROBLEM, missing("parties"), "correct the file"),
+    ("parties", Severity.WARNING, files(registered_pairs=0), "add parties"),
+    ("database-password", Severity.PROBLEM, missing("database-password"), "chmod 600"),
+    ("database-password", Severity.PROBLEM, files(password_in_conninfo=True), "password_file"),
+    ("kafka-secrets", Severity.PROBLEM, missing("kafka-secrets"), "kafka.security"),
+    ("api-certificates", Severity.PROBLEM, missing("api-certificates"), "SIGHUP"),
+    ("token-keys", Severity.PROBLEM, missing("token-keys"), "api.tokens"),
+    ("tracing", Severity.PROBLEM, missing("tracing"), "tracing.ca_file"),
+    ("certificates", Severity.PROBLEM, files(certificates={"a": NOW, "b": NOW + timedelta(9)}), "one by one"),
+    ("certificates", Severity.WARNING, files(certificates={"a": NOW + timedelta(days=29)}), "one by one"),
+    ("data-folder", Severity.PROBLEM, machine(data_dir_problem="cannot be written"), "owns"),
+    ("data-folder", Severity.WARNING, machine(memory_backed=True), "on a disk"),
+    ("data-folder", Severity.WARNING, machine(data_dir_open_to_others=True), "chmod 700"),
+    ("disk", Severity.PROBLEM, machine(free_bytes=GIB - 1), "disk-full"),
+    ("disk", Severity.WARNING, machine(free_bytes=9 * GIB), "disk-full"),
+    ("open-files", Severity.WARNING, machine(open_files_max=1_024), "LimitNOFILE"),
+    ("clock-synchronised", Severity.WARNING, machine(clock_synchronised=False), "chrony"),
+    ("database-session", Severity.PROBLEM, database(session_problem=("HA_SCOPE_MISMATCH", "x")), "database.scope"),
+    ("database-session", Severity.PROBLEM, database(session_problem=("HA_POOLER_DETECTED", "x")), "pooler"),
+    ("database-session", Severity.PROBLEM, database(session_problem=("HA_LOCK_UNAVAILABLE", "x")), "is the server up"),
+    ("database-session", Severity.PROBLEM, database(session_problem=("HA_NO_SERVER_LEASE", "x")), "IDLE_TIME"),
+    ("database-session", Severity.PROBLEM, database(session_problem=("HA_DATABASE_NOT_PREPARED", "x")), "store roles"),
+    ("database-lease", Severity.WARNING, database(lease=UNREAD), "V$PARAMETER"),
+    ("clock-database", Severity.PROBLEM, database(clock_skew_s=-1.1), "set the clock right"),
+    ("clock-database", Severity.WARNING, database(clock_skew_s=0.6), "set the clock right"),
+    ("database-lineage", Severity.PROBLEM, database(identity=DatabaseIdentity("postgres", "7301", 2)), "fence"),
+    ("database-lineage", Severity.WARNING, database(identity=DatabaseIdentity("postgres", "7302", 9)), "dump"),
+    ("lock-holder", Severity.PROBLEM, database(lock_owner=LockOwner(17, "report", "mon")), "pg_terminate_backend"),
+    ("lock-holder", Severity.PROBLEM, database(lock_owner=LockOwner(17, "r1", "mon")), "CONNECT"),
+    ("replica-names", Severity.PROBLEM, neighbours((*NAMED, NamedSession(20, "r2", "x", "", 1))), "name of its own"),
+    ("one-ledger", Severity.PROBLEM, neighbours(NAMED, Ledger("second", "x", False)), "database of its own"),
+    ("schema", Severity.PROBLEM, database(schema_problem="no tables"), "notary store migrate"),
+    ("database-encoding", Severity.PROBLEM, setting("server_encoding", "LATIN1"), "ENCODING 'UTF8'"),
+    ("database-encoding", Severity.PROBLEM, setting("server_encoding", "SQL_ASCII"), "database-restore"),
+    ("database-version", Severity.PROBLEM, postgres(version_num=130_000), "upgrade"),
+    ("database-primary", Severity.PROBLEM, postgres(in_recovery=True), "target_session_attrs"),
+    ("synchronous-commit", Severity.PROBLEM, setting("synchronous_commit", "off"), "synchronous_commit = on"),
+    ("synchronous-commit", Severity.PROBLEM, setting("synchronous_commit", "local"), "synchronous_commit = on"),
+    ("synchronous-standby", Severity.PROBLEM, setting("synchronous_standby_names", ""), "synchronous_standby_names"),
+    ("synchronous-standby", Severity.PROBLEM, postgres(standbys_connected=0), "database-failover"),
+    ("database-durability", Severity.PROBLEM, setting("fsync", "off"), "fsync"),
+    ("database-connections", Severity.WARNING, postgres(connections=87), "max_connections"),
+    ("autovacuum", Severity.PROBLEM, setting("autovacuum", "off"), "autovacuum = on"),
+    ("database-rights", Severity.PROBLEM, postgres(missing_rights=("pause fail-over",)), "notary store roles"),
+    ("database-rights", Severity.WARNING, postgres(excess_rights=("delete completions",)), "notary_writer"),
+    ("database-rights", Severity.WARNING, postgres(superuser=True), "notary_writer"),
+    ("database-encryption", Severity.WARNING, postgres(encrypted=False), "sslmode=verify-full"),
+    ("brokers", Severity.PROBLEM, log(problem="no answer", topic_id=None), "bootstrap_servers"),
+    ("brokers", Severity.PROBLEM, log(brokers=1), "three brokers"),
+    ("topic-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "notary topic create"),
+    ("topic-deletion", Severity.WARNING, log(deletable=True), "delete.topic.enable=false"),
+    ("topic-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
+    ("topic-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),
+    ("topic-whole", Severity.PROBLEM, log(first_offset=5), "restore"),
+    ("topic-whole", Severity.PROBLEM, log(end_offset=9), "truncated"),
+    ("active", Severity.PROBLEM, replicas(SILENT, SILENT, SILENT), "start them"),
+    ("active", Severity.PROBLEM, replicas(PASSIVE), "failover"),
+    ("active", Severity.WARNING, replicas({}, {"active": True}), "look again"),
+    ("passives", Severity.PROBLEM, replicas({}, {"ready": False}, SILENT), "start another"),
+    ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
+    ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
+    ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
+    ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
+    ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),
+    ("failover-paused", Severity.WARNING, database(paused_because="new disks"), "notary resume"),
+    ("haproxy-configuration", Severity.PROBLEM, balancer(refused="unknown keyword"), "notary haproxy check"),
+    ("haproxy", Severity.PROBLEM, balancer(up=("r2",)), "haproxy-loss"),
+    ("endpoint", Severity.PROBLEM, balancer(endpoint_problem="connection refused"), "haproxy-loss"),
+]
+
+
+def test_a_healthy_participant_has_no_finding() -> None:
+    """Goal: no false alarm. Method: facts of a healthy one; every check says ok."""
+    assert [found for found in examine(HEALTHY) if found.severity is not Severity.OK] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "severity", "facts", "fix"), BROKEN, ids=[f"{number}-{row[0]}" for number, row in enumerate(BROKEN)]
+)
+def test_what_is_broken_is_found_by_name_with_its_fix(check: str, severity: Severity, facts: Facts, fix: str) -> None:
+    """Goal: each documented check finds what it is for. Method: one thing broken at a time in a healthy participant."""
+    found = {finding.check: finding for finding in examine(facts)}
+    assert found[check].severity is severity, found[check]
+    assert any(part in found[check].fix for part in fix.split("|")), found[check].fix
+
+
+def test_every_check_is_broken_somewhere_above_and_says_what_it_is_about() -> None:
+    """Goal: no check that was never seen to find anything. Method: names of the table against the register."""
+    assert {"configuration", *(row[0] for row in BROKEN)} == set(check_names())
+    assert len(check_names()) >= 15
+    assert all(text for _, text in descriptions())
+
+
+def test_what_could_not_be_looked_at_is_no_problem_of_its_own() -> None:
+    """Goal: one cause, one finding. Method: database and brokers that do not answer."""
+    silent = DatabaseFacts(session_problem=("HA_LOCK_UNAVAILABLE", "refused"), reach_problem="refused")
+    facts = replace(HEALTHY, database=silent, log=LogFacts(problem="no answer"))
+    problems = {found.check for found in examine(facts) if found.severity is Severity.PROBLEM}
+    assert problems == {"database-session", "brokers"}
+
+
+def test_a_missing_secret_is_one_finding_and_not_a_server_that_is_down() -> None:
+    """Goal: as above, for what is needed to log in. Method: no password; the look at both servers says so as well."""
+    secrets = dict.fromkeys(("database-password", "kafka-secrets"), "the file cannot be read")
+    unreached = DatabaseFacts(session_problem=("CONFIG_INVALID", "no file"), reach_problem="no file")
+    facts = replace(files(problems=secrets), database=unreached, log=LogFacts(problem="no file"))
+    assert [found.check for found in examine(facts) if found.severity is Severity.PROBLEM] == list(secrets)
+
+
+def test_a_refused_configuration_is_a_finding_and_nothing_else_was_looked_at() -> None:
+    """Goal: programs get their report in any case. Method: one finding with the problem and a fix, others unknown."""
+    first, *others = refused_configuration("kafka.topic: not a name")
+    assert (first.check, first.severity, first.text) == ("configuration", Severity.PROBLEM, "kafka.topic: not a name")
+    assert first.fix
+    assert [found.check for found in (first, *others)] == check_names()
+    assert {found.severity for found in others} == {Severity.UNKNOWN}
+
+
+def test_a_development_set_up_is_warned_of_not_refused() -> None:
+    """Goal: `notary up` is no heap of problems. Method: one broker, no standby, and said so."""
+    facts = replace(setting("synchronous_standby_names", ""), development=True, log=replace(LOG, brokers=1))
+    found: list[Finding] = [one for one in examine(facts) if one.severity is not Severity.OK]
+    assert [(one.check, one.severity) for one in found] == [
+        ("synchronous-standby", Severity.WARNING),
+        ("brokers", Severity.WARNING),
+    ]
+
+
+def test_the_documentation_lists_every_check() -> None:
+    """Goal: what the doctor looks at is written down. Method: the table of docs/operations.md against the register."""
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page[page.index("| check | what |") :], re.MULTILINE)
+    assert rows == list(descriptions())
+
+
+def test_every_runbook_that_a_fix_names_exists() -> None:
+    """Goal: no dead end at three in the morning. Method: the names in all fixes against the folder."""
+    root = Path(__file__).parents[3]
+    named = {name for _, _, facts, _ in BROKEN for found in examine(facts) for name in _RUNBOOK.findall(found.fix)}
+    assert named
+    assert [name for name in sorted(named) if not (root / name).is_file()] == []

@@ -1,0 +1,191 @@
+"""Following a log whose brokers say nothing wrong and show too little, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pydantic import ValidationError
+
+from replica.following.follower import Follower
+from replica.index.memory import MemoryIndex
+from replica.log.interface import LogRecords
+from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
+from replica.notary.errors import LogRefused, LogTruncated
+from replica.settings import CoreSettings
+from tests.simulation.virtual import run_virtually
+from tests.worlds.ha_world import LoopClock
+
+SETTINGS = CoreSettings(log_stall_max_s=2.0, read_wait_s=0.5, log_retry_s=0.25, standby_read_pause_s=0.0)
+READY_AGAIN_MAX_S = 6.0  # a reader that was just opened is given five seconds
+
+
+class Hanging(MemoryReader):
+    """A reader that gives nothing while its log says so, and never fails."""
+
+    _log: HangingLog
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        if self in self._log.hanging:
+            await asyncio.sleep(wait_s)
+            return []
+        return await super().read(max_records, wait_s)
+
+
+class HangingLog(MemoryLog):
+    """A log whose readers can be made to hang; `hangs`: those that are opened from now on do."""
+
+    def __init__(self, topic: MemoryTopic) -> None:
+        super().__init__(topic)
+        self.readers: list[Hanging] = []
+        self.hanging: set[MemoryReader] = set()
+        self.hangs = False
+
+    async def open_reader(self, start_offset: int) -> MemoryReader:
+        await super().open_reader(start_offset)  # refuses; the reader itself is ours
+        reader = Hanging(self, self._topic, start_offset)
+        self.readers.append(reader)
+        if self.hangs:
+            self.hanging.add(reader)
+        return reader
+
+
+def following(log: MemoryLog, settings: CoreSettings = SETTINGS) -> tuple[Follower, asyncio.Task[None]]:
+    follower = Follower(log, MemoryIndex(), LoopClock(), settings, lambda _: None)
+    return follower, asyncio.create_task(follower.run())
+
+
+def test_a_reader_that_hangs_is_replaced_and_its_replica_is_not_ready_meanwhile() -> None:
+    """Goal: silence is a failure where records are known to be. Method: hang the one reader; the next one is well."""
+
+    async def story() -> None:
+        topic = MemoryTopic()
+        log = HangingLog(topic)
+        follower, task = following(log)
+        topic.store(b"first")
+        await asyncio.sleep(1.0)
+        assert (follower.applied_offset, follower.reaches_log()) == (0, True)
+        log.hanging.update(log.readers)
+        log.hangs = True
+        await asyncio.sleep(SETTINGS.read_wait_s)  # for the read under way
+        topic.store(b"second")
+        await asyncio.sleep(SETTINGS.log_stall_max_s + 4 * SETTINGS.read_wait_s)
+        assert (follower.applied_offset, follower.reaches_log()) == (0, False)
+        assert len(log.readers) > 1
+        await asyncio.sleep(60.0)
+        assert not follower.reaches_log()  # nor ever, while they all hang
+        log.hangs = False
+        log.hanging.clear()
+        await asyncio.sleep(READY_AGAIN_MAX_S)
+        assert (follower.applied_offset, follower.reaches_log()) == (1, True)
+        task.cancel()
+
+    run_virtually(story())
+
+
+def test_a_reader_with_nothing_to_give_is_left_alone() -> None:
+    """Goal: an idle log is no failure. Method: an hour without a record; one reader all the time."""
+
+    async def story() -> None:
+        topic = MemoryTopic()
+        log = HangingLog(topic)
+        follower, task = following(log)
+        topic.store(b"first")
+        await asyncio.sleep(3_600.0)
+        assert (len(log.readers), follower.reaches_log(), follower.moved_lately()) == (1, True, False)
+        topic.store(b"second")
+        await asyncio.sleep(0.1)
+        assert (follower.applied_offset, follower.moved_lately()) == (1, True)
+        task.cancel()
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("reads", ["on", "anew"])
+def test_a_broker_that_leads_no_more_ends_nobody(reads: str) -> None:
+    """Goal: one broker's short log is no lost record. Method: it answers, alone; the reader goes on, or is opened anew
+    while it does, and finds the others."""
+
+    async def story() -> None:
+        topic = MemoryTopic()
+        log = MemoryLog(topic)
+        follower, task = following(log)
+        for number in range(5):
+            topic.store(b"%d" % number)
+        await asyncio.sleep(1.0)
+        log.old_end = 3
+        if reads == "anew":
+            log.reachable = False
+            await asyncio.sleep(1.0)
+            log.reachable = True
+        for number in range(20):
+            topic.store(b"later %d" % number)
+            await asyncio.sleep(0.5)
+            assert not task.done()
+        assert follower.applied_offset == (24 if reads == "on" else 4)
+        assert follower.reaches_log() is (reads == "on")
+        log.old_end = None
+        await asyncio.sleep(1.0)
+        assert (follower.applied_offset, follower.reaches_log()) == (24, True)
+        task.cancel()
+
+    run_virtually(story())
+
+
+def test_a_log_that_lost_its_end_is_refused_by_all_brokers_word() -> None:
+    """Goal: lost records end the replica. Method: cut the topic itself, under a follower."""
+
+    async def story() -> None:
+        topic = MemoryTopic()
+        _, task = following(MemoryLog(topic))
+        for number in range(5):
+            topic.store(b"%d" % number)
+        await asyncio.sleep(1.0)
+        topic.truncate(3)
+        await asyncio.sleep(1.0)
+        with pytest.raises(LogTruncated):
+            await task
+
+    run_virtually(story())
+
+
+def test_a_log_that_becomes_unsafe_is_told_and_ends_nobody() -> None:
+    """Goal: a changed setting takes no replica away, let alone all. Method: break the contract, have the reader opened
+    anew meanwhile, mend it; then start on an unsafe log."""
+
+    async def story() -> None:
+        topic = MemoryTopic()
+        log = MemoryLog(topic)
+        follower, task = following(log)
+        for number in range(5):
+            topic.store(b"%d" % number)
+        await asyncio.sleep(1.0)
+        log.unsafe = ("retention.ms is 1, required is -1",)
+        topic.cut_off(2)
+        await asyncio.sleep(SETTINGS.log_check_every_s + 1.0)
+        assert list(follower.hazards) == ["retention.ms is 1, required is -1", "the topic begins at offset 2"]
+        log.reachable = False
+        await asyncio.sleep(3.0)
+        log.reachable = True
+        topic.store(b"5")
+        await asyncio.sleep(2.0)
+        assert (follower.applied_offset, follower.reaches_log(), task.done()) == (5, True, False)
+        log.unsafe, topic.first_offset = (), 0
+        await asyncio.sleep(SETTINGS.log_check_every_s + 1.0)
+        assert not follower.hazards
+        task.cancel()
+        log.unsafe = ("min.insync.replicas is 1, required is 2 or more",)
+        _, refused = following(log)
+        await asyncio.sleep(1.0)
+        with pytest.raises(LogRefused, match="TOPIC_UNSAFE"):
+            await refused
+
+    run_virtually(story())
+
+
+def test_a_replica_looks_at_the_log_more_often_than_it_gives_it_up() -> None:
+    """Goal: no configuration in which every reign ends of a quiet log. Method: a wait at the limit, and above it."""
+    assert CoreSettings(read_wait_s=2.0).log_stall_max_s == 2.0
+    for values in ({"read_wait_s": 2.1}, {"log_stall_max_s": 0.4}):
+        with pytest.raises(ValidationError, match=r"core\.read_wait_s is above core\.log_stall_max_s"):
+            CoreSettings(**values)

@@ -1,0 +1,667 @@
+"""The tail salvage: its file, what it is merged from, and how a log with a lost range is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.archive.copy import copy_archive
+from pipeline.archive.salvage import IndexTail, Survivors, complete_from, merge
+from replica.active.publisher import completions_of
+from replica.active.signer import FileSigner
+from replica.checker.check import Scope, check
+from replica.checker.completions import CompletionRow
+from replica.checker.history import Event, Invoke, Ok, Refused, invoke_submission
+from replica.following.apply import Applier, judge_records
+from replica.following.index_check import begin_walk, check_complete, walk_on
+from replica.following.salvaged import SalvagesFound, keep_salvage, read_salvages, salvages_in
+from replica.index.compare import recorded_at
+from replica.index.memory import MemoryIndex
+from replica.notary import rules, salvage
+from replica.notary.canonical import content_digest
+from replica.notary.counted import CountedRequest
+from replica.notary.errors import (
+    ArchiveDamaged,
+    Code,
+    IndexMismatch,
+    RestoreRefused,
+    SalvageDamaged,
+    SalvageMissing,
+    StoreMismatch,
+)
+from replica.notary.position import begin
+from replica.notary.rules import STATE_KEY, TX_KEY, Outcome
+from replica.notary.salvage import (
+    NO_SALVAGES,
+    LostEntry,
+    Salvage,
+    Salvages,
+    bound_name,
+    bound_topic_id,
+    decode_salvage,
+    encode_salvage,
+    lost_record,
+    salvages_named,
+)
+from replica.store.adopt import position_in
+from replica.store.memory import MemoryDatabase
+from tests.worlds.archive_world import SIGNER, make_archive, some_log
+from tests.worlds.notary_logs import TOPIC, Log, LogMaker, logs, request_of, requests, state, submission_of, tx
+from tests.worlds.salvage_world import RESTORED, LostTail, completions_in, read, restored, some_tail, tail_of
+
+OTHER_KEY = FileSigner(Ed25519PrivateKey.from_private_bytes(b"b" * 32))
+
+
+def entry(offset: int, key: bytes, name: bytes) -> LostEntry:
+    return LostEntry(offset, key, name + offset.to_bytes(8, "big"))
+
+
+# ---- the file ----
+
+
+def test_a_file_says_what_was_put_in() -> None:
+    """Goal: nothing changes on the way. Method: encode and decode; look every offset up; encode again."""
+    tail = some_tail()
+    header, entries = tail.merged()
+    found = tail.salvage()
+    assert list(found.entries()) == sorted(entries, key=lambda one: (one.offset, one.key))
+    assert found.header == header
+    assert (found.first, found.last) == (4, 9)
+    for offset in range(-1, 12):
+        assert (
+            found.entries_at(offset) == {one.key: one.value for one in entries if one.offset == offset}
+            if offset >= 0
+            else True
+        )
+    assert encode_salvage(header, reversed(entries), SIGNER.sign) == tail.raw()
+
+
+def test_no_bit_of_a_file_can_flip() -> None:
+    """Goal: a changed file is never used. Method: flip every bit of one; none is accepted."""
+    raw = some_tail(archived=8).raw()
+    for at in range(8 * len(raw)):
+        changed = bytearray(raw)
+        changed[at // 8] ^= 1 << at % 8
+        with pytest.raises(SalvageDamaged):
+            decode_salvage(bytes(changed), SIGNER.public_key)
+        with pytest.raises(SalvageDamaged):
+            decode_salvage(bytes(changed))
+
+
+def test_no_file_is_accepted_that_is_cut_short_or_goes_on() -> None:
+    """Goal: a copy that did not end is refused. Method: every length but the right one, and bytes behind it."""
+    raw = some_tail().raw()
+    for length in range(len(raw)):
+        with pytest.raises(SalvageDamaged):
+            decode_salvage(raw[:length], SIGNER.public_key)
+    with pytest.raises(SalvageDamaged):
+        decode_salvage(raw + b"\0", SIGNER.public_key)
+
+
+def test_only_the_operators_key_signs() -> None:
+    """Goal: nobody else makes a salvage. Method: a file that is whole and signed by another key, which it names."""
+    header, entries = some_tail().merged()
+    foreign = encode_salvage(msgspec.structs.replace(header, public_key=OTHER_KEY.public_key), entries, OTHER_KEY.sign)
+    assert decode_salvage(foreign).header.public_key == OTHER_KEY.public_key
+    with pytest.raises(SalvageDamaged, match="not signed by the operator's key"):
+        decode_salvage(foreign, SIGNER.public_key)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [entry(5, STATE_KEY + state(1), tx(1))],  # a state, and nobody who consumed it
+        [entry(5, TX_KEY + tx(1), bytes(32)), entry(5, TX_KEY + tx(2), bytes(32))],  # two at one offset
+        [entry(5, TX_KEY + tx(1), bytes(32)), entry(5, STATE_KEY + state(1), tx(2))],  # consumed by another
+        [entry(5, TX_KEY + tx(1), bytes(32)), entry(6, TX_KEY + tx(1), bytes(32))],  # notarised twice
+        [entry(3, TX_KEY + tx(1), bytes(32))],  # archived
+        [entry(10, TX_KEY + tx(1), bytes(32))],  # behind the lost range
+        [entry(5, b"m/position", bytes(32))],
+        [LostEntry(5, TX_KEY + tx(1), bytes(32) + (6).to_bytes(8, "big"))],
+        [
+            *[entry(5, TX_KEY + tx(1), bytes(32)), entry(5, STATE_KEY + state(1), tx(1))],
+            *[entry(6, TX_KEY + tx(2), bytes(32)), entry(6, STATE_KEY + state(1), tx(2))],
+        ],  # a state spent twice
+    ],
+)
+def test_what_no_lost_record_can_have_added_is_refused(entries: list[LostEntry]) -> None:
+    """Goal: a file never contradicts itself. Method: entries that no log makes, signed all the same."""
+    header, _ = some_tail().merged()
+    with pytest.raises(SalvageDamaged):
+        encode_salvage(header, entries, SIGNER.sign)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"version": 2}, {"last": 3}, {"applied": 8}, {"states_unknown": -1}, {"topic_id": "other"}, {"position": b"x"}],
+)
+def test_a_header_that_cannot_be_is_refused(changes: dict[str, object]) -> None:
+    """Goal: the range is one. Method: each way in which it is none, signed all the same."""
+    header, entries = some_tail().merged()
+    with pytest.raises(SalvageDamaged):
+        encode_salvage(msgspec.structs.replace(header, **changes), entries, SIGNER.sign)
+
+
+def test_the_keys_are_those_of_the_rules() -> None:
+    """Goal: two names, one meaning. Method: compare, because the checker must not import the rules."""
+    assert (salvage.STATE_KEY, salvage.TX_KEY) == (rules.STATE_KEY, rules.TX_KEY)
+
+
+# ---- the merge ----
+
+
+def test_an_index_that_has_everything_leaves_nothing_lost() -> None:
+    """Goal: what an index recorded stays, published or not. Method: merge; count what is accepted."""
+    header, entries = some_tail(in_flight=[tx(9)]).merged()
+    assert {one.key for one in entries if one.key[:1] == TX_KEY} == {TX_KEY + tx(n) for n in (4, 5, 6, 9)}
+    assert {one.key for one in entries if one.key[:1] == STATE_KEY} == {
+        STATE_KEY + state(n) for n in (8, 9, 10, 11, 12, 13, 18)
+    }
+    assert (header.last, header.applied, header.published, header.accepted_loss) == (9, 9, 7, 0)
+
+
+def test_what_only_completions_tell_stays_notarised_and_its_states_are_counted() -> None:
+    """Goal: a lost machine costs states, not transactions. Method: the only index ends before the published offset."""
+    header, entries = some_tail(applied=(4,)).merged()
+    assert {one.key for one in entries if one.offset > 4} == {TX_KEY + tx(5), TX_KEY + tx(6)}
+    assert (header.last, header.states_unknown, header.accepted_loss) == (7, 2, 2)
+    without, _ = some_tail(applied=()).merged()
+    assert (without.applied, without.states_unknown) == (-1, 3)
+
+
+def test_commands_in_flight_that_no_index_knows_are_counted() -> None:
+    """Goal: who may have been answered is counted. Method: one known to the index, two known to nobody."""
+    header, _ = some_tail(in_flight=[tx(9), tx(20), tx(21)]).merged()
+    assert (header.unaccounted, header.accepted_loss) == (2, 2)
+
+
+def test_the_furthest_index_counts_and_the_others_must_agree() -> None:
+    """Goal: more indexes change nothing. Method: one of them, three of them in another order."""
+    assert some_tail(applied=(9,)).merged()[1] == some_tail(applied=(5, 9, 2)).merged()[1]
+
+
+def lost_again(**changes: object) -> tuple[LostTail, Salvage, Survivors]:
+    """A tail that was salvaged and restored; then another activation, which repeats an unpublished transaction and
+    adds one; then that topic is gone, before the archive went on. All of it was applied and published."""
+    tail = some_tail()
+    found = tail.salvage()
+    maker = LogMaker(values=[value for _, value in tail.log])
+    maker.barrier(5)
+    maker.submit(request_of(9, (18,), (19,)))
+    maker.submit(request_of(30, (30,)))
+    log = restored(tail, found, maker.values[len(tail.log) :])
+    held = Salvages([found])
+    applied, _ = judge_records(MemoryIndex(), begin(RESTORED), log, held)
+    index = read(log, held)
+    entries = {key: value for key, value in index.entries() if recorded_at(value) >= tail.archived}
+    told = completions_in(tail.log, tail.archived, tail.published)
+    told += [one for one in completions_of(applied) if one.log_offset > found.last]
+    survivors = msgspec.structs.replace(
+        tail.survivors(),
+        base=msgspec.structs.replace(tail.base, topic_id=RESTORED),
+        indexes=[IndexTail("r1", applied.position, entries)],
+        published=applied.position.offset,
+        completions=told,
+        earlier=[found],
+    )
+    return tail, found, msgspec.structs.replace(survivors, **changes)
+
+
+def salvaged(survivors: Survivors) -> Salvage:
+    header, entries = merge(survivors, at_us=8, public_key=SIGNER.public_key)
+    return decode_salvage(encode_salvage(header, entries, SIGNER.sign), SIGNER.public_key)
+
+
+@pytest.mark.parametrize("archived", [4, 6])
+def test_a_restored_log_that_is_lost_again_is_salvaged_again(archived: int) -> None:
+    """Goal: a second loss is no dead end. Method: lose a restored topic before the archive has read past the first
+    lost range, or even reached it; some of what that range holds was never published, and never will be."""
+    tail, first, survivors = lost_again()
+    base = first.base if archived == tail.archived else first.position_at(archived - 1, RESTORED)
+    base = msgspec.structs.replace(base, topic_id=RESTORED)
+    entries = {key: value for key, value in survivors.indexes[0].entries.items() if recorded_at(value) >= archived}
+    survivors = msgspec.structs.replace(
+        survivors,
+        base=base,
+        indexes=[IndexTail("r1", survivors.indexes[0].position, entries)],
+        completions=[one for one in survivors.completions if one.log_offset >= archived],
+        complete_from=archived,
+    )
+    second = salvaged(survivors)
+    assert (second.first, second.last, second.header.accepted_loss) == (archived, 12, 0)
+    held = Salvages([first, second])
+    lost = [second.lost_record(offset) for offset in range(second.first, second.last + 1)]
+    kept = [value for _, value in restored(tail, first)[:archived]]
+    again = read(list(enumerate(kept + lost)), held)
+    assert dict(again.entries()) == dict(read(restored(tail, first), held).entries()) | {
+        entry.key: entry.value for entry in second.entries()
+    }
+    assert asyncio.run(salvages_in(again, 12, held)) == {first.digest.hex(), second.digest.hex()}
+
+
+def test_what_a_salvage_tells_is_not_lost_with_the_indexes() -> None:
+    """Goal: the states of a salvage stay spent, and the database's demand for it can be met, though no index is left.
+    Method: indexes that were still being made anew when the restored topic was lost; none at all."""
+    early = tail_of("r1", some_tail().log[:3], 4)
+    early = msgspec.structs.replace(early, position=msgspec.structs.replace(early.position, topic_id=RESTORED))
+    for indexes in ([], [early]):
+        _, first, survivors = lost_again(indexes=indexes)
+        second = salvaged(survivors)
+        assert {*first.entries()} <= {*second.entries()}
+        assert second.header.states_unknown == 1  # the one that was notarised since
+
+
+def test_a_salvage_and_an_index_must_agree() -> None:
+    """Goal: nobody guesses. Method: an index of the restored log lacks what the salvage has."""
+    _, _, survivors = lost_again()
+    del survivors.indexes[0].entries[STATE_KEY + state(18)]
+    with pytest.raises(RestoreRefused, match="differ in key"):
+        salvaged(survivors)
+
+
+def test_nothing_lost_makes_no_salvage() -> None:
+    """Goal: no lost range where the archive has all. Method: an index and completions no further than it."""
+    with pytest.raises(RestoreRefused, match="nothing is lost"):
+        some_tail(archived=10).merged()
+
+
+def drop(of: str) -> Callable[[Survivors], Survivors]:
+    """One entry less in the index that goes furthest."""
+
+    def change(found: Survivors) -> Survivors:
+        *others, index = found.indexes
+        key = {"tx": TX_KEY + tx(5), "state": STATE_KEY + state(10)}[of]
+        left = {k: v for k, v in index.entries.items() if k != key}
+        return msgspec.structs.replace(found, indexes=[*others, msgspec.structs.replace(index, entries=left)])
+
+    return change
+
+
+def with_index(**changes: object) -> Callable[[Survivors], Survivors]:
+    def change(found: Survivors) -> Survivors:
+        *others, index = found.indexes
+        position = msgspec.structs.replace(index.position, **changes)
+        return msgspec.structs.replace(found, indexes=[*others, msgspec.structs.replace(index, position=position)])
+
+    return change
+
+
+def with_completion(at: int, **changes: object) -> Callable[[Survivors], Survivors]:
+    def change(found: Survivors) -> Survivors:
+        completions = list(found.completions)
+        completions[at] = msgspec.structs.replace(completions[at], **changes)
+        return msgspec.structs.replace(found, completions=completions)
+
+    return change
+
+
+def without_completion(at: int) -> Callable[[Survivors], Survivors]:
+    def change(found: Survivors) -> Survivors:
+        kept = [one for place, one in enumerate(found.completions) if place != at]
+        return msgspec.structs.replace(found, completions=kept)
+
+    return change
+
+
+def another_log(found: Survivors) -> Survivors:
+    """A second index that spent a state at an offset at which the first did something else."""
+    maker = LogMaker(values=[value for _, value in some_tail().log[:4]], sequence=3)
+    maker.activation_id = some_tail().base.barrier.activation_id  # type: ignore[union-attr]
+    maker.submit(request_of(40, (8, 41)))
+    return msgspec.structs.replace(found, indexes=[*found.indexes, tail_of("r9", maker.log, 4)])
+
+
+DISAGREEMENTS: dict[str, Callable[[Survivors], Survivors]] = {
+    "an index forgot a transaction": drop("tx"),
+    "an index forgot a state": drop("state"),
+    "an index of another topic": with_index(topic_id="other"),
+    "an index at another barrier": with_index(barrier_offset=2),
+    "an index that recorded beyond its position": with_index(offset=8),
+    "an index with an earlier time": with_index(stamp_us=0),
+    "two indexes at one offset, of other records": with_index(digest=b"x" * 32),
+    "two indexes of two logs": another_log,
+    "a completion of other content": with_completion(1, content_digest=b"c" * 32),
+    "a completion of another transaction": with_completion(1, tx_id=tx(77)),
+    "a completion at another offset": with_completion(0, log_offset=6, notarised_offset=6),
+    "a completion that refuses what an index notarised": with_completion(1, outcome="STATE_CONFLICT"),
+    "a completion that is not there": without_completion(1),
+    "a repetition of what nobody notarised": with_completion(3, notarised_offset=5),
+}
+
+
+@pytest.mark.parametrize("disagreement", DISAGREEMENTS)
+def test_sources_that_disagree_are_refused(disagreement: str) -> None:
+    """Goal: nobody guesses. Method: two replicas and the completions agree; then one of them says something else."""
+    survivors = some_tail(applied=(9, 9)).survivors()
+    merge(survivors, at_us=7, public_key=SIGNER.public_key)
+    changed = DISAGREEMENTS[disagreement](survivors)
+    assert changed != survivors
+    with pytest.raises(RestoreRefused):
+        merge(changed, at_us=7, public_key=SIGNER.public_key)
+
+
+def test_a_torn_index_is_refused_also_where_it_is_the_only_source() -> None:
+    """Goal: half a transaction is not saved. Method: its position is one record short; a transaction is missing."""
+    with pytest.raises(RestoreRefused, match="not one transaction's"):
+        merge(drop("tx")(some_tail(published=3).survivors()), at_us=7, public_key=SIGNER.public_key)
+    with pytest.raises(RestoreRefused, match="recorded something at 9"):
+        merge(with_index(offset=8)(some_tail().survivors()), at_us=7, public_key=SIGNER.public_key)
+
+
+def test_pruned_completions_are_missed_only_where_no_index_tells() -> None:
+    """Goal: house-keeping is no disagreement, and hides no loss. Method: the same, pruned to within the lost range."""
+    pruned = without_completion(0)(some_tail(complete_from=5).survivors())
+    assert len(merge(pruned, at_us=7, public_key=SIGNER.public_key)[1]) == 11
+    for applied in ((), (2,)):
+        alone = without_completion(0)(some_tail(applied=applied, complete_from=5).survivors())
+        with pytest.raises(RestoreRefused, match="pruned"):
+            merge(alone, at_us=7, public_key=SIGNER.public_key)
+    base, completions = some_tail().base, some_tail().survivors().completions
+    assert complete_from(base, 0, None, 7) == 4
+    assert complete_from(base, 9, None, 7) == 8
+    assert complete_from(base, 9, completions[1], 7) == 6
+    assert complete_from(base, 9, msgspec.structs.replace(completions[0], log_offset=3), 7) == 4
+
+
+# ---- reading past a lost range ----
+
+
+def suffix_of(asked: list[object], maker: LogMaker) -> list[bytes]:
+    start = len(maker.values)
+    maker.barrier(1_000_000)
+    for request in asked:
+        maker.submit(request, stamp_us=1_000_000)  # type: ignore[arg-type]
+    return maker.values[start:]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(logs(), st.lists(requests(), max_size=12), st.data())
+def test_a_restored_log_judges_as_the_lost_one_would_have(log: Log, asked: list[object], data: st.DataObject) -> None:
+    """Goal: no double spend, and the same verdicts at the same offsets. Method: random logs lose a random tail, which
+    an index survives; what is written since is judged as behind the log that nobody lost, however it is cut."""
+    if len(log) < 2:
+        return
+    archived = data.draw(st.integers(0, len(log) - 1))
+    tail = LostTail(log, archived, (len(log) - 1,), data.draw(st.integers(-1, len(log) - 1)))
+    found = tail.salvage()
+    suffix = suffix_of(asked, LogMaker(values=[value for _, value in log]))
+    whole = [*log, *enumerate(suffix, len(log))]
+    index = read(restored(tail, found, suffix), Salvages([found]), data.draw(st.integers(1, 9)))
+    expected = MemoryIndex()
+    Applier(expected, TOPIC).apply(whole)
+    assert list(index.entries()) == list(expected.entries())
+    applied, _ = judge_records(index, begin(RESTORED), restored(tail, found, suffix), Salvages([found]))
+    of_whole, _ = judge_records(expected, begin(TOPIC), whole)
+    assert verdicts_from(applied, len(log)) == verdicts_from(of_whole, len(log))
+
+
+def verdicts_from(applied: object, offset: int) -> list[object]:
+    return [
+        (counted.offset, verdict)
+        for counted, verdict in applied.decided()  # type: ignore[attr-defined]
+        if counted.offset >= offset
+    ]
+
+
+def test_a_state_of_the_lost_tail_stays_spent_within_one_run() -> None:
+    """Goal: also the record right behind the range is judged with it. Method: one run has the whole restored log."""
+    tail = some_tail()
+    found = tail.salvage()
+    maker = LogMaker(values=[value for _, value in tail.log])
+    suffix = suffix_of([request_of(50, (18,)), request_of(9, (18,), (19,)), request_of(51, (), (10,))], maker)
+    applied, _ = judge_records(MemoryIndex(), begin(RESTORED), restored(tail, found, suffix), Salvages([found]))
+    spent, again, referred = [verdict for _, verdict in applied.decided()][-3:]
+    assert spent is not None and again is not None and referred is not None
+    assert (spent.outcome, referred.outcome) == (Outcome.CONFLICT, Outcome.CONFLICT)
+    assert (again.outcome, again.notarised_offset) == (Outcome.NOTARISED, 9)
+
+
+def test_nobody_reads_past_a_lost_record_without_its_salvage() -> None:
+    """Goal: an index that forgets the tail is never made. Method: no salvage, another one, one for another offset."""
+    tail = some_tail()
+    found = tail.salvage()
+    log = restored(tail, found)
+    other = some_tail(published=6).salvage()
+    for held in (NO_SALVAGES, Salvages([other])):
+        index = MemoryIndex()
+        applier = Applier(index, RESTORED, held)
+        applier.apply(log[:4])
+        with pytest.raises(SalvageMissing):
+            applier.apply(log[4:5])
+        assert applier.position.offset == 3
+    assert NO_SALVAGES.entries_of([(4, b"notary"), (5, b"")]) == {}
+    for value in (lost_record(5, found.digest), lost_record(4, found.digest)[:-1], lost_record(4, found.digest) + b"x"):
+        with pytest.raises(IndexMismatch):
+            Salvages([found]).entries_of([(4, value)])
+    for outside in (3, 10):
+        with pytest.raises(IndexMismatch):
+            Salvages([found]).entries_of([(outside, lost_record(outside, found.digest))])
+
+
+def test_a_salvage_that_contradicts_the_archive_is_refused() -> None:
+    """Goal: a wrong salvage stops every replica, and spends nothing twice. Method: it names what the prefix decided,
+    in the run of the prefix and in a later one."""
+    tail = some_tail()
+    header, entries = tail.merged()
+    wrong = [entry(4, TX_KEY + tx(60), bytes(32)), entry(4, STATE_KEY + state(2), tx(60))]  # offset 1 spent state 2
+    found = decode_salvage(encode_salvage(header, [*[e for e in entries if e.offset > 4], *wrong], SIGNER.sign))
+    for run in (1, 4, 1_000):
+        with pytest.raises(IndexMismatch):
+            read(restored(tail, found), Salvages([found]), run)
+
+
+def walked(index: MemoryIndex, log: Log, held: Salvages, run: int = 3) -> None:
+    walk = begin_walk(RESTORED)
+    for start in range(0, len(log), run):
+        walk = walk_on(index, walk, log[start : start + run], held)
+    check_complete(walk, len(list(index.entries())))
+
+
+def test_the_scrub_compares_salvaged_entries_as_well() -> None:
+    """Goal: a forgotten, changed or made-up entry of the lost range is found. Method: walk; break the index; walk."""
+    tail = some_tail()
+    found = tail.salvage()
+    held, log = Salvages([found]), restored(tail, found)
+    walked(read(log, held), log, held)
+    with pytest.raises(SalvageMissing):
+        walked(read(log, held), log, NO_SALVAGES)
+    spent, made_up = STATE_KEY + state(18), STATE_KEY + state(99)
+    breaks: list[dict[bytes, bytes | None]] = [
+        {spent: None},
+        {spent: tx(1) + (9).to_bytes(8, "big")},
+        {spent: tx(9) + (2).to_bytes(8, "big")},
+        {made_up: tx(9) + (9).to_bytes(8, "big")},
+        {spent: None, made_up: tx(9) + (9).to_bytes(8, "big")},  # as many entries as there should be
+    ]
+    for broken in breaks:
+        index = read(log, held)
+        for key, value in broken.items():
+            index._entries.pop(key, None)
+            if value is not None:
+                index._entries[key] = value
+        with pytest.raises(IndexMismatch):
+            walked(index, log, held)
+
+
+def test_completions_of_a_restored_log_go_on_from_the_published_position() -> None:
+    """Goal: nothing is published twice or from another record. Method: the adopted position is a reader's own."""
+    tail = some_tail()
+    found = tail.salvage()
+    log = restored(tail, found)
+    position = position_in(tail_of("r1", tail.log[:8], 0).position, RESTORED, found)
+    applied, _ = judge_records(MemoryIndex(), begin(RESTORED), log[:8], Salvages([found]))
+    assert position == applied.position
+    rest, _ = judge_records(MemoryIndex(), position, log[8:], Salvages([found]))
+    assert completions_of(rest) == []
+    assert position_in(position, RESTORED, found) == position  # adopted once more
+
+
+def test_a_published_position_that_the_salvage_does_not_tell_of_is_refused() -> None:
+    """Goal: a database that moved since is not adopted. Method: published further, less far, of another topic."""
+    tail = some_tail()
+    found = tail.salvage()
+    published = tail_of("r1", tail.log[:8], 0).position
+    changes: list[dict[str, object]] = [{"offset": 8}, {"offset": 6}, {"offset": 2}, {"topic_id": "other"}]
+    for change in changes:
+        with pytest.raises(RestoreRefused):
+            position_in(msgspec.structs.replace(published, **change), RESTORED, found)
+    early = some_tail(published=2)
+    assert position_in(tail_of("r1", tail.log[:3], 0).position, RESTORED, early.salvage()).offset == 2
+
+
+# ---- who may serve ----
+
+
+def test_a_replica_keeps_what_was_imported(tmp_path: Path) -> None:
+    """Goal: the very file, after a restart as well. Method: keep, read; damage it; exchange it."""
+    tail = some_tail()
+    found, other = tail.salvage(), some_tail(published=6)
+    assert read_salvages(tmp_path).held == {}
+    path = keep_salvage(tmp_path, found, tail.raw())
+    keep_salvage(tmp_path, found, tail.raw())
+    assert set(read_salvages(tmp_path).held) == {found.digest}
+    path.write_bytes(other.raw())
+    with pytest.raises(SalvageDamaged, match="another salvage"):
+        read_salvages(tmp_path)
+    path.write_bytes(tail.raw()[:-1])
+    with pytest.raises(SalvageDamaged):
+        read_salvages(tmp_path)
+
+
+def test_a_second_site_gets_the_salvages_too(tmp_path: Path) -> None:
+    """Goal: an archive with lost records is worth something elsewhere. Method: copy; damage the first; copy again."""
+    archive, _ = make_archive(tmp_path / "archive", some_log(12))
+    tail = some_tail()
+    kept = keep_salvage(archive.folder, tail.salvage(), tail.raw())
+    copy_archive(archive, tmp_path / "site")
+    assert set(read_salvages(tmp_path / "site").held) == {tail.salvage().digest}
+    kept.write_bytes(some_tail(published=6).raw())
+    with pytest.raises(ArchiveDamaged):
+        copy_archive(archive, tmp_path / "site")
+    kept.write_bytes(tail.raw()[:-1])
+    with pytest.raises(SalvageDamaged):
+        copy_archive(archive, tmp_path / "site")
+    assert set(read_salvages(tmp_path / "site").held) == {tail.salvage().digest}
+
+
+def test_only_an_index_with_the_salvage_serves() -> None:
+    """Goal: a replica that was led past the range by a release without salvages stays down. Method: indexes that have
+    all of it, that lack an entry, that are on their way, against a database that names it."""
+    tail = some_tail()
+    found = tail.salvage()
+    held, log = Salvages([found]), restored(tail, found)
+    database = MemoryDatabase()
+    database.topic_id = bound_name(TOPIC, RESTORED, found.digest)
+
+    def has(index: MemoryIndex, offset: int, salvages: Salvages = held) -> frozenset[str]:
+        return asyncio.run(salvages_in(index, offset, salvages))
+
+    whole = read(log, held)
+    database.bind(RESTORED, has(whole, 9))
+    database.bind(RESTORED, has(read(log[:6], held), 5))
+    database.bind(RESTORED, has(MemoryIndex(), -1))
+    del whole._entries[STATE_KEY + state(8)]
+    for salvages in (has(whole, 9), has(read(log, held), 9, NO_SALVAGES)):
+        with pytest.raises(SalvageMissing) as caught:
+            database.bind(RESTORED, salvages)
+        assert caught.value.code is Code.SALVAGE_MISSING
+    with pytest.raises(StoreMismatch):
+        database.bind(TOPIC, has(read(log, held), 9))
+
+
+def test_a_salvage_that_was_found_is_not_looked_for_again() -> None:
+    """Goal: an activation does not wait for millions of look-ups each time. Method: count them; one that is missing is
+    looked for until it is there."""
+    tail = some_tail()
+    found = tail.salvage()
+    held = Salvages([found])
+    index = read(restored(tail, found), held)
+    value = index._entries.pop(STATE_KEY + state(8))
+    looks = SalvagesFound(index, held)
+    assert asyncio.run(looks.found(9)) == frozenset()
+    index._entries[STATE_KEY + state(8)] = value
+    assert asyncio.run(looks.found(9)) == {found.digest.hex()}
+    index.lookup = pytest.fail  # type: ignore[assignment]
+    assert asyncio.run(looks.found(9)) == {found.digest.hex()}
+
+
+def test_a_release_without_salvages_finds_another_log() -> None:
+    """Goal: old replicas refuse. Method: what the database calls the log is no topic's id, and tells both parts."""
+    name = bound_name(TOPIC, RESTORED, b"d" * 32)
+    assert name != RESTORED
+    assert (bound_topic_id(name), salvages_named(name)) == (RESTORED, ((b"d" * 32).hex(),))
+    assert bound_name(name, RESTORED, b"d" * 32) == name
+    again = bound_name(name, "third", b"e" * 32)
+    assert (bound_topic_id(again), len(salvages_named(again))) == ("third", 2)
+    assert salvages_named(bound_name(again, "fourth")) == salvages_named(again)
+    assert bound_topic_id(bound_name(None, "a+b/c", b"d" * 32)) == "a+b/c"  # Kafka's ids are base64
+    assert (bound_topic_id(None), salvages_named(None), bound_name(None, RESTORED)) == (None, (), RESTORED)
+    with pytest.raises(SalvageDamaged, match="lost ranges"):
+        bound_name(bound_name(again, "x", b"f" * 32), "y", b"g" * 32)
+
+
+# ---- the check ----
+
+
+def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
+    """Goal: right completions are clean, and wrong ones found. Method: those of the lost tail and of what follows;
+    then one of the tail says something else."""
+    tail = some_tail()
+    found = tail.salvage()
+    maker = LogMaker(values=[value for _, value in tail.log])
+    log = restored(tail, found, suffix_of([request_of(50, (18,)), request_of(9, (18,), (19,))], maker))
+    applied, _ = judge_records(MemoryIndex(), begin(RESTORED), log, Salvages([found]))
+    told = completions_in(tail.log, 0, tail.published)
+    told += [one for one in completions_of(applied) if one.log_offset > found.last]
+    rows = [
+        CompletionRow(at, *[getattr(one, name) for name in CompletionRow.__struct_fields__[1:]])
+        for at, one in enumerate(told, 1)
+    ]
+    scope = Scope(complete=False, deduplication_us=-1)
+    report = check([], log, completions=rows, scope=scope, salvages=Salvages([found]))
+    assert (report.findings, report.summary.completions, report.summary.outcomes["LOST"]) == ([], len(rows), 6)
+    assert report.summary.outcomes["STATE_CONFLICT"] == 1
+    rows[4] = msgspec.structs.replace(rows[4], tx_id=tx(77))
+    assert list(check([], log, completions=rows, scope=scope, salvages=Salvages([found])).counts) == [
+        "COMPLETION_WRONG"
+    ]
+    with pytest.raises(SalvageMissing):
+        check([], log, completions=rows, scope=scope)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_command_of_the_lost_tail_is_still_used(told: bool) -> None:
+    """Goal: no false alarm after a salvage. Method: the database remembers a command whose record was lost, answered
+    to a client of this history or to somebody else; its id is used again, and refused. A command of nobody's is not."""
+    tail = some_tail()
+    found = tail.salvage()
+
+    def sent(op: int, number: int, inputs: tuple[int, ...], command: str) -> Invoke:
+        request = request_of(number, inputs)
+        return invoke_submission("p", op, 10 * op, request, submission_of(request, command))
+
+    first = sent(1, 4, (8, 9), "command-4")
+    digest = content_digest(request_of(4, (8, 9))).hex()
+    history: list[Event] = [first, Ok("p", 1, 15, digest, 4, record_offset=4)] if told else []
+    history += [sent(2, 40, (40,), "command-4"), Refused("p", 2, 25, "COMMAND_ID_REUSED")]
+    log, held = restored(tail, found), Salvages([found])
+    scope = Scope(complete=told, first_offset=4 if told else 0)
+    assert check(history, log, scope=scope, salvages=held).counts.get("REFUSED_WRONGLY", 0) == 0
+    history += [sent(3, 41, (41,), "command-of-nobody"), Refused("p", 3, 35, "COMMAND_ID_REUSED")]
+    wrong = check(history, log, scope=scope, salvages=held).counts.get("REFUSED_WRONGLY", 0)
+    assert wrong == (1 if told else 0)
+
+
+def test_requests_of_the_tail_are_those_of_the_story() -> None:
+    """Goal: the scene is the one described. Method: what counts in it."""
+    applied, _ = judge_records(MemoryIndex(), begin(TOPIC), some_tail().log)
+    outcomes = [verdict.outcome for one, verdict in applied.decided() if isinstance(one, CountedRequest) and verdict]
+    assert outcomes == [*[Outcome.NOTARISED] * 7, Outcome.CONFLICT, Outcome.NOTARISED]
+    assert isinstance(some_tail().survivors().indexes[0], IndexTail)

@@ -1,0 +1,336 @@
+"""The scrub: a walk through the log finds what an index has wrong, whatever its checksums say, and disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replica.following.index_check import (
+    MARKS_MAX,
+    Walk,
+    begin_walk,
+    check_complete,
+    decode_walk,
+    encode_walk,
+    room_of,
+    walk_on,
+)
+from replica.following.pace import AHEAD
+from replica.following.scrub import Scrubber
+from replica.index.memory import MemoryIndex
+from replica.index.summary import summarise
+from replica.log.memory import MemoryLog
+from replica.notary.errors import IndexMismatch, LogRefused, NotaryError
+from replica.notary.requests import Submission
+from replica.notary.rules import STATE_KEY, TX_KEY
+from replica.settings import CoreSettings
+from tests.simulation.virtual import run_virtually
+from tests.worlds.core_world import Replica, World, name_of, state, submission
+
+QUICK = CoreSettings(scrub_records_per_s=1_000.0, scrub_every_s=1.0)
+
+
+def traffic(count: int = 40) -> list[Submission]:
+    """Transactions with fresh states, double spends, ids that are used again, and repeats of what was notarised."""
+    fresh = [submission(tx, [state(tx), state(tx, 1)]) for tx in range(1, count)]
+    spent = [submission(1_000 + tx, [state(tx), state(2_000 + tx)], command_id=f"d{tx}") for tx in range(1, count, 7)]
+    again = [submission(tx, [state(tx), state(tx, 1)], command_id=f"a{tx}") for tx in range(1, count, 5)]
+    reused = [submission(tx, [state(3_000 + tx)], command_id=f"r{tx}") for tx in range(1, count, 9)]
+    return [*fresh, *spent, *again, *reused]
+
+
+def scrubber_of(world: World, replica: Replica, bookmark: Path, index: MemoryIndex | None = None) -> Scrubber:
+    return Scrubber(
+        MemoryLog(world.shared.topic),
+        index or replica.index,
+        replica.participant.follower,
+        world.shared.clock,
+        QUICK,
+        bookmark=bookmark,
+        entry_count=lambda: len(list((index or replica.index).entries())),
+        is_busy=lambda: False,
+    )
+
+
+async def first_walk(scrubber: Scrubber) -> None:
+    """Run until the log was walked once. Raises what ended the scrub."""
+    running = asyncio.create_task(scrubber.run())
+    while not scrubber.complete_walks and not running.done():
+        await asyncio.sleep(0.1)
+    if not running.done():
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return
+    await running
+
+
+def test_a_right_index_is_found_right_and_summed_up(tmp_path: Path) -> None:
+    """Goal: no false alarm, and a digest that is the index's. Method: every kind of verdict, two activations, walk."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            await replica.stop()
+            successor = await world.replica(2)
+            await successor.until_active()
+            await successor.submit(submission(500, [state(500)]))
+            scrubber = scrubber_of(world, successor, tmp_path / "scrub")
+            await first_walk(scrubber)
+            walked = scrubber.records
+            assert walked == world.shared.topic.end_offset
+            summary = summarise(None, successor.index.entries())
+            walk = whole_walk(world, successor.index)
+            assert (walk.entry_count, walk.digest) == (summary.entry_count, summary.digest)
+
+    run_virtually(story())
+
+
+def whole_walk(world: World, index: MemoryIndex) -> Walk:
+    """One walk, run by run, without a clock."""
+    topic = world.shared.topic
+    walk = begin_walk(topic.topic_id)
+    while room := room_of(walk, topic.end_offset - 1, 7):
+        walk = walk_on(index, walk, topic.records(walk.position.offset + 1, room))
+    return walk
+
+
+def _drop(key: bytes) -> Callable[[dict[bytes, bytes]], None]:
+    return lambda entries: entries.__delitem__(key) if key in entries else pytest.fail("nothing to drop")
+
+
+def _put(key: bytes, value: bytes) -> Callable[[dict[bytes, bytes]], None]:
+    return lambda entries: entries.__setitem__(key, value)
+
+
+SPENT, TX = STATE_KEY + state(5), TX_KEY + name_of(5)
+DAMAGE: dict[str, Callable[[dict[bytes, bytes]], None]] = {
+    "a spent state is forgotten": _drop(SPENT),
+    "a transaction is forgotten": _drop(TX),
+    "spent by somebody else": _put(SPENT, name_of(6) + (6).to_bytes(8, "big")),
+    "spent earlier than it was": _put(SPENT, name_of(5) + (1).to_bytes(8, "big")),
+    "other content": _put(TX, bytes(32) + (5).to_bytes(8, "big")),
+    "a state that nobody spent": _put(STATE_KEY + state(77_777), name_of(5) + (5).to_bytes(8, "big")),
+    "a fresh state spent before": _put(STATE_KEY + state(9), name_of(1) + (1).to_bytes(8, "big")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_whatever_is_wrong_in_an_index_is_found(damage: str, tmp_path: Path) -> None:
+    """Goal: missing, changed and made-up entries. Method: one of them in an index whose storage has no complaint."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            entries = dict(replica.index.entries())
+            DAMAGE[damage](entries)
+            position = replica.index.position()
+            assert position is not None
+            wrong = MemoryIndex()
+            wrong.write(entries, position)
+            with pytest.raises(IndexMismatch) as caught:
+                await first_walk(scrubber_of(world, replica, tmp_path / "scrub", wrong))
+            assert caught.value.code.name == "INDEX_MISMATCH"
+
+    run_virtually(story())
+
+
+def test_a_log_that_was_changed_since_the_walk_before_is_refused(tmp_path: Path) -> None:
+    """Goal: history cannot be rewritten unseen. Method: walk past a mark; other records of the same effect; again."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            topic = world.shared.topic
+            walk = begin_walk(topic.topic_id)
+            records = topic.records(0, topic.end_offset)
+            walk = walk_on(replica.index, Walk(1, walk.position, 0, bytes(32), len(records)), records)
+            ((at, digest),) = walk.marks
+            assert (at, digest) == (len(records), walk.digest)
+            assert walk_on(replica.index, begin_walk(topic.topic_id, walk), records).marks == walk.marks
+            other = Walk(1, walk.position, 0, bytes(32), len(records), ((at, b"x" * 32),))
+            with pytest.raises(LogRefused, match="are not what they were"):
+                walk_on(replica.index, begin_walk(topic.topic_id, other), records)
+
+    run_virtually(story())
+
+
+def test_marks_stay_few_and_common(tmp_path: Path) -> None:
+    """Goal: bounded, and two replicas at different places share marks. Method: a log of many spacings, by steps."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            topic = world.shared.topic
+            for _ in range(600):
+                topic.store(b"noise")
+            begun = begin_walk(topic.topic_id)
+            walk = Walk(1, begun.position, 0, bytes(32), 4)
+            seen = []
+            index = MemoryIndex()
+            while room := room_of(walk, 511, 100):
+                walk = walk_on(index, walk, topic.records(walk.position.offset + 1, room))
+                seen.append(set(dict(walk.marks)))
+                assert len(walk.marks) <= MARKS_MAX
+            assert walk.spacing == 32
+            assert all(one & seen[-1] for one in seen[20:])
+
+    run_virtually(story())
+
+
+def test_it_goes_on_where_it_was_and_starts_anew_when_it_must(tmp_path: Path) -> None:
+    """Goal: a restart costs little, a stale bookmark nothing. Method: walk, keep, read; damage; another log."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            topic, bookmark = world.shared.topic, tmp_path / "scrub"
+            half = topic.end_offset // 2
+            walk = walk_on(replica.index, begin_walk(topic.topic_id), topic.records(0, half))
+            bookmark.write_bytes(encode_walk(walk))
+            assert decode_walk(encode_walk(walk)) == walk
+            scrubber = scrubber_of(world, replica, bookmark)
+            await first_walk(scrubber)
+            assert scrubber.records == topic.end_offset - half
+            for stale in (b"", b"\xc1", encode_walk(walk)[:-3], encode_walk(begin_walk("another log"))):
+                bookmark.write_bytes(stale)
+                scrubber = scrubber_of(world, replica, bookmark)
+                await first_walk(scrubber)
+                assert scrubber.records == topic.end_offset
+
+    run_virtually(story())
+
+
+def test_a_flipped_bit_in_the_bookmark_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """Goal: what protects does not harm: damage to the bookmark means "begin again". Method: every single bit of a
+    bookmark in the middle of a log is flipped, and decoded; some of them are what a healthy replica starts from."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            topic, bookmark = world.shared.topic, tmp_path / "scrub"
+            half = topic.end_offset // 2
+            walk = begin_walk(topic.topic_id)
+            raw = encode_walk(
+                walk_on(replica.index, Walk(1, walk.position, 0, bytes(32), half), topic.records(0, half))
+            )
+            for number in range(8 * len(raw)):
+                damaged = bytearray(raw)
+                damaged[number // 8] ^= 1 << number % 8
+                assert decode_walk(bytes(damaged)) is None, f"bit {number}"
+                if number % 61 == 0:
+                    bookmark.write_bytes(damaged)
+                    scrubber = scrubber_of(world, replica, bookmark)
+                    await first_walk(scrubber)
+                    assert scrubber.records == topic.end_offset
+
+    run_virtually(story())
+
+
+def test_a_pass_has_a_time_to_end_in_which_a_restart_does_not_prolong(tmp_path: Path) -> None:
+    """Goal: as fast as it takes, and it says how far it is. Method: 3,000 records in 60 s, where the least rate
+    would take 50 minutes; a second scrubber goes on from the bookmark, with the first one's beginning."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(scrub_records_per_s=1.0, scrub_within_s=60.0)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            for _ in range(3_000):
+                world.shared.topic.store(b"noise")
+            await asyncio.sleep(2.0)
+
+            def made() -> Scrubber:
+                scrubber = scrubber_of(world, replica, tmp_path / "scrub")
+                scrubber._settings = world.shared.core
+                return scrubber
+
+            began_s = world.shared.clock.boottime_s()
+            first = made()
+            running = asyncio.create_task(first.run())
+            await asyncio.sleep(20.0)
+            assert first.walk is not None
+            first._keep(first.walk, now=True)
+            told = first.progress()
+            assert 0 < told["records"] < told["of_records"] == world.shared.topic.end_offset
+            assert told["age_s"] == pytest.approx(20.0, abs=2.0)
+            assert told["wanted_per_s"] == pytest.approx(AHEAD * first.left_records / 31.0, rel=0.1)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            second = made()
+            await first_walk(second)
+            assert second.records < told["of_records"]
+            assert world.shared.clock.boottime_s() - began_s < 61.0
+            assert (second.age_s, second.pace.wanted_per_s) == (0.0, 0.0)
+
+    run_virtually(story())
+
+
+def test_it_stands_back_while_an_active_is_busy_and_off_means_off(tmp_path: Path) -> None:
+    """Goal: nothing on the hot path. Method: a busy active for a minute, then an idle one; and a rate of zero."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            busy = True
+            scrubber = scrubber_of(world, replica, tmp_path / "scrub")
+            scrubber._is_busy = lambda: busy
+            running = asyncio.create_task(scrubber.run())
+            await asyncio.sleep(60.0)
+            assert scrubber.records == 0
+            busy = False
+            await asyncio.sleep(5.0)
+            assert scrubber.records >= world.shared.topic.end_offset
+            running.cancel()
+            off = Scrubber(
+                MemoryLog(world.shared.topic),
+                replica.index,
+                replica.participant.follower,
+                world.shared.clock,
+                CoreSettings(scrub_records_per_s=0),
+                bookmark=tmp_path / "off",
+                entry_count=lambda: 0,
+                is_busy=lambda: False,
+            )
+            await asyncio.wait_for(off.run(), 1.0)
+
+    run_virtually(story())
+
+
+def test_a_log_that_lost_its_start_is_refused(tmp_path: Path) -> None:
+    """Goal: a whole index does not hide a lost log. Method: cut the start off while the replica runs."""
+
+    async def story() -> None:
+        async with World(core=QUICK) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(*traffic())
+            world.shared.topic.cut_off(5)
+            with pytest.raises(NotaryError) as caught:
+                await first_walk(scrubber_of(world, replica, tmp_path / "scrub"))
+            assert caught.value.code.name == "LOG_TRUNCATED"
+
+    run_virtually(story())
+
+
+def test_the_count_is_compared_where_walk_and_index_meet() -> None:
+    """Goal: an entry that no record touches is found too. Method: one too many, one too few."""
+    walk = Walk(1, begin_walk("t").position, 3, bytes(32))
+    check_complete(walk, 3)
+    for count in (2, 4):
+        with pytest.raises(IndexMismatch):
+            check_complete(walk, count)

@@ -1,0 +1,155 @@
+"""Canonical bytes: one encoding for each request, and nothing else decodes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha256
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replica.notary.canonical import change_id, content_digest, decode_request, encode_request, summarise
+from replica.notary.errors import BadRequest, Code
+from replica.notary.requests import STATES_LIMIT, TIME_MAX_US, Request, TimeWindow, make_request
+from tests.worlds.notary_logs import PARTY, request_of, state, tx
+
+_TWO = request_of(1, (1, 2))
+
+
+@st.composite
+def any_request(draw: st.DrawFn) -> Request:
+    """Any request that the format allows, of moderate size."""
+    refs = draw(st.lists(st.binary(min_size=36, max_size=36), unique=True, max_size=6))
+    cut = draw(st.integers(0, len(refs)))
+    start, end = sorted(draw(st.tuples(st.integers(0, TIME_MAX_US - 1), st.integers(0, TIME_MAX_US - 1))))
+    window = draw(
+        st.sampled_from([None, TimeWindow(start, None), TimeWindow(None, end), TimeWindow(start, end + 1)]),
+    )
+    party = draw(st.text(st.characters(blacklist_categories=("C", "Z")), min_size=1, max_size=40))
+    return make_request(draw(st.binary(min_size=32, max_size=32)), refs[:cut], refs[cut:], window, party)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(any_request())
+def test_a_request_survives_its_bytes(request: Request) -> None:
+    """Goal: encode and decode are inverse, and agree on digest and id. Method: any request."""
+    raw = encode_request(request)
+    decoded, digest = decode_request(raw)
+    assert decoded == request
+    assert encode_request(decoded) == raw
+    assert digest == content_digest(request) == sha256(b"notary/content/1" + raw[48 : -2 - len(_party(raw))]).digest()
+    assert summarise(raw) == (request.tx_id, digest, request.state_count)
+
+
+def _party(raw: bytes) -> bytes:
+    return decode_request(raw)[0].party.encode()
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(any_request(), st.data())
+def test_changed_bytes_are_refused_or_another_request(request: Request, data: st.DataObject) -> None:
+    """Goal: one encoding per request. Method: change, cut or add a byte; whatever decodes must encode to itself."""
+    raw = bytearray(encode_request(request))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    match data.draw(st.sampled_from(["change", "cut", "add"])):
+        case "change":
+            raw[at] ^= data.draw(st.integers(1, 255))
+        case "cut":
+            del raw[at:]
+        case "add":
+            raw.insert(at, data.draw(st.integers(0, 255)))
+    with suppress(BadRequest):
+        decoded, _ = decode_request(bytes(raw))
+        assert encode_request(decoded) == bytes(raw)
+        assert decoded != request or bytes(raw) == encode_request(request)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.binary(max_size=200) | st.binary(max_size=80).map(lambda tail: encode_request(request_of(1, (1,)))[:60] + tail)
+)
+def test_any_bytes_either_decode_or_are_refused(raw: bytes) -> None:
+    """Goal: readers of the log meet no other error. Method: random bytes and random endings."""
+    with suppress(BadRequest):
+        decode_request(raw)
+
+
+def _patched(request: Request, at: int, patch: bytes) -> bytes:
+    raw = encode_request(request)
+    return raw[:at] + patch + raw[at + len(patch) :]
+
+
+_LOW, _HIGH = sorted((state(1), state(2)))
+_WINDOW_AT = 52 + 72
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        _patched(_TWO, 0, b"notary/receipt/1"),
+        _patched(_TWO, 52, _HIGH + _LOW),
+        _patched(_TWO, 52, _LOW + _LOW),
+        _patched(request_of(1, (1,), (2,)), 52, state(1) + state(1)),
+        _patched(_TWO, 48, b"\x00\x03"),
+        _patched(_TWO, _WINDOW_AT, b"\x04"),
+        _patched(_TWO, _WINDOW_AT, b"\x00" + (5).to_bytes(8, "big")),
+        _patched(_TWO, _WINDOW_AT, b"\x01" + bytes(8) + (5).to_bytes(8, "big")),
+        _patched(_TWO, _WINDOW_AT, b"\x02" + (5).to_bytes(8, "big") + bytes(8)),
+        _patched(_TWO, _WINDOW_AT, b"\x03" + (5).to_bytes(8, "big") + (5).to_bytes(8, "big")),
+        _patched(_TWO, _WINDOW_AT, b"\x01" + (2**63).to_bytes(8, "big")),
+        _patched(_TWO, _WINDOW_AT + 17, b"\x00\x00"),
+        _patched(_TWO, _WINDOW_AT + 19, b"\xff"),
+        _patched(_TWO, _WINDOW_AT + 19, b"\x00"),
+    ],
+)
+def test_bytes_that_are_not_canonical_are_refused(raw: bytes) -> None:
+    """Goal: each rule of the layout is enforced. Method: break one at a time."""
+    with pytest.raises(BadRequest):
+        decode_request(raw)
+
+
+def test_the_number_of_states_stays_below_the_limit() -> None:
+    """Goal: 9,999 pass, 10,000 do not, from parts and from bytes. Method: on both sides of the limit."""
+    refs = [number.to_bytes(36, "big") for number in range(1, STATES_LIMIT + 1)]
+    largest = make_request(tx(1), refs[:6_000], refs[6_000:-1], None, PARTY)
+    assert decode_request(encode_request(largest))[0] == largest
+    with pytest.raises(BadRequest) as caught:
+        make_request(tx(1), refs[:6_000], refs[6_000:], None, PARTY)
+    assert caught.value.code is Code.TOO_MANY_STATES
+    with pytest.raises(BadRequest):
+        decode_request(encode_request(Request(tx(1), tuple(refs), (), None, PARTY)))
+
+
+def test_the_content_digest_covers_inputs_references_and_window_and_nothing_else() -> None:
+    """Goal: what an id stands for. Method: change each part."""
+    window = TimeWindow(1, 2)
+    base = make_request(tx(1), [state(1)], [state(2)], window, PARTY)
+    digest = content_digest(base)
+    assert content_digest(make_request(tx(2), [state(1)], [state(2)], window, "O=Other")) == digest
+    others = [
+        make_request(tx(1), [state(2)], [state(1)], window, PARTY),
+        make_request(tx(1), [state(1), state(2)], [], window, PARTY),
+        make_request(tx(1), [state(1)], [], window, PARTY),
+        make_request(tx(1), [state(1)], [state(2)], None, PARTY),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(1, 3), PARTY),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(1, None), PARTY),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(0, None), PARTY),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(None, 2), PARTY),
+    ]
+    assert len({digest, *(content_digest(other) for other in others)}) == len(others) + 1
+
+
+def test_a_change_id_names_user_command_and_parties_in_any_order() -> None:
+    """Goal: commands are told apart, and no text can run into the next. Method: near misses."""
+    base = change_id("user", "command", ("a", "b"))
+    assert change_id("user", "command", ("b", "a")) == base
+    others = [
+        change_id("usercommand", "", ("a", "b")),
+        change_id("user", "command", ("ab",)),
+        change_id("user", "command", ("a", "b", "")),
+        change_id("user", "commanda", ("b",)),
+        change_id("user2", "command", ("a", "b")),
+        change_id("user", "command2", ("a", "b")),
+    ]
+    assert len({base, *others}) == len(others) + 1

@@ -1,0 +1,166 @@
+"""Merkle trees and receipts: every leaf proves itself, and nothing else passes."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+import pytest
+from nacl.signing import SigningKey
+
+from replica.notary.errors import BadRequest
+from replica.notary.merkle import inclusion_paths, leaf_hash, root_from_path, tree_levels
+from replica.notary.receipts import (
+    Receipt,
+    make_receipts,
+    receipt_from_document,
+    receipt_to_document,
+    statement,
+    verify_receipt,
+)
+from replica.notary.signatures import signature_holds
+from tests.worlds.notary_logs import tx
+
+KEY = SigningKey(b"\x07" * 32)
+PUBLIC = bytes(KEY.verify_key)
+OTHER = bytes(SigningKey(b"\x08" * 32).verify_key)
+
+
+def _sign(message: bytes) -> bytes:
+    return KEY.sign(message).signature
+
+
+def _leaves(count: int) -> list[bytes]:
+    return [leaf_hash(tx(number), tx(number + 1_000)) for number in range(count)]
+
+
+def _root_by_definition(leaves: list[bytes]) -> bytes:
+    """RFC 6962, section 2.1: split at the largest power of two below the number of leaves."""
+    if len(leaves) == 1:
+        return leaves[0]
+    split = 1
+    while split * 2 < len(leaves):
+        split *= 2
+    return sha256(b"\x01" + _root_by_definition(leaves[:split]) + _root_by_definition(leaves[split:])).digest()
+
+
+@pytest.mark.parametrize("count", range(1, 71))
+def test_each_leaf_of_each_tree_verifies_and_no_change_does(count: int) -> None:
+    """Goal: a path proves one leaf at one place of one tree. Method: all leaves; other leaf, place, size and path."""
+    leaves = _leaves(count)
+    levels = tree_levels(leaves)
+    root = levels[-1][0]
+    assert root == _root_by_definition(leaves)
+    for at, (leaf, path) in enumerate(zip(leaves, inclusion_paths(levels), strict=True)):
+        assert root_from_path(leaf, at, count, path) == root
+        assert root_from_path(sha256(leaf).digest(), at, count, path) != root
+        for other in {at ^ 1, at + 1, at - 1, count - 1 - at} - {at}:
+            assert root_from_path(leaf, other, count, path) != root
+        assert root_from_path(leaf, at, count, (*path, leaf)) is None
+        for cut in range(len(path)):
+            assert root_from_path(leaf, at, count, path[:cut] + path[cut + 1 :]) is None
+            flipped = (*path[:cut], sha256(path[cut]).digest(), *path[cut + 1 :])
+            assert root_from_path(leaf, at, count, flipped) != root
+
+
+def test_a_place_outside_the_tree_has_no_root() -> None:
+    """Goal: no index is taken modulo anything. Method: negative, at the end, empty tree."""
+    leaf = _leaves(1)[0]
+    assert [root_from_path(leaf, at, size, []) for at, size in ((-1, 1), (1, 1), (0, 0), (0, -1))] == [None] * 4
+    with pytest.raises(ValueError, match="at least one"):
+        tree_levels([])
+
+
+def test_an_inner_node_is_not_accepted_as_a_leaf() -> None:
+    """Goal: separate domains. Method: present the two halves of an inner node as a transaction id and a digest."""
+    leaves = _leaves(4)
+    levels = tree_levels(leaves)
+    left, right = levels[1]
+    forged = Receipt(leaves[0], leaves[1], 0, 2, (right,), PUBLIC, _sign(statement(2, levels[-1][0])))
+    assert sha256(b"\x01" + leaves[0] + leaves[1]).digest() == left
+    assert leaf_hash(leaves[0], leaves[1]) != left
+    assert not verify_receipt(forged, PUBLIC)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9])
+def test_each_receipt_of_a_batch_verifies_by_the_notary_key_alone(count: int) -> None:
+    """Goal: one signature, a proof for each. Method: make, verify, by the right and by another key."""
+    signed: list[bytes] = []
+
+    def sign(message: bytes) -> bytes:
+        signed.append(message)
+        return _sign(message)
+
+    pairs = [(tx(number), tx(number + 100)) for number in range(count)]
+    receipts = make_receipts(pairs, PUBLIC, sign)
+    assert len(signed) == 1
+    assert [(receipt.tx_id, receipt.content_digest) for receipt in receipts] == pairs
+    assert all(verify_receipt(receipt, PUBLIC) for receipt in receipts)
+    assert not any(verify_receipt(receipt, OTHER) for receipt in receipts)
+    assert make_receipts([], PUBLIC, sign) == []
+
+
+def _receipt() -> Receipt:
+    return make_receipts([(tx(number), tx(number + 100)) for number in range(5)], PUBLIC, _sign)[2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tx_id": tx(9)},
+        {"content_digest": tx(9)},
+        {"tx_id": tx(102), "content_digest": tx(2)},
+        {"tx_id": tx(2)[:31], "content_digest": tx(2)[31:] + tx(102)},
+        {"tx_id": tx(2) + tx(102)[:1], "content_digest": tx(102)[1:]},
+        {"leaf_index": 1},
+        {"leaf_index": 3},
+        {"leaf_index": -1},
+        {"tree_size": 4},
+        {"tree_size": 6},
+        {"tree_size": 2**32 + 5},
+        {"tree_size": 2**200},
+        {"path": ()},
+        {"path": (*_receipt().path, tx(1))},
+        {"path": tuple(reversed(_receipt().path))},
+        {"notary_key": OTHER},
+        {"signature": bytes(64)},
+        {"signature": b""},
+        {"signature": _sign(b"something else")},
+    ],
+)
+def test_any_change_of_a_receipt_fails(changes: dict[str, object]) -> None:
+    """Goal: a receipt certifies exactly one id and content. Method: change each field, also the border between two."""
+    assert verify_receipt(_receipt(), PUBLIC)
+    assert not verify_receipt(msgspec.structs.replace(_receipt(), **changes), PUBLIC)
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(32), bytes(33)])
+def test_a_malformed_key_or_signature_is_just_not_valid(key: bytes) -> None:
+    """Goal: strangers' receipts raise nothing. Method: keys and signatures of wrong lengths."""
+    assert not signature_holds(key, b"message", _sign(b"message"))
+    assert not signature_holds(PUBLIC, b"message", b"\x00" * 63)
+    assert signature_holds(PUBLIC, b"message", _sign(b"message"))
+
+
+def test_a_receipt_survives_its_json() -> None:
+    """Goal: offline verification. Method: to the document and back."""
+    assert receipt_from_document(receipt_to_document(_receipt())) == _receipt()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tx_id": "ab" * 31},
+        {"tx_id": "zz" * 32},
+        {"content_digest": "ab" * 33},
+        {"notary_key": "ab " * 32},
+        {"signature": "ab" * 32},
+        {"path": ["ab"]},
+        {"path": ["ab" * 32] * 33},
+    ],
+)
+def test_a_document_with_other_than_hexadecimal_of_its_length_is_refused(changes: dict[str, object]) -> None:
+    """Goal: one text for each receipt. Method: wrong lengths, digits, spaces, too long a path."""
+    document = msgspec.structs.replace(receipt_to_document(_receipt()), **changes)
+    with pytest.raises(BadRequest):
+        receipt_from_document(document)

@@ -1,0 +1,158 @@
+"""Records: what decodes, what is void for everyone, and that nothing else than Undecodable ever comes out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replica.notary.records import (
+    RECORD_MAX_BYTES,
+    SETTLED_PER_RECORD,
+    BarrierRecord,
+    RequestRecord,
+    SettledCommand,
+    SettlementRecord,
+    Undecodable,
+    decode_record,
+    encode_record,
+    settled_together,
+)
+from replica.notary.requests import make_request
+from tests.worlds.notary_logs import PARTY, activation, request_of, settled, submission_of, tx
+
+BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 1, 1)
+REQUEST = RequestRecord(1, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))))
+SETTLEMENT = SettlementRecord(1, activation(7), 4, (settled(2, "lost"),))
+
+
+@pytest.mark.parametrize("record", [BARRIER, REQUEST, SETTLEMENT])
+def test_each_kind_decodes_to_what_was_encoded(record: BarrierRecord | RequestRecord | SettlementRecord) -> None:
+    """Goal: nothing is lost on the way. Method: encode, decode, compare."""
+    assert decode_record(encode_record(record), 1) == record
+
+
+def _request_with(**changes: object) -> bytes:
+    return encode_record(msgspec.structs.replace(REQUEST, **changes))
+
+
+def _submission_with(**changes: object) -> bytes:
+    return _request_with(submission=msgspec.structs.replace(REQUEST.submission, **changes))
+
+
+def _extended(record: BarrierRecord | RequestRecord, depth: int = 0) -> bytes:
+    value = encode_record(record)
+    return bytes([value[0] + 1]) + value[1:] + b"\x91" * depth + b"\x90"
+
+
+def _with_longer_submission() -> bytes:
+    fields = msgspec.msgpack.decode(encode_record(REQUEST))
+    return msgspec.msgpack.encode([*fields[:-1], [*fields[-1], "more"]])
+
+
+BROKEN = {
+    "empty": b"",
+    "nil": b"\xc0",
+    "cut off": encode_record(REQUEST)[:-1],
+    "one byte more": encode_record(REQUEST) + b"\x00",
+    "an element more": _extended(REQUEST),
+    "an element more, so deep that skipping it would exhaust the stack": _extended(REQUEST, 200_000),
+    "a barrier with an element more": _extended(BARRIER),
+    "a submission with an element more": _with_longer_submission(),
+    "a map": msgspec.msgpack.encode({"kind": 1}),
+    "an unknown kind": b"\x96\x03" + encode_record(REQUEST)[2:],
+    "another format": _request_with(format=2),
+    "a negative sequence number": _request_with(sequence=-1),
+    "a sequence number that no position can hold": _request_with(sequence=2**63),
+    "a negative stamp": _request_with(stamp_us=-1),
+    "a stamp that no database column can hold": _request_with(stamp_us=2**63),
+    "a short activation id": _request_with(activation_id=b"a" * 15),
+    "a long activation id": _request_with(activation_id=b"a" * 17),
+    "a short key": _submission_with(public_key=b"k" * 31),
+    "a long signature": _submission_with(signature=b"s" * 65),
+    "an empty user": _submission_with(user_id=""),
+    "a user of 256 bytes": _submission_with(user_id="u" * 256),
+    "a user of 256 bytes in 128 characters": _submission_with(user_id="é" * 128),
+    "a command with a NUL, which no database column can hold": _submission_with(command_id="c\x00"),
+    "a line end in the submission": _submission_with(submission_id="a\nb"),
+    "a line end that is not ASCII": _submission_with(submission_id="a\u2028b"),
+    "text that turns direction": _submission_with(submission_id="a\u202eb"),
+    "a control beyond ASCII": _submission_with(submission_id="a\x85b"),
+    "nobody to act as": _submission_with(act_as=()),
+    "a party to act as twice": _submission_with(act_as=(PARTY, PARTY)),
+    "17 to act as": _submission_with(act_as=tuple(f"O={n}" for n in range(17))),
+    "text that is not UTF-8": encode_record(REQUEST).replace(b"\xa4user", b"\xa4us\xffr"),
+    "a settlement of a broken command": encode_record(
+        msgspec.structs.replace(SETTLEMENT, commands=(SettledCommand("", "c", (PARTY,), "s", tx(1), b"d" * 32),))
+    ),
+    "a settled transaction id of 31 bytes": encode_record(
+        msgspec.structs.replace(SETTLEMENT, commands=(SettledCommand("u", "c", (PARTY,), "s", b"t" * 31, b"d" * 32),))
+    ),
+    "a settlement of too many": encode_record(
+        msgspec.structs.replace(SETTLEMENT, commands=(settled(1, "c"),) * (SETTLED_PER_RECORD + 1))
+    ),
+    "a barrier of epoch 0": encode_record(msgspec.structs.replace(BARRIER, epoch=0)),
+    "a barrier above every database's epoch": encode_record(msgspec.structs.replace(BARRIER, epoch=2**63)),
+    "a barrier with a short activation id": encode_record(msgspec.structs.replace(BARRIER, activation_id=b"short")),
+    "a barrier with a long name": encode_record(msgspec.structs.replace(BARRIER, replica="R" * 256)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_breaks_a_bound_is_undecodable(name: str) -> None:
+    """Goal: void for everyone, and no other error. Method: one record for each bound of the format."""
+    with pytest.raises(Undecodable):
+        decode_record(BROKEN[name], 1)
+
+
+def test_text_of_any_script_is_taken() -> None:
+    """Goal: only a fixed list of characters is refused, the same in each Python. Method: letters of several scripts."""
+    for text in ("Zürich", "Москва", "東京", "العربية", "\U0001f600", "\U00031350", "a\u00a0b", "x" * 255):
+        value = _submission_with(user_id=text)
+        decoded = decode_record(value, 1)
+        assert isinstance(decoded, RequestRecord)
+        assert decoded.submission.user_id == text
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda tail: encode_record(REQUEST)[:20] + tail))
+def test_any_bytes_either_decode_or_are_undecodable(value: bytes) -> None:
+    """Goal: poison stops nobody. Method: random bytes, and random endings of a good record."""
+    with suppress(Undecodable):
+        decode_record(value, 1)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(0, len(encode_record(REQUEST)) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_undecodable_or_another_record(at: int, change: int) -> None:
+    """Goal: no two byte strings of one length hold the same record. Method: change one byte of a good one."""
+    value = bytearray(encode_record(REQUEST))
+    value[at] ^= change
+    with suppress(Undecodable):
+        assert decode_record(bytes(value), 1) != REQUEST
+
+
+def test_the_largest_records_fit_the_log() -> None:
+    """Goal: RECORD_MAX_BYTES holds for every record that a writer makes. Method: the largest of each kind."""
+    refs = [number.to_bytes(36, "big") for number in range(1, 10_000)]
+    request = make_request(tx(1), refs, [], None, "p" * 512)
+    act_as = tuple(f"{number:0512}" for number in range(16))
+    submission = msgspec.structs.replace(submission_of(request, "c" * 255, "s" * 255), user_id="u" * 255, act_as=act_as)
+    largest = _request_with(submission=submission)
+    assert isinstance(decode_record(largest, 1), RequestRecord)
+    assert len(largest) < RECORD_MAX_BYTES
+    commands = [SettledCommand("u" * 255, f"{n:0255}", act_as, "s" * 255, tx(n), b"d" * 32) for n in range(1_000)]
+    left = commands
+    while left:
+        together = settled_together(left)
+        assert together == tuple(left[: len(together)]) != ()
+        assert len(encode_record(msgspec.structs.replace(SETTLEMENT, commands=together))) < RECORD_MAX_BYTES
+        left = left[len(together) :]
+
+
+def test_usual_commands_are_settled_by_the_thousand() -> None:
+    """Goal: few records settle many commands. Method: commands of usual length."""
+    assert len(settled_together([settled(number, "command") for number in range(2_000)])) == SETTLED_PER_RECORD

@@ -1,0 +1,190 @@
+"""Alerts, dashboard and metrics agree: every query parses, every metric and every alert's runbook exists."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import promql_parser
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from ha.election.driver import Election
+from ha.ending import Cause, Ending, read_ending
+from ledger_api.server.api import BATCH, SUBMISSIONS
+from replica.cli.history import RUNBOOK_OF
+from replica.following.index_check import begin_walk
+from replica.following.scrub import Scrubber
+from replica.link.counts import ApiCounts, Latency, metric_families
+from replica.log.kafka.round_trips import RoundTrip
+from replica.operators.metrics import make_metrics
+from tests.simulation.virtual import run_virtually
+from tests.worlds.core_world import World
+
+ROOT = Path(__file__).parents[3]
+ALERTS = yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+DASHBOARD = json.loads((ROOT / "monitoring/dashboards/notary.json").read_text())
+OF_OTHERS = {"up", "haproxy_server_status", "process_cpu_seconds_total", "process_resident_memory_bytes"}
+"""Metrics that Prometheus, HAProxy and the Prometheus client bring."""
+
+
+def exposition() -> str:
+    """What an active replica shows on /metrics, with one count of everything that is counted."""
+    counts = ApiCounts({f"{SUBMISSIONS} 200": 1}, {"NOTARISED": 1}, {SUBMISSIONS: Latency()})
+
+    async def story() -> str:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            sizes = {"entries": 1, "write_stopped": 0, "table_bytes": 1}
+            election = cast(Election[Any], replica.election)
+            scrubber = Scrubber(
+                replica.log,
+                replica.index,
+                replica.participant.follower,
+                world.shared.clock,
+                world.shared.core,
+                bookmark=Path("nowhere"),
+                entry_count=int,
+                is_busy=bool,
+            )
+            scrubber.walk = msgspec.structs.replace(begin_walk("topic"), marks=((4_096, bytes(32)),))
+            metrics = make_metrics(
+                replica.participant,
+                election,
+                "1.0",
+                lambda: metric_families(counts),
+                index_sizes=lambda: sizes,
+                scrubber=scrubber,
+                round_trips=lambda: {"1": RoundTrip(0.001, 0.002)},
+                peers=["R1"],
+            )
+            return metrics().decode()
+
+    return run_virtually(story())
+
+
+@pytest.fixture(scope="module")
+def samples() -> set[str]:
+    """Names of all time series of a replica."""
+    families = text_string_to_metric_families(exposition())
+    return {sample.name for family in families for sample in family.samples}
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Where each PromQL expression comes from, and itself; Grafana's variables filled in."""
+    for rule in RULES:
+        yield rule["alert"], rule["expr"]
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"].replace("$__rate_interval", "1m")
+    for annotation in DASHBOARD["annotations"]["list"]:
+        yield annotation["name"], annotation["expr"]
+
+
+QUERIES = list(queries())
+
+
+@pytest.mark.parametrize(("where", "query"), QUERIES, ids=[f"{n}-{where}" for n, (where, _) in enumerate(QUERIES)])
+def test_every_query_parses_and_asks_for_what_exists(where: str, query: str, samples: set[str]) -> None:
+    """Goal: no alert that can never fire. Method: PromQL's own parser; names against a real replica's exposition."""
+    names = set(selected(promql_parser.parse(query)))
+    assert names, where
+    assert names - OF_OTHERS <= samples, f"{where}: {names - OF_OTHERS - samples}"
+
+
+def selected(node: Any) -> Iterator[str]:
+    """Names of the metrics that an expression selects."""
+    if isinstance(node, promql_parser.VectorSelector):
+        yield node.name
+    for name in ("expr", "lhs", "rhs", "vector_selector", "param"):
+        inner = getattr(node, name, None)
+        if inner is not None:
+            yield from selected(inner)
+    for inner in getattr(node, "args", None) or ():
+        yield from selected(inner)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_every_alert_names_a_runbook_that_exists(rule: dict[str, Any]) -> None:
+    """Goal: whoever is woken up knows where to read. Method: the file, the summary, and who is to be called."""
+    assert (ROOT / rule["annotations"]["runbook"]).is_file()
+    assert rule["annotations"]["summary"]
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+
+
+def test_labels_that_alerts_ask_for_are_given() -> None:
+    """Goal: a cause that is renamed is noticed. Method: every cause in a rule is one that is counted."""
+    asked = {
+        cause for rule in RULES for text in re.findall(r'cause=~?"([^"]+)"', rule["expr"]) for cause in text.split("|")
+    }
+    assert asked
+    assert asked <= set(Cause)
+
+
+def test_routes_that_are_asked_for_exist() -> None:
+    """Goal: a path that is renamed is noticed. Method: every route in a query matches one that the API counts by."""
+    asked = {route for _, query in QUERIES for route in re.findall(r'route=~?"([^"]+)"', query)}
+    assert asked
+    assert all(any(re.fullmatch(route, path) for path in (SUBMISSIONS, BATCH)) for route in asked)
+
+
+def test_names_keep_prometheus_rules(samples: set[str]) -> None:
+    """Goal: base units, no surprises. Method: units that a name may not have, counters that must end in _total."""
+    assert {name for name in samples if re.search(r"_(ms|milliseconds|kib|mib|percent)(_|$)", name)} == set()
+    families = list(text_string_to_metric_families(exposition()))
+    counters = [s.name for family in families if family.type == "counter" for s in family.samples]
+    assert [name for name in counters if not name.endswith(("_total", "_created"))] == []
+    undocumented = [family.name for family in families if not family.documentation]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        (Ending(Cause.STOP), "stop"),
+        (Ending(Cause.SWITCHOVER, "switchover to r2"), "switchover to r2"),
+        (Ending(Cause.ACTIVATION_FAILED, "x", "HA_LOCK_LOST"), "activation_failed HA_LOCK_LOST: x"),
+        (Ending(Cause.NO_ANSWER, "for 2.512 s"), "no_answer: for 2.512 s"),
+        (Ending(Cause.CLOCK, "it differs by +1.200 s"), "clock: it differs by +1.200 s"),
+        (Ending(Cause.LOG_STALLED, "record 7: late\nagain"), "log_stalled: record 7: late\nagain"),
+        (Ending(Cause.SUPERSEDED), "superseded"),
+        (Ending(Cause.SIGNER, "", "SIGNER_UNAVAILABLE"), "signer SIGNER_UNAVAILABLE"),
+        (Ending(Cause.FAILED, "failed to read", "INDEX_UNREADABLE"), "failed INDEX_UNREADABLE: failed to read"),
+    ],
+)
+def test_an_ending_is_read_back_from_its_text(ending: Ending, text: str) -> None:
+    """Goal: the history gives the cause as a value. Method: one ending of each form, there and back."""
+    assert str(ending) == text
+    assert read_ending(text) == ending
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no answer on the lock session for 2.512 s", "record 7 did not read back", "activation failed: x"]
+)
+def test_words_of_another_release_have_no_cause(text: str) -> None:
+    """Goal: a sentence is not taken for a cause. Method: what 0.1.0 wrote."""
+    assert read_ending(text) is None
+
+
+def test_an_alert_for_a_cause_names_the_page_that_the_history_names() -> None:
+    """Goal: a dead token sends nobody to the database. Method: the runbook of each alert that asks for causes."""
+    for rule in RULES:
+        for text in re.findall(r'cause=~?"([^"]+)"', rule["expr"]):
+            assert {RUNBOOK_OF[Cause(cause)] for cause in text.split("|")} == {rule["annotations"]["runbook"]}
+
+
+def test_prometheus_asks_the_jobs_that_the_rules_name() -> None:
+    """Goal: `up{job="..."}` is about something. Method: jobs of the example against those in the queries."""
+    jobs = {
+        job["job_name"] for job in yaml.safe_load((ROOT / "monitoring/prometheus.yml").read_text())["scrape_configs"]
+    }
+    asked = {job for _, query in QUERIES for job in re.findall(r'job="([^"]+)"', query)}
+    assert asked <= jobs

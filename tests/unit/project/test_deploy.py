@@ -1,0 +1,126 @@
+"""Unit files, Containerfile and compose file, checked as far as that goes without installing them."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[3]
+UNITS = ROOT / "deploy/systemd"
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/container/compose.yml").read_text())
+CONTAINERFILE = (ROOT / "deploy/container/Containerfile").read_text()
+EXPOSURE_MAX = 2.0  # of systemd-analyze security: 10 is everything allowed
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+
+
+def unit(name: str) -> configparser.ConfigParser:
+    parsed = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read(UNITS / name)
+    return parsed
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", sorted(path.name for path in UNITS.iterdir()))
+def test_systemd_accepts_every_unit(name: str, tmp_path: Path) -> None:
+    """Goal: no typing error in a unit. Method: systemd-analyze verify, with a program that is there in our place."""
+    for path in UNITS.iterdir():
+        text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", path.read_text(), flags=re.MULTILINE)
+        (tmp_path / path.name.replace("@.", "@r1.")).write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / name.replace("@.", "@r1."))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    complaints = [line for line in done.stderr.splitlines() if "notary" in line]
+    assert complaints == []
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", ["notary@.service", "notary-doctor.service"])
+def test_units_are_hardened(name: str) -> None:
+    """Goal: a taken-over replica reaches little. Method: systemd's own measure of exposure, offline."""
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", str(UNITS / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Unknown" in done.stderr or "unrecognized" in done.stderr:
+        pytest.skip("this systemd-analyze is too old to look at files")
+    found = re.search(r"Overall exposure level.*: ([\d.]+)", done.stdout)
+    assert found, done.stderr
+    assert float(found[1]) <= EXPOSURE_MAX + (1.5 if "doctor" in name else 0)
+
+
+def test_the_unit_of_a_replica_keeps_what_the_replica_relies_on() -> None:
+    """Goal: exit codes, watchdog and step-down mean the same to both. Method: the settings that carry it."""
+    service = unit("notary@.service")["Service"]
+    assert (service["Type"], service["NotifyAccess"], service["Restart"]) == ("notify", "main", "always")
+    assert service["RestartPreventExitStatus"] == "2"
+    assert service["KillMode"] == "mixed", "front ends must outlive the first signal, to be drained"
+    assert int(service["WatchdogSec"]) > 3
+    assert service["ExecStart"].split()[1:] == ["replica", "--config", "/etc/notary/notary.toml", "--name", "%i"]
+
+
+def test_containers_run_as_nobody_and_cannot_write() -> None:
+    """Goal: hardening is not forgotten for a new service. Method: each service of the compose file."""
+    for name, service in COMPOSE["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not service.get("privileged"), name
+        assert not service["image"].endswith(":latest"), name
+        assert ":" in service["image"], name
+        assert "environment" not in service, f"{name}: secrets are files"
+    user = re.search(r"^USER (\d+):(\d+)$", CONTAINERFILE, re.MULTILINE)
+    assert user
+    assert user.groups() != ("0", "0")
+    assert {secret["uid"] for secret in COMPOSE["x-replica"]["secrets"]} == {user[1]}
+
+
+def test_the_compose_file_names_what_exists() -> None:
+    """Goal: it starts. Method: every secret, configuration, volume and network that a service names is declared."""
+    for service in COMPOSE["services"].values():
+        assert {entry["source"] for entry in service.get("configs", [])} <= set(COMPOSE["configs"])
+        assert {entry["source"] for entry in service.get("secrets", [])} <= set(COMPOSE["secrets"])
+        assert {entry.partition(":")[0] for entry in service.get("volumes", [])} <= set(COMPOSE["volumes"])
+        assert set(service["networks"]) <= set(COMPOSE["networks"])
+    for entry in COMPOSE["configs"].values():
+        path = (ROOT / "deploy/container" / entry["file"]).resolve()
+        assert path.parent == ROOT / "deploy/container" or path.is_file()
+
+
+def test_the_image_is_built_from_pinned_packages_only() -> None:
+    """Goal: what runs is what was locked. Method: the options of pip in the Containerfile."""
+    installs = re.findall(r"pip install ([^&\n]*)", CONTAINERFILE)
+    assert len(installs) == 2
+    assert "--require-hashes" in installs[0]
+    assert "--no-index" in installs[1]
+    assert "COPY deploy/container/requirements.lock " in CONTAINERFILE
+    assert 'ENTRYPOINT ["tini", "--", "notary"]' in CONTAINERFILE
+
+
+def test_the_image_has_what_a_replica_runs_with_and_no_more() -> None:
+    """Goal: no test tool in production, nothing that may not be passed on. Method: its lock against the whole one."""
+    whole, image = (pinned(ROOT / folder / "requirements.lock") for folder in (".", "deploy/container"))
+    assert set(image.items()) <= set(whole.items()), "run make lock"
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {canonicalize_name(Requirement(text).name) for text in needed} <= set(image)
+    assert not {"pytest", "mypy", "pyspark", "intel-cmplr-lib-rt", "ipp-crypto"} & set(image)
+
+
+def pinned(lock: Path) -> dict[str, str]:
+    """Version and hashes of each package in a lock."""
+    return dict(re.findall(r"^(\S+)==((?:.*\\\n)*.*)$", lock.read_text(), re.MULTILINE))

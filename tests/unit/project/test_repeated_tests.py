@@ -1,0 +1,155 @@
+"""`scripts/test.sh`: what it runs once more, what it never does, and what it says of that. With small sample tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from replica.local.process import ServerEnded, ServerFailed
+from tests.promises import PromiseBroken, breaks_a_promise
+
+ROOT = Path(__file__).parents[3]
+SAMPLES = """
+from pathlib import Path
+import pytest
+from replica.local.process import ServerEnded
+from tests.promises import PromiseBroken
+
+def times(name):
+    with open(name, "a") as file:
+        file.write("x")
+    return Path(name).stat().st_size
+
+def late(name):
+    if times(name) == 1:
+        raise TimeoutError("late")
+
+@pytest.fixture
+def breaks_when_it_ends():
+    yield
+    if times("teardown") == 1:
+        raise PromiseBroken("a finding")
+
+"""
+LATE = 'def test_late(): late("late")\n'
+FINDING = 'def test_finding():\n    if times("finding") == 1: raise PromiseBroken("a finding")\n'
+GROUPED = (
+    "def test_grouped():\n"
+    '    if times("grouped") == 1: raise ExceptionGroup("tasks", [OSError(), PromiseBroken("a lost answer")])\n'
+)
+HIDDEN = (
+    "def test_hidden():\n"
+    '    if times("hidden") > 1: return\n'
+    '    try: raise ServerEnded("r1 ended with code 1")\n'
+    '    except ServerEnded as error: raise TimeoutError("it did not return") from error\n'
+)
+AT_THE_END = "def test_at_the_end(breaks_when_it_ends): pass\n"
+MISSED_GOAL = """
+from tests.faults.recorder import Scenario
+
+pytestmark = pytest.mark.scenario("F1", "an outage", outage_goal_s=0.1)
+
+def holds_but_for(outage_s, scenario):
+    scenario.fired("a kill")
+    scenario.checked(1)
+    scenario.outages_s.append(outage_s)
+
+def test_too_long(scenario): holds_but_for(0.251 if times("long") == 1 else 0.1, scenario)
+def test_as_long_as_a_busy_machine_may_make_it(scenario): holds_but_for(0.25, scenario)
+"""
+ALWAYS = "def test_always(): assert False\n"
+FOLDERS = {"core": "unit", "faults-quick": "faults"}
+MANY = "".join(f'def test_late_{at}(): late("late{at}")\n' for at in range(4))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The script's exit code, its last line, and how often each sample ran."""
+
+    code: int
+    last_line: str
+    runs: dict[str, int]
+
+
+def run_script(folder: Path, samples: str, phase: str = "integration") -> Ran:
+    """Run the script itself in a project of its own, whose tests of one phase are these samples."""
+    tests = folder / "tests" / FOLDERS.get(phase, phase)
+    tests.mkdir(parents=True, exist_ok=True)
+    (folder / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/test.sh", folder / "scripts/test.sh")
+    for name in ("__init__.py", "conftest.py", "promises.py"):
+        shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow: x"]\n')
+    (tests / "__init__.py").touch()
+    (tests / "test_samples.py").write_text(SAMPLES + samples)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    # What other plugins there are is not told by them, and takes nine tenths of the time.
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin,pytest_asyncio.plugin"}
+    done = subprocess.run(
+        ["bash", "scripts/test.sh", phase], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    runs = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file() and "." not in path.name}
+    return Ran(done.returncode, done.stdout.splitlines()[-1], runs)
+
+
+def test_what_was_late_runs_once_more_and_the_last_line_names_it(tmp_path: Path) -> None:
+    """Goal: a retry is counted and named. Method: a test that fails once; one that passes runs once only."""
+    ran = run_script(tmp_path, LATE + 'def test_well(): times("well")\n')
+    assert ran == Ran(0, "repeated: 1 tests/integration/test_samples.py::test_late", {"late": 2, "well": 1})
+
+
+def test_nothing_is_said_to_be_repeated_when_nothing_was(tmp_path: Path) -> None:
+    """Goal: the last line is always there. Method: a test that passes."""
+    assert run_script(tmp_path, "def test_well(): pass\n") == Ran(0, "repeated: 0", {})
+
+
+@pytest.mark.parametrize(
+    ("samples", "name"),
+    [(FINDING, "finding"), (GROUPED, "grouped"), (HIDDEN, "hidden"), (AT_THE_END, "teardown")],
+)
+def test_a_broken_promise_is_never_forgiven(tmp_path: Path, samples: str, name: str) -> None:
+    """Goal: no second try. Method: each would pass if it ran again; a late test beside it is not repeated either."""
+    assert run_script(tmp_path, samples + LATE) == Ran(1, "repeated: 0", {name: 1, "late": 1})
+
+
+def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
+    """Goal: a scenario that holds but for its goal fails, once and for all. Method: an outage that would be short when
+    it is repeated; the fault scenarios' own plugin."""
+    tests = tmp_path / "tests/faults"
+    tests.mkdir(parents=True)
+    for path in (ROOT / "tests/faults").glob("*.py"):
+        if not path.name.startswith("test_"):
+            (tests / path.name).symlink_to(path)
+    (tests / "lab").symlink_to(ROOT / "tests/faults/lab")
+    for name in ("ends.py", "waiting.py", "warned.py"):
+        (tmp_path / "tests" / name).symlink_to(ROOT / "tests" / name)
+    assert run_script(tmp_path, MISSED_GOAL, "faults-quick") == Ran(1, "repeated: 0", {"long": 1})
+
+
+def test_what_fails_twice_has_failed_and_many_failures_are_no_bad_luck(tmp_path: Path) -> None:
+    """Goal: the bounds of patience. Method: one that always fails; four that fail once."""
+    always = run_script(tmp_path / "always", ALWAYS)
+    assert (always.code, always.last_line) == (1, "repeated: 1 tests/integration/test_samples.py::test_always")
+    assert run_script(tmp_path / "many", MANY) == Ran(1, "repeated: 0", {f"late{at}": 1 for at in range(4)})
+
+
+def test_what_is_deterministic_is_never_repeated(tmp_path: Path) -> None:
+    """Goal: a pure test that fails once has failed. Method: the phase that runs in parallel."""
+    assert run_script(tmp_path, LATE, "core") == Ran(1, "repeated: 0", {"late": 1})
+
+
+def test_a_promise_is_recognised_wherever_it_hides() -> None:
+    """Goal: neither groups nor chains hide it, and being late is none. Method: one error of each shape."""
+    broken = PromiseBroken("x")
+    chained = TimeoutError()
+    chained.__context__ = ExceptionGroup("g", [ValueError(), ExceptionGroup("h", [broken])])
+    for error in (broken, chained, ServerEnded("r1")):
+        assert breaks_a_promise(error)
+    for error in (ServerFailed("late"), TimeoutError(), AssertionError()):
+        assert not breaks_a_promise(error)

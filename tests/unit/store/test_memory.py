@@ -1,0 +1,86 @@
+"""The participant store in memory keeps the contract, over the lock session's double."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha.clock import SystemClock
+from ha.election.settings import ElectionSettings
+from ha.errors import LockLost
+from ha.lock.memory import MemoryLockServer, MemoryLockSession
+from replica.store.interface import Published
+from replica.store.memory import MemoryDatabase, MemoryReader, MemoryStore
+from tests.contracts.reader_contract import InFlightByCompletionsContract, PruningContract, ReaderContract, Sweep
+from tests.contracts.store_contract import FRESH, TOPIC, Ends, NewStore, StoreContract, activated, command, serving
+
+
+@pytest.fixture
+def database() -> MemoryDatabase:
+    return MemoryDatabase()
+
+
+@pytest.fixture
+def server() -> MemoryLockServer:
+    return MemoryLockServer(SystemClock(), lease_s=3.0)
+
+
+@pytest.fixture
+def new_store(server: MemoryLockServer, database: MemoryDatabase) -> NewStore:
+    async def make() -> MemoryStore:
+        session = MemoryLockSession(server, name="r", settings=ElectionSettings(), clock=SystemClock())
+        await session.open()
+        return MemoryStore(session, database)
+
+    return make
+
+
+@pytest.fixture
+def ends(database: MemoryDatabase) -> Ends:
+    async def read() -> dict[int, tuple[str | None, str | None]]:
+        return {epoch: (database.ended.get(epoch), database.found_over.get(epoch)) for epoch, _ in database.grants}
+
+    return read
+
+
+class TestMemoryStore(StoreContract):
+    """See StoreContract."""
+
+
+@pytest.fixture
+def reader(database: MemoryDatabase) -> MemoryReader:
+    return MemoryReader(lambda: database)
+
+
+@pytest.fixture
+def sweep() -> Sweep:
+    async def nothing() -> None:
+        """It forgets at once."""
+
+    return nothing
+
+
+class TestMemoryReader(ReaderContract, PruningContract, InFlightByCompletionsContract):
+    """See ReaderContract, PruningContract and InFlightByCompletionsContract."""
+
+
+async def test_what_a_lost_session_did_is_unknown_but_whole(
+    new_store: NewStore, server: MemoryLockServer, database: MemoryDatabase
+) -> None:
+    """Goal: no statement of a dead session takes effect. Method: kill the sessions, then admit."""
+    store = await serving(new_store)
+    assert await store.admit([command(1)], 0) == [FRESH]
+    server.end_all()
+    with pytest.raises(LockLost):
+        await store.admit([command(2)], 0)
+    with pytest.raises(LockLost):
+        await store.published()
+    assert list(database.in_flight.values()) == [command(1)]
+    assert database.published() == Published(None, 0)
+
+
+async def test_grants_are_kept_for_people(new_store: NewStore, database: MemoryDatabase) -> None:
+    """Goal: who was active when. Method: two activations."""
+    await activated(new_store)
+    await activated(new_store)
+    assert database.topic_id == TOPIC
+    assert database.grants == [(1, "r"), (2, "r")]

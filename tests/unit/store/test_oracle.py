@@ -1,0 +1,588 @@
+"""The participant store on Oracle, against the double: the contract, its round trips, and each way a write can fail."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ha.clock import SystemClock
+from ha.election.settings import ElectionSettings
+from ha.errors import LockLost
+from ha.lock.ids import Counter, lock_id
+from ha.lock.oracle import OracleLockSession
+from replica.database import Login, participant_database
+from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
+from replica.notary.formats import Formats
+from replica.notary.position import Position, decode_position
+from replica.store.archive_head import ArchiveHead, ArchiveHeads
+from replica.store.interface import NOTARISED
+from replica.store.memory import MemoryDatabase
+from replica.store.open import adopt_topic, export_range, open_reader, published_state
+from replica.store.oracle import tools as oracle_tools
+from replica.store.oracle.board import oracle_board
+from replica.store.oracle.login import render_oracle
+from replica.store.oracle.store import LIST_MAX, OracleStore, newest_version
+from replica.store.oracle.tools import export_completions, migrate, read_status, statements_of
+from replica.store.reader import CompletionReader
+from replica.store.schema import Migration, read_migrations
+from tests.contracts.reader_contract import PruningContract, ReaderContract, Sweep, publish_over_time
+from tests.contracts.store_contract import (
+    FRESH,
+    IN_FLIGHT,
+    REJECTED,
+    TOPIC,
+    Ends,
+    NewStore,
+    StoreContract,
+    accepted,
+    activated,
+    at,
+    command,
+    completion,
+    in_order,
+    serving,
+)
+from tests.oracle import driver
+from tests.oracle.server import CONTACT_LOST, ENDED, KILLED, NO_TABLE, OracleServer
+from tests.oracle.tables import open_tables
+
+LOGIN = {"user": "notary", "password": "secret", "dsn": "db-1:1521/notary"}
+LOCK = 536870912
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def bare_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OracleServer]:
+    """A database without our schema."""
+    made = OracleServer(CLOCK, tmp_path)
+    driver.install(monkeypatch, made)
+    yield made
+    assert made.breaks == 0, "a statement was cancelled"
+
+
+@pytest.fixture
+async def server(bare_server: OracleServer) -> OracleServer:
+    await migrate(LOGIN, LOCK)
+    bare_server.calls.clear()
+    return bare_server
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[list[OracleLockSession]]:
+    made: list[OracleLockSession] = []
+    yield made
+    for session in made:
+        await session.close()
+
+
+@pytest.fixture
+def new_store(server: OracleServer, opened: list[OracleLockSession]) -> NewStore:
+    async def make() -> OracleStore:
+        session = OracleLockSession(LOGIN, scope="NOTARY", name="r1", settings=ElectionSettings(), clock=CLOCK)
+        await session.open()
+        opened.append(session)
+        return OracleStore(session)
+
+    return make
+
+
+def rows(server: OracleServer, query: str) -> list[tuple[object, ...]]:
+    tables = open_tables(server._path)
+    try:
+        return list(tables.execute(query).fetchall())
+    finally:
+        tables.close()
+
+
+def names(server: OracleServer) -> list[str]:
+    """What was called since `calls` was cleared; a star for what committed."""
+    return [call.name + ("*" if call.commit else "") for call in server.calls]
+
+
+@pytest.fixture
+def ends(server: OracleServer) -> Ends:
+    async def read() -> dict[int, tuple[str | None, str | None]]:
+        async with oracle_board(LOGIN, "test") as board:
+            return {reign.epoch: (reign.end_reason, reign.found_over_by) for reign in await board.history(10)}
+
+    return read
+
+
+class TestOracleStore(StoreContract):
+    """See StoreContract."""
+
+
+@pytest.fixture
+async def reader(server: OracleServer) -> AsyncIterator[CompletionReader]:
+    made = open_reader(render_oracle(LOGIN))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def sweep(server: OracleServer) -> Sweep:
+    async def delete() -> None:
+        await participant_database(render_oracle(LOGIN), "NOTARY").delete_pruned(lambda _: None)
+
+    return delete
+
+
+class TestOracleReader(ReaderContract, PruningContract):
+    """See ReaderContract and PruningContract."""
+
+
+async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:
+    """Goal: no page fills the memory. Method: details of 1 MB and of nothing, read page by page."""
+    store = await serving(new_store)
+    details = [b"x" * 1_000_000] * 6 + [b""] * 600
+    done = [completion(command(n), n, REJECTED, detail=detail) for n, detail in enumerate(details)]
+    await store.publish(done, at(len(done)))
+    sizes, after = [], 0
+    while after < len(details):
+        page = await reader.read(after, len(details))
+        sizes.append(len(page))
+        after = page[-1][0]
+    assert sizes == [4, 500, 102]
+
+
+async def test_a_reader_comes_back_after_its_server_ended_it(
+    new_store: NewStore, reader: CompletionReader, server: OracleServer
+) -> None:
+    """Goal: a lost connection costs one answer. Method: kill it, read twice."""
+    store = await serving(new_store)
+    await store.publish([completion(command(1), 7)], at(7))
+    assert len(await reader.read(0, 1)) == 1
+    server.end(server.sessions[-1], KILLED)
+    with pytest.raises(StoreUnavailable, match="ORA-00028"):
+        await reader.read(0, 1)
+    assert len(await reader.read(0, 1)) == 1
+
+
+async def test_a_reader_of_its_own_reads_the_participant_s_tables(
+    server: OracleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: who reads needs no right to write. Method: another user, led to the schema; what it logs in as."""
+    asked = driver.install(monkeypatch, server)
+    database = participant_database(render_oracle(LOGIN), "NOTARY", reader=Login("feed", "p@ss"))
+    reader = open_reader(database.reader_address)
+    assert await reader.first_at(0, 0) == 1
+    assert asked[-1] == {"user": "feed", "password": "p@ss", "dsn": LOGIN["dsn"], "tcp_connect_timeout": 3.0}
+    connection = reader._connection  # type: ignore[attr-defined]
+    assert connection.current_schema == "NOTARY"
+    await reader.close()
+
+
+# ---- what tools ask ----
+
+
+async def test_an_archive_s_head_only_moves_forward(server: OracleServer) -> None:
+    """Goal: a late or repeated head changes nothing. Method: record newer, older and the same."""
+    heads = ArchiveHeads(render_oracle(LOGIN))
+    assert heads.newest("a") is None
+    first, second = ArchiveHead(1, "aa", 9), ArchiveHead(2, "bb", 19)
+    for head, newest in [(first, first), (second, second), (first, second), (second, second)]:
+        heads.record("a", head)
+        assert heads.newest("a") == newest
+    assert heads.newest("b") is None
+
+
+async def test_a_restored_topic_is_adopted_while_nobody_is_active(
+    new_store: NewStore, server: OracleServer, opened: list[OracleLockSession]
+) -> None:
+    """Goal: the position goes with the topic, and not under an active replica. Method: held lock, refused, adopted."""
+    store = await serving(new_store)
+    await store.publish([completion(command(1), 7)], at(7))
+    number, seen = lock_id("NOTARY", Counter.PARTICIPANT_WRITE), []
+    await opened[-1].try_lock()
+    with pytest.raises(StoreMismatch, match="a replica is active"):
+        adopt_topic(render_oracle(LOGIN), number, "other", seen.append)
+    await opened[-1].close()
+
+    def refuse(position: Position) -> None:
+        raise LogRefused("not there")
+
+    with pytest.raises(LogRefused):
+        adopt_topic(render_oracle(LOGIN), number, "other", refuse)
+    assert (await read_status(LOGIN)).topic_id == TOPIC
+    adopted = adopt_topic(render_oracle(LOGIN), number, "other", seen.append)
+    assert adopted == msgspec.structs.replace(at(7), topic_id="other")
+    assert seen == [adopted]
+    state = published_state(render_oracle(LOGIN))
+    assert (state.topic_id, state.ledger_end) == ("other", 1)
+    assert state.position is not None
+    assert decode_position(state.position) == adopted
+    assert [offset for offset, _ in export_range(render_oracle(LOGIN), 0, 1)] == [1]
+
+
+# ---- what is sent ----
+
+
+async def test_every_field_is_stored_as_it_was(new_store: NewStore, server: OracleServer) -> None:
+    """Goal: what the log says is what the table says. Method: awkward texts and bytes, read back by the export."""
+    store = await serving(new_store)
+    names_of_sixteen = tuple(f"CN={number:03}{'é' * 250}" for number in range(16))
+    of = msgspec.structs.replace(command(1), user_id='é{}",\\ NULL', submission_id="NULL", act_as=names_of_sixteen)
+    await store.admit([of], 0)
+    assert await (await activated(new_store)).pending(1) == [of]
+    done = [
+        completion(of, 7, REJECTED, recorded_us=2**62, detail=bytes(range(256))),
+        completion(command(2), 8, detail=b""),
+    ]
+    await store.publish(done, at(8))
+    with export_completions(LOGIN) as export:
+        assert list(export.rows) == [(1, done[0]), (2, done[1])]
+        assert (export.topic_id, export.published_offset, export.ledger_end) == (TOPIC, 8, 2)
+        assert export.age_us is not None
+        assert export.age_us >= 0
+
+
+async def test_each_transaction_is_one_commit_in_a_bounded_number_of_round_trips(
+    new_store: NewStore, server: OracleServer
+) -> None:
+    """Goal: the boundaries are those on Postgres, whatever the size of a batch. Method: the calls of each method."""
+    store = await new_store()
+    server.calls.clear()
+    await store.bind(TOPIC)
+    assert names(server) == ["bind_topic*", "bound"]
+    server.calls.clear()
+    await store.raise_epoch(0, "r")
+    assert names(server) == ["counters", "found_over", "grant_epoch", "raise_epoch*"]
+    server.calls.clear()
+    await store.pending(10)
+    await store.published()
+    assert names(server) == ["pending", "published"]
+    for size in (1, 300):
+        server.calls.clear()
+        batch = [command(1_000 * size + number) for number in range(size)]
+        await store.admit(batch, 0)
+        assert names(server) == ["accepted", "admit*"]
+        assert len(server.calls[1].rows) == size
+        server.calls.clear()
+        await store.publish([completion(of, size) for of in batch], at(size))
+        assert names(server) == ["counters", "complete", "settle", "accept", "move_position*"]
+        assert [len(call.rows) for call in server.calls] == [1, size, size, size, 1]
+    server.calls.clear()
+    await store.publish([], at(500))
+    await store.publish([completion(command(1), 501, REJECTED)], at(501))
+    assert names(server) == [
+        *("counters", "move_position*"),
+        *("counters", "complete", "settle", "move_position*"),
+    ]
+
+
+async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
+    new_store: NewStore, server: OracleServer, reader: CompletionReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: deleting is house-keeping below a bound that is there already. Method: chunks, twice; what is left."""
+    monkeypatch.setattr(oracle_tools, "CHUNK_ROWS", 2)
+    store = await publish_over_time(new_store)
+    database = participant_database(render_oracle(LOGIN), "NOTARY")
+    told: list[int] = []
+    assert await database.delete_pruned(told.append) == 0
+    await store.prune(5, 10**9)
+    server.calls.clear()
+    assert await database.delete_pruned(told.append) == 5
+    assert names(server) == [*["oldest_kept", "forget_accepted", "delete_completions"] * 3, "oldest_kept"]
+    assert await database.delete_pruned(told.append) == 0
+    assert told == [2, 4, 5]
+    assert rows(server, "SELECT MIN(ledger_offset), COUNT(*) FROM completion") == [(6, 5)]
+    assert rows(server, "SELECT MIN(ledger_offset), COUNT(*) FROM command_accepted") == [(6, 5)]
+    assert await store.admit([command(6), command(5)], 0) == [accepted(6), FRESH]
+    assert await reader.first_at(3, 10) == 6
+    with export_completions(LOGIN) as export:
+        assert (export.pruned_to, [offset for offset, _ in export.rows]) == (5, [6, 7, 8, 9, 10])
+
+
+async def test_a_publication_goes_on_from_where_this_session_left_the_database(new_store: NewStore) -> None:
+    """Goal: two stores never publish in turns. Method: another session publishes between two of ours."""
+    store, other = await serving(new_store), await serving(new_store)
+    await store.publish([completion(command(1), 1)], at(1))
+    with pytest.raises(InvariantBroken, match="any more"):
+        await other.publish([completion(command(2), 2)], at(2))
+    assert (await (await activated(new_store)).published()).ledger_end == 1
+
+
+async def test_long_lists_of_commands_are_asked_in_parts_and_few_texts(
+    new_store: NewStore, server: OracleServer
+) -> None:
+    """Goal: Oracle's limit on lists is kept, and its shared pool is not filled with texts. Method: many sizes."""
+    store = await serving(new_store)
+    await store.admit([command(1)], 0)
+    await store.publish([completion(command(1), 7)], at(7))
+    server.calls.clear()
+    asked = [command(number) for number in range(1, 2 * LIST_MAX + 2)]
+    assert await store.admit(asked, 0) == [accepted(7), *[FRESH] * (2 * LIST_MAX)]
+    assert [len(call.rows[0]) - 2 for call in server.named("accepted")] == [LIST_MAX, LIST_MAX, 1]
+    for size in range(1, 40):
+        await store.admit([command(10_000 * size + number) for number in range(size)], 0)
+    assert len({call.text for call in server.named("accepted")}) == 8  # 1, 2, 4, ... 64, and LIST_MAX
+
+
+async def test_oracle_and_memory_agree(new_store: NewStore, server: OracleServer) -> None:
+    """Goal: what is proved with the double holds for the product's SQL. Method: 150 random steps, a few commands."""
+    chance = random.Random(11)
+    memory = MemoryDatabase()
+    memory.bind(TOPIC)
+    store = await serving(new_store)
+    memory.raise_epoch(0, "r")
+    offset = 0
+    for step in range(150):
+        asked = [
+            command(chance.randrange(12), tx=chance.randrange(3), submission=f"s{step}", submitted_us=step)
+            for _ in range(chance.randrange(1, 5))
+        ]
+        since_us = chance.choice([0, 0, step * 10 - 100])
+        assert await store.admit(asked, since_us) == memory.admit(asked, since_us)
+        waiting = chance.sample(
+            in_order(list(memory.in_flight.values())), k=min(len(memory.in_flight), chance.randrange(4))
+        )
+        done = []
+        for of in waiting:
+            offset += 1
+            done.append(completion(of, offset, chance.choice([NOTARISED, REJECTED]), recorded_us=step * 10))
+        offset += 1
+        assert await store.publish(done, at(offset)) == memory.publish(done, at(offset))
+        if step % 25 == 24:  # the replica is killed
+            store = await activated(new_store)
+            memory.raise_epoch(0, "r")
+            left = memory.pending(100)
+            assert await store.pending(100) == left
+            offset += 1
+            settled = [completion(of, offset, REJECTED, recorded_us=step * 10) for of in left]
+            assert await store.publish(settled, at(offset)) == memory.publish(settled, at(offset))
+            assert await store.pending(100) == []
+    assert await store.published() == memory.published()
+    with export_completions(LOGIN) as export:
+        assert list(export.rows) == memory.completions
+
+
+# ---- what can go wrong ----
+
+STATEMENTS = ["counters", "complete", "settle", "accept", "move_position"]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize("failure", [KILLED, ENDED, CONTACT_LOST], ids=lambda f: f"ORA-{f[0]:05}")
+async def test_a_publication_on_a_session_that_ends_is_whole_or_nothing(
+    new_store: NewStore, server: OracleServer, name: str, failure: tuple[int, str]
+) -> None:
+    """Goal: no half of a publication, and its outcome is said to be unknown. Method: each death at each statement."""
+    store = await serving(new_store)
+    await store.admit([command(1)], 0)
+    server.failures[name] = [failure]
+    with pytest.raises(LockLost, match=f"ORA-{failure[0]:05}"):
+        await store.publish([completion(command(1), 7)], at(7))
+    assert rows(server, "SELECT ledger_end, published_offset FROM participant") == [(0, -1)]
+    assert rows(server, "SELECT count(*) FROM completion") == [(0,)]
+    after = await activated(new_store)
+    assert await after.pending(10) == [command(1)]
+
+
+FULL = (1653, "unable to extend table NOTARY.COMPLETION by 128 in tablespace USERS")
+READ_ONLY = (16000, "database or pluggable database open for read-only access")
+DEADLOCK = (60, "deadlock detected while waiting for resource")
+RIGHTS = (1031, "insufficient privileges")
+TAKEN = (1, "unique constraint (NOTARY.COMPLETION_PK) violated")
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (FULL, StoreUnavailable),
+        (READ_ONLY, StoreUnavailable),
+        (DEADLOCK, StoreUnavailable),
+        ((4021, "timeout occurred while waiting to lock object"), StoreUnavailable),
+        (NO_TABLE, StoreMismatch),
+        (RIGHTS, StoreMismatch),
+        (TAKEN, InvariantBroken),
+    ],
+    ids=lambda value: f"ORA-{value[0]:05}" if isinstance(value, tuple) else value.__name__,
+)
+async def test_an_error_in_a_transaction_undoes_it_and_keeps_the_session(
+    new_store: NewStore, server: OracleServer, failure: tuple[int, str], error: type[Exception]
+) -> None:
+    """Goal: a definite answer costs nothing but itself. Method: each kind of error behind two writes, then again."""
+    store = await serving(new_store)
+    await store.admit([command(1)], 0)
+    server.failures["accept"] = [failure]
+    with pytest.raises(error, match=f"ORA-{failure[0]:05}"):
+        await store.publish([completion(command(1), 7)], at(7))
+    assert rows(server, "SELECT count(*) FROM completion") == [(0,)]
+    assert await store.admit([command(1)], 0) == [IN_FLIGHT]
+    assert await store.publish([completion(command(1), 7)], at(7)) == 1
+
+
+@pytest.mark.parametrize("name", ["accepted", "admit"])
+async def test_an_admission_that_fails_leaves_nothing_pending(
+    new_store: NewStore, server: OracleServer, name: str
+) -> None:
+    """Goal: what was not recorded is not in flight. Method: a full disk, then the same command again."""
+    store = await serving(new_store)
+    server.failures[name] = [FULL]
+    with pytest.raises(StoreUnavailable):
+        await store.admit([command(1)], 0)
+    assert await store.admit([command(1)], 0) == [FRESH]
+
+
+async def test_a_write_that_nobody_waits_for_any_more_reaches_its_end(
+    new_store: NewStore, server: OracleServer, opened: list[OracleLockSession]
+) -> None:
+    """Goal: a write is never cancelled; its session is closed. Method: no answer; the user's task is cancelled."""
+    store = await serving(new_store)
+    server.stalled.add("admit")
+    task = asyncio.create_task(store.admit([command(1)], 0))
+    while not server.named("admit"):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert opened[-1].closed
+    assert server.session_of("r1").ended is not None
+    assert await (await activated(new_store)).pending(10) == [command(1)]
+
+
+async def test_a_character_set_that_loses_texts_is_refused(new_store: NewStore, server: OracleServer) -> None:
+    """Goal: a party's name is stored as it is. Method: a database in a Western European character set."""
+    tables = open_tables(server._path)
+    tables.execute("UPDATE nls_database_parameters SET value = 'WE8MSWIN1252'")
+    with pytest.raises(StoreMismatch, match="WE8MSWIN1252"):
+        await (await new_store()).bind(TOPIC)
+
+
+# ---- schema and status ----
+
+
+async def test_a_database_without_a_schema_says_what_to_do(bare_server: OracleServer) -> None:
+    """Goal: a forgotten migration is named. Method: bind to, ask the status of, and export an empty database."""
+    session = OracleLockSession(LOGIN, scope="NOTARY", name="r1", settings=ElectionSettings(), clock=CLOCK)
+    await session.open()
+    with pytest.raises(StoreMismatch, match="notary store migrate"):
+        await OracleStore(session).bind(TOPIC)
+    await session.close()
+    with pytest.raises(StoreMismatch, match="notary store migrate"):
+        await read_status(LOGIN)
+    with pytest.raises(StoreMismatch), export_completions(LOGIN):
+        pass
+
+
+async def test_status_tells_people_where_things_are(new_store: NewStore) -> None:
+    """Goal: one look says who leads and how far. Method: an activation, two commands, one published."""
+    store = await serving(new_store)
+    await store.admit([command(1), command(2)], 0)
+    await store.publish([completion(command(1), 7)], at(7))
+    status = await read_status(LOGIN)
+    assert (status.topic_id, status.epoch, status.replica) == (TOPIC, 1, "r")
+    assert (status.published_offset, status.ledger_end, status.in_flight) == (7, 1, 1)
+    assert status.schema_version == newest_version()
+    assert status.granted_at is not None
+    assert status.granted_at.tzinfo is not None
+
+
+async def test_migrations_are_applied_once_and_under_their_lock(bare_server: OracleServer) -> None:
+    """Goal: replicas may all migrate. Method: once, again, and while another session holds the lock."""
+    assert await migrate(LOGIN, LOCK) == [m.name for m in read_migrations("oracle")]
+    assert await migrate(LOGIN, LOCK) == []
+    (call, _) = bare_server.named("migration_lock")
+    assert call.rows == [{"id": LOCK, "seconds": oracle_tools.LOCK_WAIT_S}]
+    bare_server.locks[LOCK] = bare_server.connect()
+    with pytest.raises(StoreUnavailable, match="another migration"):
+        await migrate(LOGIN, LOCK)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+@pytest.mark.parametrize("cut", range(1, 10))
+async def test_a_migration_that_is_cut_goes_on_where_it_was(
+    bare_server: OracleServer, monkeypatch: pytest.MonkeyPatch, cut: int, noted: bool
+) -> None:
+    """Goal: a change of a schema cannot be undone, so it can be continued. Method: die at and behind each statement."""
+    texts = statements_of(read_migrations("oracle")[0])
+    assert len(texts) == 9
+    done = bare_server.carry_out
+    steps = 0
+
+    def dying(session: object, text: str, *rest: object) -> object:
+        nonlocal steps
+        step = text == texts[cut - 1] if not noted else text.startswith("UPDATE schema_version SET statements_done")
+        steps += step
+        answer = done(session, text, *rest)  # type: ignore[arg-type]
+        if step and (not noted or steps == cut):
+            bare_server.end(session)  # type: ignore[arg-type]
+        return answer
+
+    monkeypatch.setattr(bare_server, "carry_out", dying)
+    with pytest.raises(StoreUnavailable):
+        await migrate(LOGIN, LOCK)
+    monkeypatch.undo()
+    driver.install(monkeypatch, bare_server)
+    session = OracleLockSession(LOGIN, scope="NOTARY", name="r1", settings=ElectionSettings(), clock=CLOCK)
+    await session.open()
+    with pytest.raises(StoreMismatch, match="notary store migrate"):
+        await OracleStore(session).bind(TOPIC)
+    await session.close()
+    assert await migrate(LOGIN, LOCK) == [m.name for m in read_migrations("oracle")]
+    assert rows(bare_server, "SELECT count(*) FROM participant") == [(1,)]
+    assert (await read_status(LOGIN)).schema_version == newest_version()
+
+
+async def test_a_table_that_is_not_ours_is_not_taken_over(bare_server: OracleServer) -> None:
+    """Goal: only what an interrupted migration made may exist already. Method: a table of the same name before."""
+    tables = open_tables(bare_server._path)
+    tables.execute("CREATE TABLE participant (somebody TEXT)")
+    with pytest.raises(InvariantBroken, match="ORA-00955"):
+        await migrate(LOGIN, LOCK)
+
+
+@pytest.mark.parametrize("usable_from", [1, 999])
+async def test_a_newer_schema_is_used_only_if_it_says_so(
+    new_store: NewStore, server: OracleServer, usable_from: int
+) -> None:
+    """Goal: replicas are replaced one by one. Method: a later release's migration that we can, or cannot, live with."""
+    tables = open_tables(server._path)
+    tables.execute("INSERT INTO schema_version VALUES (999, '0999_later.sql', ?, 1, 'then')", (usable_from,))
+    store = await new_store()
+    if usable_from == 1:
+        await store.bind(TOPIC)
+        assert await migrate(LOGIN, LOCK) == []
+        return
+    with pytest.raises(StoreMismatch, match="999"):
+        await store.bind(TOPIC)
+    with pytest.raises(StoreMismatch, match="999"):
+        await migrate(LOGIN, LOCK)
+
+
+def test_a_line_with_a_slash_ends_a_statement() -> None:
+    """Goal: a block with semicolons stays whole, comments go. Method: a migration of both kinds."""
+    text = b"-- usable from version 1\nCREATE TABLE a (n NUMBER)\n/\n-- why\nBEGIN\n    NULL;\nEND;\n/\n"
+    assert statements_of(Migration(2, "0002_x.sql", 1, text)) == [
+        "CREATE TABLE a (n NUMBER)",
+        "BEGIN\n    NULL;\nEND;",
+    ]
+
+
+async def test_what_is_written_is_raised_and_never_lowered(new_store: NewStore) -> None:
+    """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session is told."""
+    async with oracle_board(LOGIN, "test") as board:
+        assert await board.formats() == Formats(1, 1)
+        assert await board.raise_formats(Formats(1, 3)) == Formats(1, 3)
+        assert await board.raise_formats(Formats(2, 2)) == Formats(2, 3)
+    assert await (await new_store()).bind(TOPIC) == Formats(2, 3)
+
+
+async def test_a_pause_is_kept_once_and_ended(new_store: NewStore, server: OracleServer) -> None:
+    """Goal: fail-over can be paused on Oracle as on Postgres. Method: nothing to keep, pause twice, resume twice."""
+    async with oracle_board(LOGIN, "test") as board:
+        assert await board.pause("nobody was active yet") is None
+        await activated(new_store)
+        first, again = await board.pause("one"), await board.pause("another")
+        assert first is not None
+        assert again is not None
+        assert (first.keeper, again.reason, again.paused_at) == ("r", "another", first.paused_at)
+        assert await board.resume() == again
+        assert await board.resume() is None
+        await board.end_epoch(1, "r", "lost", 5.0)
+        assert [reign.end_reason for reign in await board.history(5)] == ["lost (told 5.0 s later)"]

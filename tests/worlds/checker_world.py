@@ -1,0 +1,342 @@
+"""A small notary that never lies, in one random process: good histories, logs and completions for checking the checker.
+
+Verdicts come from the product's rules, so that the reference judge is checked against them on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from random import Random
+
+import msgspec
+from nacl.signing import SigningKey
+
+from replica.checker.check import Scope, check, receipt_verifier
+from replica.checker.completions import CompletionRow
+from replica.checker.door import Door
+from replica.checker.findings import Report
+from replica.checker.history import (
+    ConflictText,
+    Event,
+    Invoke,
+    Ok,
+    Refused,
+    Unknown,
+    invoke_submission,
+)
+from replica.notary.canonical import change_id, summarise
+from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.position import begin
+from replica.notary.reading import read_records
+from replica.notary.receipts import make_receipts, receipt_to_document
+from replica.notary.records import RequestRecord, SettledCommand, encode_record
+from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
+from replica.notary.rules import Outcome, Verdict
+from tests.worlds.notary_logs import PARTY, LogMaker, judge_knowing, request_of, submission_of
+
+NOTARY = SigningKey(b"\x21" * 32)
+NOTARY_KEY = bytes(NOTARY.verify_key)
+KNOWN, STRANGER = SigningKey(b"\x22" * 32), SigningKey(b"\x23" * 32)
+KNOWN_KEY = bytes(KNOWN.verify_key)
+CODES = {
+    Outcome.NOTARISED: "NOTARISED",
+    Outcome.TX_ID_REUSED: "TX_ID_REUSED",
+    Outcome.CONFLICT: "STATE_CONFLICT",
+    Outcome.TIME_WINDOW_CLOSED: "TIME_WINDOW_CLOSED",
+}
+
+
+@dataclass
+class World:
+    """What a run leaves behind."""
+
+    history: list[Event]
+    values: list[bytes]
+    completions: list[CompletionRow]
+    scope: Scope = field(default_factory=lambda: Scope(door=Door(registered=frozenset({(PARTY, KNOWN_KEY)}))))
+
+    def check(self) -> Report:
+        """What the checker says of it."""
+        return check(
+            iter(self.history),
+            enumerate(self.values),
+            completions=self.completions,
+            verify=receipt_verifier(NOTARY_KEY),
+            scope=self.scope,
+        )
+
+
+@dataclass
+class _Attempt:
+    """A submission on its way."""
+
+    process: str
+    op: int
+    request: Request
+    submission: Submission
+    activation_id: bytes
+    epoch: int
+    offset: int | None = None
+
+
+def receipt_of(tx_id: bytes, digest: bytes, key: SigningKey = NOTARY) -> object:
+    """A receipt document of a batch of two."""
+    pairs = [(tx_id, digest), (sha256(tx_id).digest(), digest)]
+    return receipt_to_document(make_receipts(pairs, bytes(key.verify_key), lambda m: key.sign(m).signature)[0])
+
+
+class _Notary:
+    def __init__(self, seed: int, ids: int, states: int, windows: bool, unlogged: bool) -> None:
+        self.random = Random(seed)
+        self.ids, self.states, self.windows, self.unlogged = ids, states, windows, unlogged
+        self.now_ns = 1_000
+        self.history: list[Event] = []
+        self.log = LogMaker()
+        self.completions: list[CompletionRow] = []
+        self.position = begin("topic")
+        self.index: dict[bytes, bytes] = {}
+        self.decided: dict[int, tuple[CountedRequest, Verdict]] = {}
+        self.ops = dict.fromkeys("abcd", 0)
+        self.sent: list[_Attempt] = []
+        self.pending: dict[bytes, SettledCommand] = {}  # change id -> what a settlement would name
+        self.accepted: dict[bytes, tuple[Request, Submission, int]] = {}
+        self.epoch = 0
+        self.stamp_us = 100
+        self._activate()
+
+    # ---- the log ----
+
+    def _append(self, value: bytes) -> int:
+        """Append and judge at once; completions are published at once as well."""
+        offset = self.log.raw(value)
+        reading = read_records(self.position, [(offset, value)])
+        self.position = reading.position
+        for entry in reading.counted:
+            if isinstance(entry, CountedSettlement):
+                for command in entry.record.commands:
+                    self._complete(offset, command, "SUBMISSION_NOT_SEQUENCED", None, entry.judged_us, b"")
+                continue
+            verdicts, added = judge_knowing(self.index, [entry])
+            self.index |= added
+            self.decided[offset] = (entry, verdicts[0])
+            self._complete_request(entry, verdicts[0])
+        return offset
+
+    def _complete_request(self, entry: CountedRequest, verdict: Verdict) -> None:
+        submission = entry.record.submission
+        detail = msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b""
+        at = verdict.notarised_offset
+        settled = _settled(submission)
+        self._complete(entry.offset, settled, CODES[verdict.outcome], at, entry.judged_us, detail)
+        if at is not None:
+            self.accepted[_change(settled)] = (entry.request, submission, at)
+
+    def _complete(
+        self, offset: int, command: SettledCommand, outcome: str, at: int | None, judged_us: int, detail: bytes
+    ) -> None:
+        self.pending.pop(_change(command), None)
+        self.completions.append(
+            CompletionRow(
+                len(self.completions) + 1,
+                offset,
+                _change(command),
+                command.user_id,
+                command.command_id,
+                command.act_as,
+                command.submission_id,
+                command.tx_id,
+                command.content_digest,
+                outcome,
+                at,
+                judged_us,
+                detail,
+            )
+        )
+
+    def _activate(self) -> None:
+        self.epoch += 1
+        made = LogMaker()
+        made.barrier(self.epoch)
+        self.log.activation_id, self.log.sequence = made.activation_id, 0
+        self._append(made.values[0])
+        if self.pending:
+            self.log.settle(*self.pending.values())
+            self._append(self.log.values.pop())
+
+    # ---- clients ----
+
+    def _tick(self) -> int:
+        self.now_ns += self.random.randint(1, 10)
+        return self.now_ns
+
+    def _name(self) -> tuple[str, int]:
+        process = self.random.choice("abcd")
+        self.ops[process] += 1
+        return process, self.ops[process]
+
+    def send(self) -> None:
+        """A fresh command, or an earlier transaction under a fresh command."""
+        process, op = self._name()
+        random = self.random
+        states = random.sample(range(self.states), random.randint(0, 3))
+        cut = random.randint(0, len(states))
+        soon_us = self.stamp_us + 5
+        windows = [None, None, None, TimeWindow(None, soon_us), TimeWindow(soon_us, None)]
+        window = random.choice(windows) if self.windows else None
+        request = request_of(random.randrange(self.ids), tuple(states[:cut]), tuple(states[cut:]), window)
+        if self.decided and random.random() < 0.3:
+            request = random.choice(list(self.decided.values()))[0].request
+        submission = submission_of(request, f"command-{process}-{op}")
+        attempt = _Attempt(process, op, request, submission, self.log.activation_id, self.epoch)
+        self.history.append(invoke_submission(process, op, self._tick(), request, submission))
+        self.pending[_change(_settled(submission))] = _settled(submission)
+        self.sent.append(attempt)
+
+    def log_one(self) -> None:
+        """A record of the activation that took the submission; void if that is over."""
+        waiting = [attempt for attempt in self.sent if attempt.offset is None]
+        if not waiting:
+            return
+        attempt = self.random.choice(waiting)
+        self.stamp_us += self.random.randint(-2, 6)
+        self.log.sequence += 1
+        record = RequestRecord(1, attempt.activation_id, self.log.sequence, max(0, self.stamp_us), attempt.submission)
+        attempt.offset = self._append(encode_record(record))
+
+    def answer(self) -> None:
+        """Tell a client what the log decided; a client whose record is void never hears a definite answer."""
+        logged = [attempt for attempt in self.sent if attempt.offset is not None]
+        if not logged:
+            return
+        attempt = self.random.choice(logged)
+        self.sent.remove(attempt)
+        decided = self.decided.get(attempt.offset if attempt.offset is not None else -1)
+        if decided is None or self.random.random() < 0.1:
+            self.history.append(Unknown(attempt.process, attempt.op, self._tick(), "OUTCOME_UNKNOWN"))
+        else:
+            self.history.append(self._definite(attempt, *decided))
+
+    def _definite(self, attempt: _Attempt, entry: CountedRequest, verdict: Verdict) -> Event:
+        at = (attempt.process, attempt.op, self._tick())
+        who = (attempt.epoch, f"R{attempt.epoch}")
+        if verdict.notarised_offset is not None:
+            receipt = receipt_of(entry.request.tx_id, entry.content_digest)
+            digest = entry.content_digest.hex()
+            return Ok(*at, digest, verdict.notarised_offset, entry.offset, False, receipt, *who)  # type: ignore[arg-type]
+        conflicts = tuple(
+            ConflictText(format_state_ref(c.state), c.consumed_by_hash.hex(), c.usage.value) for c in verdict.conflicts
+        )
+        judged_us = entry.judged_us if verdict.outcome is Outcome.TIME_WINDOW_CLOSED else None
+        return Refused(*at, CODES[verdict.outcome], entry.offset, conflicts, judged_us, *who)
+
+    def give_up(self) -> None:
+        """A client loses patience with a submission that may still be logged."""
+        if self.sent:
+            attempt = self.random.choice(self.sent)
+            self.history.append(Unknown(attempt.process, attempt.op, self._tick(), "TIMEOUT"))
+            if attempt.offset is None:
+                self.log_one()
+            self.sent.remove(attempt)
+
+    def resubmit(self) -> None:
+        """An accepted command again: the recorded answer, without a record of its own."""
+        if self.accepted:
+            request, submission, offset = self.random.choice(list(self.accepted.values()))
+            process, op = self._name()
+            self.history.append(invoke_submission(process, op, self._tick(), request, submission))
+            digest = summarise(submission.request)[1]
+            receipt = receipt_of(request.tx_id, digest)
+            who = (self.epoch, f"R{self.epoch}")
+            self.history.append(
+                Ok(process, op, self._tick(), digest.hex(), offset, None, True, receipt, *who)  # type: ignore[arg-type]
+            )
+
+    def refused_at_the_door(self) -> None:
+        """A signature that does not hold, a stranger's, a caller without the right: refused, and not logged."""
+        process, op = self._name()
+        code = self.random.choice(["SIGNATURE_INVALID", "PARTY_UNKNOWN", "PERMISSION_DENIED"])
+        request = request_of(self.random.randrange(self.ids))
+        submission = submission_of(request, f"command-{process}-{op}")
+        if code != "SIGNATURE_INVALID":
+            key = STRANGER if code == "PARTY_UNKNOWN" else KNOWN
+            submission = msgspec.structs.replace(
+                submission, public_key=bytes(key.verify_key), signature=key.sign(submission.request).signature
+            )
+        self.history.append(invoke_submission(process, op, self._tick(), request, submission))
+        self.history.append(Refused(process, op, self._tick(), code))
+
+    def reuse(self) -> None:
+        """A command id of another transaction, which was accepted or is on its way: refused, and not logged."""
+        known = [submission for _, submission, _ in self.accepted.values()]
+        known += [attempt.submission for attempt in self.sent if attempt.activation_id == self.log.activation_id]
+        if known:
+            earlier = self.random.choice(known)
+            process, op = self._name()
+            request = request_of(self.ids + self.now_ns)
+            submission = submission_of(request, earlier.command_id)
+            self.history.append(invoke_submission(process, op, self._tick(), request, submission))
+            self.history.append(Refused(process, op, self._tick(), "COMMAND_ID_REUSED"))
+
+    def look_up(self) -> None:
+        """Ask for a transaction, which is answered at once."""
+        tx_id = request_of(self.random.randrange(self.ids)).tx_id
+        process, op = self._name()
+        self.history.append(Invoke(process, op, self._tick(), tx_id.hex()))
+        known = self.index.get(b"t" + tx_id)
+        who = (self.epoch, f"R{self.epoch}")
+        event: Event
+        if known is None:
+            event = Refused(process, op, self._tick(), "TX_NOT_FOUND", None, (), None, *who)
+        else:
+            offset = int.from_bytes(known[32:], "big")
+            event = Ok(process, op, self._tick(), known[:32].hex(), offset, None, False, None, *who)
+        self.history.append(event)
+
+    def fail_over(self) -> None:
+        """The next activation; what the old one had on its way can only become void."""
+        self._activate()
+        for attempt in self.sent:
+            if attempt.offset is None and self.random.random() < 0.5:
+                attempt.offset = self._append(
+                    encode_record(RequestRecord(1, attempt.activation_id, 10_000, self.stamp_us, attempt.submission))
+                )
+        lost = [attempt for attempt in self.sent if attempt.offset is None]
+        for attempt in lost:
+            self.sent.remove(attempt)
+            self.history.append(Unknown(attempt.process, attempt.op, self._tick(), "OUTCOME_UNKNOWN"))
+
+    def run(self, steps: int) -> World:
+        """Take random steps, then answer what is left."""
+        actions = [self.send] * 8 + [self.log_one] * 8 + [self.answer] * 8
+        actions += [self.resubmit, self.look_up, self.look_up, self.give_up]
+        for step in range(steps):
+            if step % 60 == 59:
+                self.fail_over()
+            self.random.choice(actions)()
+        while any(attempt.offset is not None for attempt in self.sent):
+            self.answer()
+        for _ in range(6 if self.unlogged else 0):
+            self.reuse()
+            self.refused_at_the_door()
+        return World(self.history, self.log.values, self.completions)
+
+
+def good_world(
+    seed: int, steps: int = 250, ids: int = 61, states: int = 40, windows: bool = True, unlogged: bool = True
+) -> World:
+    """A run in which everything is right, over so many transaction ids and states.
+
+    `unlogged`: at its end there are refusals that no record stands for.
+    """
+    return _Notary(seed, ids, states, windows, unlogged).run(steps)
+
+
+def _settled(submission: Submission) -> SettledCommand:
+    tx_id, digest, _ = summarise(submission.request)
+    ids = (submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
+    return SettledCommand(*ids, tx_id, digest)
+
+
+def _change(command: SettledCommand) -> bytes:
+    return change_id(command.user_id, command.command_id, command.act_as)

@@ -1,0 +1,146 @@
+"""Whole cores on virtual time: the product's participant and election over the doubles in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from random import Random
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ha.election.driver import Election
+from ha.election.settings import ElectionSettings
+from ha.lock.memory import MemoryLockServer, MemoryLockSession
+from replica.active.signer import FileSigner
+from replica.index.memory import MemoryIndex
+from replica.link.interface import PLAIN, Terms
+from replica.link.memory import MemoryLink
+from replica.log.memory import MemoryLog, MemoryTopic
+from replica.notary.answers import Answer
+from replica.notary.canonical import encode_request
+from replica.notary.requests import Submission, TimeWindow, make_request
+from replica.participant import Participant
+from replica.settings import CoreSettings
+from replica.store.memory import MemoryDatabase, MemoryStore
+from replica.telemetry.core_spans import UNTRACED, Trace
+from tests.worlds.ha_world import LoopClock
+
+PARTY = "CN=Alice,O=Test,C=GB"
+SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(b"\x07" * 32))
+LIFE_MAX_S = 60.0
+
+
+def name_of(number: int) -> bytes:
+    """A transaction id that tests can read."""
+    return number.to_bytes(32, "big")
+
+
+def state(tx: int, index: int = 0) -> bytes:
+    """A state reference that tests can read."""
+    return name_of(tx) + index.to_bytes(4, "big")
+
+
+def submission(
+    tx: int,
+    inputs: list[bytes] = (),  # type: ignore[assignment]
+    references: list[bytes] = (),  # type: ignore[assignment]
+    window: TimeWindow | None = None,
+    command_id: str | None = None,
+    submission_id: str = "s",
+    user_id: str = "user",
+) -> Submission:
+    """A submission whose command id is its transaction's number unless one is given; no signature is checked here."""
+    request = make_request(name_of(tx), list(inputs), list(references), window, PARTY)
+    return Submission(
+        encode_request(request), b"k" * 32, b"s" * 64, user_id, command_id or f"c{tx}", (PARTY,), submission_id
+    )
+
+
+@dataclass
+class Shared:
+    """What the replicas share, and what outlives them."""
+
+    clock: LoopClock = field(default_factory=LoopClock)
+    topic: MemoryTopic = field(default_factory=MemoryTopic)
+    database: MemoryDatabase = field(default_factory=MemoryDatabase)
+    election: ElectionSettings = field(default_factory=ElectionSettings)
+    core: CoreSettings = field(default_factory=CoreSettings)
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        self.lock_server = MemoryLockServer(self.clock, lease_s=self.election.lease_s)
+
+
+class Replica:
+    """One core, from `start` until `stop` or `crash`; its index stays."""
+
+    def __init__(self, shared: Shared, name: str, index: MemoryIndex | None = None, trace: Trace = UNTRACED) -> None:
+        self.shared = shared
+        self.name = name
+        self.index = index or MemoryIndex()
+        random = Random(f"{shared.seed} {name}")
+        self.log = MemoryLog(shared.topic)
+        self.participant: Participant[MemoryLockSession] = Participant(
+            name=name,
+            request_log=self.log,
+            index=self.index,
+            make_store=lambda session: MemoryStore(session, shared.database),
+            signer=SIGNER,
+            clock=shared.clock,
+            settings=shared.core,
+            random_bytes=random.randbytes,
+            trace=trace,
+        )
+        self.election: Election[MemoryLockSession] = Election(
+            self._session, self.participant, clock=shared.clock, settings=shared.election, random=random
+        )
+        self.participant.is_leading = self.election.is_leading
+        self.participant.give_up = self.election.step_down
+        self.link = MemoryLink(self.participant)
+        self.participant.announce = self.link.news.ring
+        self._election_task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.participant.start()
+        self._election_task = asyncio.create_task(self.election.run())
+
+    async def stop(self) -> None:
+        """In order, as after SIGTERM."""
+        if self._election_task is not None:
+            self.election.stop()
+            await self._election_task
+            self._election_task = None
+        await self.participant.stop()
+
+    async def until_active(self) -> None:
+        async with asyncio.timeout(LIFE_MAX_S):
+            while not self.participant.standing().active:
+                await asyncio.sleep(0.01)
+
+    async def submit(self, *submissions: Submission, terms: Terms = PLAIN) -> list[Answer]:
+        return await self.link.submit(submissions, terms)
+
+    def _session(self) -> MemoryLockSession:
+        shared = self.shared
+        return MemoryLockSession(shared.lock_server, name=self.name, settings=shared.election, clock=shared.clock)
+
+
+class World(AsyncExitStack):
+    """Replicas R1, R2, … over one shared state; all stopped at the end."""
+
+    def __init__(self, **shared: object) -> None:
+        super().__init__()
+        self.shared = Shared(**shared)  # type: ignore[arg-type]
+
+    async def replica(self, number: int = 1, index: MemoryIndex | None = None, trace: Trace = UNTRACED) -> Replica:
+        """A started replica; the first one becomes active."""
+        replica = Replica(self.shared, f"R{number}", index, trace)
+        replica.start()
+        self.push_async_callback(self._stop, replica)
+        return replica
+
+    @staticmethod
+    async def _stop(replica: Replica) -> None:
+        with suppress(Exception):
+            await replica.stop()
