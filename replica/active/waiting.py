@@ -14,7 +14,7 @@ from replica.store.interface import Command
 
 
 class Waiting(msgspec.Struct):
-    """A submission on its way, and who waits for its answer. `states` is what it weighs (replica/active/admission_budget.py),
+    """A submission on its way, and who waits for its answer. `states` is what it weighs (admission_budget.py), and
     `period` the deduplication period that is honoured, once it is admitted."""
 
     replies: Replies

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from replica.checker.findings import FindingCode
-from tests.unit import checker_mutants_log  # noqa: F401 (registers its mutants)
+from tests.worlds import checker_mutants_log  # noqa: F401 (registers its mutants)
 from tests.worlds.checker_mutants import MUTANTS
 from tests.worlds.checker_world import good_world
 
