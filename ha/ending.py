@@ -1,4 +1,4 @@
-"""Why a reign ended, or failed to begin: one value, from where it is known to metric, log line, history and runbook."""
+"""Why an activation ended, or failed to begin: one value, from its cause to metric, log line, history and runbook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One replica's core: the election's service and the front ends' handler, over one follower and at most one reign."""
+"""One replica's core: the election's service and the front ends' handler, over a follower and at most an activation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ha.election.states import Readiness
 from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed, HaError
 from ha.lock.interface import DatabaseIdentity, LockSession
-from replica.active.activation import Reign
+from replica.active.activation import Activation
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
-from replica.active.receipt_signer import ReceiptDesk
+from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import Signer
 from replica.following.apply import Applied
 from replica.following.follower import Follower
@@ -32,7 +32,7 @@ from replica.notary.errors import Code, DatabaseSuperseded, LogUnavailable, NotA
 from replica.notary.requests import TX_ID_BYTES, Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import NO_SALVAGES, Salvages
-from replica.operators.counters import Tally
+from replica.operators.counters import Counters
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore, Pruned
 from replica.telemetry.core_spans import UNTRACED, Trace
@@ -73,7 +73,7 @@ class Participant(Generic[SessionT]):
         self._log = request_log
         self._index = index
         self._make_store = make_store
-        self._desk = ReceiptDesk(signer, settings.sign_max_s, self._on_unsigned)
+        self._receipt_signer = ReceiptSigner(signer, settings.sign_max_s, self._on_unsigned)
         self._clock = clock
         self._settings = settings
         self._random_bytes = random_bytes
@@ -81,10 +81,10 @@ class Participant(Generic[SessionT]):
         self._salvages = salvages
         self._salvages_found = SalvagesFound(index, salvages)
         self._estimate = CompletionEstimate(settings.retry_after_s)
-        self.tally = Tally()
+        self.counters = Counters()
         self.failures = SubmissionFailures(clock, settings.retry_after_s)
         self.follower = Follower(request_log, index, clock, settings, self._on_applied, trace=trace, salvages=salvages)
-        self.reign: Reign | None = None
+        self.activation: Activation | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following: asyncio.Task[None] | None = None
         self._without_session = False
@@ -105,12 +105,12 @@ class Participant(Generic[SessionT]):
             self._follow()
 
     async def stop(self) -> None:
-        """Stop following; the reign was closed by the election before."""
+        """Stop following; the activation was closed by the election before."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
             self._following = None
-        await self._desk.drain()
+        await self._receipt_signer.drain()
 
     def _follow(self) -> None:
         if self._following is None:
@@ -132,13 +132,13 @@ class Participant(Generic[SessionT]):
     # ---- the election's service ----
 
     async def activate(self, session: SessionT) -> None:
-        """Open a reign on the lock session; see `Reign.open` for the order."""
+        """Open an activation on the lock session; see `Activation.open` for the order."""
         if self.broken.done():
             raise ActivationFailed("the replica is broken")
         self._follow()
         self.follower.hurry(True)
         identity = await session.database_identity()
-        self.reign = Reign(
+        self.activation = Activation(
             name=self.name,
             database=identity,
             request_log=self._log,
@@ -146,7 +146,7 @@ class Participant(Generic[SessionT]):
             follower=self.follower,
             store=self._make_store(session),
             verify_lock=session.confirm,
-            desk=self._desk,
+            receipt_signer=self._receipt_signer,
             clock=self._clock,
             random_bytes=self._random_bytes,
             settings=self._settings,
@@ -160,35 +160,35 @@ class Participant(Generic[SessionT]):
             salvages_found=self._salvages_found.found,
         )
         try:
-            await self._desk.check()
-            await self.reign.open()
+            await self._receipt_signer.check()
+            await self.activation.open()
         except (LogUnavailable, SignerUnavailable, DatabaseSuperseded) as error:
             cause = Cause.SIGNER if isinstance(error, SignerUnavailable) else Cause.ACTIVATION_FAILED
             raise ActivationFailed(error.detail, cause, error.code.name) from error
         except NotaryError as error:  # as if the follower had met it: a damaged index is set aside, say
             self._break(error)
             raise
-        steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.reign.steps_s.items()}
-        log.info("activated", epoch=self.reign.epoch, steps_ms=steps_ms)
+        steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.activation.steps_s.items()}
+        log.info("activated", epoch=self.activation.epoch, steps_ms=steps_ms)
 
     async def step_down(self, ending: Ending) -> None:
-        """Close the reign: refuse, drain, purge, answer unknown, close the log's writer."""
-        self.tally.note_step_down(ending.cause)
+        """Close the activation: refuse, drain, purge, answer unknown, close the log's writer."""
+        self.counters.note_step_down(ending.cause)
         self.announce()
-        if self.reign is not None:
-            await self.reign.close(str(ending))
+        if self.activation is not None:
+            await self.activation.close(str(ending))
             self.leave_word(ending)
-            self.tally.note_reign_ended(self.reign)
-            self.reign = None
+            self.counters.note_activation_ended(self.activation)
+            self.activation = None
         self.follower.hurry(False)
         if self._settings.standby == "disconnected":
             await self.stop()
         log.info("stepped_down", cause=ending.cause.value, code=ending.code or None, reason=str(ending))
 
     def leave_word(self, ending: Ending) -> None:
-        """Leave word on the end of a reign that could not be told on the lock session."""
-        if self.reign is not None and self.reign.epoch and not self.reign.end_told:
-            self.tell_later(self.reign.epoch, str(ending))
+        """Leave word on the end of an activation that could not be told on the lock session."""
+        if self.activation is not None and self.activation.epoch and not self.activation.end_told:
+            self.tell_later(self.activation.epoch, str(ending))
 
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far behind the index is."""
@@ -212,11 +212,11 @@ class Participant(Generic[SessionT]):
     async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
         """See ParticipantStore.prune; what was recorded in the last `keep_s` seconds stays, and at least what
         deduplication may still ask for. Raises NotActive, and HaError when the lock session is lost meanwhile."""
-        reign = self.reign
-        if reign is None or not self._serves():
+        activation = self.activation
+        if activation is None or not self._serves():
             raise NotActive("only the active replica moves the bound")
         kept_s = max(keep_s, self._settings.deduplication_max_s)
-        return await reign.prune(up_to, self._clock.wall_us() - round(kept_s * 1e6))
+        return await activation.prune(up_to, self._clock.wall_us() - round(kept_s * 1e6))
 
     # ---- the front ends' handler ----
 
@@ -225,19 +225,19 @@ class Participant(Generic[SessionT]):
         """The newest epoch this replica knows of."""
         position = self.follower.position
         known = 0 if position is None else position.epoch
-        return known if self.reign is None else max(known, self.reign.epoch)
+        return known if self.activation is None else max(known, self.activation.epoch)
 
     @property
     def estimate_s(self) -> float:
         """How long a request that came now would take at most, as clients are told; seconds."""
-        return self._estimate.wait_s(0 if self.reign is None else self.reign.load.states)
+        return self._estimate.wait_s(0 if self.activation is None else self.activation.budget.states)
 
     def standing(self) -> Standing:
         """The core's word on its role, as of now."""
-        reign = self.reign
-        if reign is None or not self._serves():
+        activation = self.activation
+        if activation is None or not self._serves():
             return Standing(False, self.epoch, self._settings.retry_after_s)
-        publisher = reign.publisher
+        publisher = activation.publisher
         return Standing(
             True,
             self.epoch,
@@ -249,11 +249,11 @@ class Participant(Generic[SessionT]):
 
     def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms = PLAIN) -> None:
         """Take submissions from a front end."""
-        reign = self.reign
-        if reign is None or not self._serves():
+        activation = self.activation
+        if activation is None or not self._serves():
             replies.send([(ticket, refuse_as_passive(self.standing())) for ticket, _ in batch])
         else:
-            reign.submit(replies, batch, terms)
+            activation.submit(replies, batch, terms)
 
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
         """Answer whether transactions were notarised, and what consumed states."""
@@ -277,15 +277,15 @@ class Participant(Generic[SessionT]):
         """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
         deposed replica cannot deny what its successor did; and by who has read to an end of the log that was asked for
         after it, because two primaries are two locks."""
-        reign = self.reign
+        activation = self.activation
         try:
-            if reign is not None and self._serves():
-                await reign.confirm_lock()
+            if activation is not None and self._serves():
+                await activation.confirm_lock()
                 found = await self._find(names)
                 missing = [name for name, told in found.items() if _denies(told)]
                 if not missing:
                     return found
-                await reign.read_to_the_end()
+                await activation.read_to_the_end()
                 if self._serves():
                     return found | await self._find(missing)
         except (HaError, SignerUnavailable, LogUnavailable) as error:
@@ -310,7 +310,7 @@ class Participant(Generic[SessionT]):
     async def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, Told]:
         values = self._index.lookup([TX_KEY + tx_id for tx_id in tx_ids])
         found = [(tx_id, value) for tx_id, value in zip(tx_ids, values, strict=True) if value]
-        receipts = await self._desk.receipts([(tx_id, value[:32]) for tx_id, value in found])
+        receipts = await self._receipt_signer.receipts([(tx_id, value[:32]) for tx_id, value in found])
         answers: dict[bytes, Told] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
         for (tx_id, value), receipt in zip(found, receipts, strict=True):
             offset = int.from_bytes(value[32:], "big")
@@ -321,12 +321,12 @@ class Participant(Generic[SessionT]):
         self.give_up(Ending(Cause.SIGNER, reason, Code.SIGNER_UNAVAILABLE.name))  # another's token may be well
 
     def _serves(self) -> bool:
-        return self.reign is not None and self.reign.serving and self.is_leading()
+        return self.activation is not None and self.activation.serving and self.is_leading()
 
     def _on_applied(self, applied: Applied) -> None:
-        self.tally.note_applied(applied)
-        if self.reign is not None:
-            self.reign.on_applied(applied)
+        self.counters.note_applied(applied)
+        if self.activation is not None:
+            self.activation.on_applied(applied)
 
 
 def _denies(told: Told) -> bool:

@@ -1,4 +1,4 @@
-"""Runs a replica's election until it ends, or something else fails, and has the reign told why it ended."""
+"""Runs a replica's election until it ends, or something else fails, and has the activation told why it ended."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ async def run_to_the_end(
 ) -> None:
     """Lead and follow until the election ends, or `beside`, what serves beside it, does. Raises what failed first.
 
-    A failure ends the reign in order where that is possible, and is left with its epoch either way. `stop_max_s`: how
-    long the election may take to end.
+    A failure ends the activation in order where that is possible, and is left with its epoch either way. `stop_max_s`:
+    how long the election may take to end.
     """
     leading = asyncio.create_task(election.run(), name="election")
     serving = asyncio.ensure_future(beside)

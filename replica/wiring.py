@@ -324,7 +324,10 @@ class _Replica:
         core = self._settings.core
 
         def is_busy() -> bool:
-            return participant.reign is not None and participant.reign.load.submissions >= core.admit_linger_from
+            return (
+                participant.activation is not None
+                and participant.activation.budget.submissions >= core.admit_linger_from
+            )
 
         scrubber = Scrubber(
             request_log,
@@ -391,7 +394,7 @@ class _Replica:
             return is_active() or (election.is_candidate() and warm and bool(link.front_ends))
 
         def detail() -> Mapping[str, object]:
-            follower, reign = participant.follower, participant.reign
+            follower, activation = participant.follower, participant.activation
             return {
                 "replica": settings.name,
                 "version": settings.version,
@@ -410,10 +413,10 @@ class _Replica:
                 "front_ends": len(link.front_ends),
                 "scrub": scrubber.progress(),
                 "index_digests": {str(at): digest.hex() for at, digest in scrubber.digests().items()},
-                "ledger_end": None if reign is None else reign.publisher.ledger_end,
-                "in_flight": 0 if reign is None else reign.load.submissions,
+                "ledger_end": None if activation is None else activation.publisher.ledger_end,
+                "in_flight": 0 if activation is None else activation.budget.submissions,
                 "formats_known": msgspec.to_builtins(known()),
-                "activation_steps_s": {} if reign is None else reign.steps_s,
+                "activation_steps_s": {} if activation is None else activation.steps_s,
             }
 
         return Probes(

@@ -6,7 +6,7 @@
        +----stepped down-- SteppingDown <-------------+          SteppingDown, anything --> Ended
 
 One transition at a time: while a service activates or steps down, nothing else is started. A lock session has a
-number; an answer that carries an earlier one is from an earlier reign and changes nothing.
+number; an answer that carries an earlier one is from an earlier activation and changes nothing.
 
 Two replicas may both think they lead for a moment, when the database kills a session. See settings.py for the timing
 that narrows this, and for what makes it harmless.
@@ -82,7 +82,7 @@ def step(state: State, event: Event, now_s: float, settings: ElectionSettings, r
             return Ended(state.session), [] if isinstance(state, Ended) else [EndProcess(reason)]
         case Tick() | StepDownWanted() | SwitchoverWanted() | StopWanted():
             pass
-        case _ if event.session < state.session:  # from an earlier reign
+        case _ if event.session < state.session:  # from an earlier activation
             return state, []
         case _ if event.session > state.session:
             raise InvariantBroken(f"{event} while {state}")
@@ -243,7 +243,7 @@ def _leading(state: Activating | Active, event: Event, now_s: float, settings: E
         case LockConfirmed(_, asked_at_s):
             newest_s = max(state.answered_at_s, asked_at_s)
             return replace(state, answered_at_s=newest_s, confirming=False), []
-        case ReleaseNoted():  # of an earlier reign than ours
+        case ReleaseNoted():  # of an earlier activation than ours
             return state, []
         case LockLost(_, reason):
             after = _after_loss(state, now_s, settings)

@@ -209,7 +209,7 @@ class Election(Generic[SessionT]):
     def stop(self, ending: Ending = STOPPED) -> None:
         """Step down in order, release the lock on purpose and end; `run` returns then. May be repeated.
 
-        `ending`: what the reign is told, when a failure elsewhere is what stops the replica.
+        `ending`: what the activation is told, when a failure elsewhere is what stops the replica.
         """
         self._wish(StopWanted(ending))
 

@@ -26,7 +26,7 @@ from ledger_api.server.settings import ApiSettings
 from ledger_api.server.submit_stream import SubmitStreams
 from ledger_api.server.together import SignatureDesk
 from replica.link.counts import ApiCounts, Latency
-from replica.link.interface import Participant, Terms, refuse_as_overloaded, refuse_as_passive
+from replica.link.interface import CoreLink, Terms, refuse_as_overloaded, refuse_as_passive
 from replica.notary.answers import Answer, NotNow
 from replica.notary.documents import (
     AcceptedDocument,
@@ -135,7 +135,7 @@ class Api:
 
     def __init__(
         self,
-        participant: Participant,
+        participant: CoreLink,
         gate: Gate,
         counts: ApiCounts,
         settings: ApiSettings,

@@ -17,7 +17,7 @@ import msgspec
 
 from ledger_api.server.entitlement import Caller, may_see, may_see_parties, parties_shown
 from ledger_api.server.room import Held, Room
-from replica.link.interface import Participant, Standing, refuse_as_passive
+from replica.link.interface import CoreLink, Standing, refuse_as_passive
 from replica.notary.answers import StateStatus
 from replica.notary.documents import NOTARISED, ConflictDocument, DeduplicationDocument, format_time
 from replica.notary.errors import Code, NotaryError, StoreUnavailable
@@ -194,7 +194,7 @@ class Feed:
 
     def __init__(
         self,
-        participant: Participant,
+        participant: CoreLink,
         reader: CompletionReader,
         checkpoint_s: float,
         now_s: Callable[[], float],

@@ -36,7 +36,7 @@ from ledger_api.server.tls import load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
 from replica.link.counts import ApiCounts
 from replica.link.frames import LinkBroken
-from replica.link.interface import Participant
+from replica.link.interface import CoreLink
 from replica.link.traces import open_traces
 from replica.link.unix import LinkClient
 from replica.notary.documents import NotaryDocument, NotaryKey
@@ -133,7 +133,7 @@ class FrontEnd:
         _log.warning("link_ended", detail=ended.result())
         return LINK_ENDED
 
-    def _api(self, participant: Participant, registry: Registry, feed: Feed, door: OpenDoor | TokenDoor) -> Api:
+    def _api(self, participant: CoreLink, registry: Registry, feed: Feed, door: OpenDoor | TokenDoor) -> Api:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,

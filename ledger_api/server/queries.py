@@ -17,7 +17,7 @@ from ledger_api.server.http import Reply
 from ledger_api.server.query import Query
 from ledger_api.server.reads import Explainer
 from ledger_api.server.routes import About, Call, Parameter, Right, Route
-from replica.link.interface import Participant
+from replica.link.interface import CoreLink
 from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
 from replica.notary.documents import format_time
 from replica.notary.errors import Code
@@ -82,7 +82,7 @@ class Queries:
     """Answers them; `explain` makes the problem documents."""
 
     def __init__(
-        self, participant: Participant, feed: Feed, explain: Explainer, page_max_bytes: int = WINDOW_BYTES
+        self, participant: CoreLink, feed: Feed, explain: Explainer, page_max_bytes: int = WINDOW_BYTES
     ) -> None:
         """`page_max_bytes`: of the lines of one page, unless the first alone has more."""
         self._page_max_bytes = page_max_bytes

@@ -21,7 +21,7 @@ from ledger_api.server.logs import LogLimits
 from ledger_api.server.room import ANSWER_BYTES, Held, Room, signed_answers_max_bytes
 from ledger_api.server.settings import ApiSettings
 from replica.link.counts import ApiCounts
-from replica.link.interface import Participant, Terms
+from replica.link.interface import CoreLink, Terms
 from replica.notary.answers import NotNow
 from replica.notary.documents import printable
 from replica.notary.errors import BadRequest, Code
@@ -58,7 +58,7 @@ class SubmitStreams:
 
     def __init__(
         self,
-        participant: Participant,
+        participant: CoreLink,
         gate: Gate,
         counts: ApiCounts,
         settings: ApiSettings,

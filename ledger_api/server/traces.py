@@ -17,7 +17,7 @@ from aiohttp import web
 
 from ledger_api.server.http import Handle, Reply
 from replica.link.bell import Bell
-from replica.link.interface import PLAIN, Participant, Standing, Terms
+from replica.link.interface import PLAIN, CoreLink, Standing, Terms
 from replica.link.traces import TraceIds, Traces
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.canonical import tx_id_in
@@ -70,9 +70,9 @@ class FrontEndTraces:
 
         return traced
 
-    def participant(self, participant: Participant) -> TracedParticipant:
+    def participant(self, participant: CoreLink) -> TracedCoreLink:
         """The same, with the root of each transaction that is traced."""
-        return TracedParticipant(participant, self)
+        return TracedCoreLink(participant, self)
 
     async def close(self) -> None:
         """Send what is left, if the collector takes it in time."""
@@ -117,21 +117,21 @@ class FrontEndTraces:
         span.end(max(call.began_us, self._wall_us()) * 1000)
 
 
-class TracedParticipant:
-    """See Participant."""
+class TracedCoreLink:
+    """See CoreLink."""
 
-    def __init__(self, participant: Participant, traces: FrontEndTraces) -> None:
+    def __init__(self, participant: CoreLink, traces: FrontEndTraces) -> None:
         self._participant = participant
         self._traces = traces
 
     @property
     def standing(self) -> Standing:
-        """See Participant."""
+        """See CoreLink."""
         return self._participant.standing
 
     @property
     def news(self) -> Bell:
-        """See Participant."""
+        """See CoreLink."""
         return self._participant.news
 
     async def submit(
@@ -140,16 +140,16 @@ class TracedParticipant:
         terms: Terms = PLAIN,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
-        """See Participant."""
+        """See CoreLink."""
         began_us = self._traces.now_us()
         answers = await self._participant.submit(submissions, terms, on_wait)
         self._traces.submitted(submissions, answers, began_us)
         return answers
 
     async def look_up(self, tx_id: bytes) -> Answer:
-        """See Participant."""
+        """See CoreLink."""
         return await self._participant.look_up(tx_id)
 
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
-        """See Participant."""
+        """See CoreLink."""
         return await self._participant.look_up_state(state)

@@ -28,14 +28,14 @@ _STYLE: Any = {
 
 
 def over_time(
-    series: Mapping[str, tuple[Sequence[int], Sequence[float]]], label: str, reigns: Sequence[int] = ()
+    series: Mapping[str, tuple[Sequence[int], Sequence[float]]], label: str, activations: Sequence[int] = ()
 ) -> str:
-    """Lines over time, microseconds UTC, by name; `reigns`: when somebody took over, as vertical lines."""
+    """Lines over time, microseconds UTC, by name; `activations`: when somebody took over, as vertical lines."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(label)
         for name, (at_us, values) in series.items():
             axes.plot([_time(one) for one in at_us], values, label=name, color=COLOURS.get(name), linewidth=1.4)
-        for taken_over_us in reigns:
+        for taken_over_us in activations:
             axes.axvline(_time(taken_over_us), color="#888", linestyle=":", linewidth=1)
         if series:
             axes.legend(frameon=False)

@@ -96,8 +96,8 @@ def render(judged: Judged, data: dict[str, pa.Table], made_us: int) -> str:
 
 
 def _charts(data: dict[str, pa.Table]) -> dict[str, str]:
-    throughput, reigns = data["throughput"].to_pylist(), data["fail_overs"].to_pylist()
-    taken_over = [row["first_us"] for row in reigns if row["first_us"] is not None]
+    throughput, activations = data["throughput"].to_pylist(), data["fail_overs"].to_pylist()
+    taken_over = [row["first_us"] for row in activations if row["first_us"] is not None]
     made = {
         "Requests a second, by verdict": charts.over_time(_rates(throughput), "requests/s", taken_over),
         "Share of requests refused": charts.over_time(
@@ -106,8 +106,8 @@ def _charts(data: dict[str, pa.Table]) -> dict[str, str]:
         "Parties with most requests": _bars(data["parties"], "party", "requests"),
         "States that most requests were refused for": _bars(data["hot_states"], "state", "refused"),
         "Pause before each epoch's first request": charts.bars(
-            [f"epoch {row['epoch']}, {row['replica']}" for row in reigns],
-            [(row["pause_us"] or 0) / 1e6 for row in reigns],
+            [f"epoch {row['epoch']}, {row['replica']}" for row in activations],
+            [(row["pause_us"] or 0) / 1e6 for row in activations],
             "seconds without a request",
         ),
     }

@@ -87,17 +87,17 @@ def fail_overs(decided: DataFrame, epochs: DataFrame) -> DataFrame:
     """
     inside = (F.col("offset") > F.col("from_offset")) & (F.col("offset") < F.col("until_offset"))
     led = epochs.join(decided.select("offset", "stamp_us"), inside, "left").groupBy(*epochs.columns)
-    reigns = led.agg(
+    activations = led.agg(
         F.count("offset").alias("requests"),
         F.min("stamp_us").alias("first_us"),
         F.max("stamp_us").alias("last_us"),
     )
-    before = reigns.where("requests > 0").select(
+    before = activations.where("requests > 0").select(
         F.col("until_offset").alias("before_until"), F.col("last_us").alias("before_last_us")
     )
     latest_before = (
-        reigns.join(before, F.col("before_until") <= F.col("from_offset"), "left")
-        .groupBy(*reigns.columns)
+        activations.join(before, F.col("before_until") <= F.col("from_offset"), "left")
+        .groupBy(*activations.columns)
         .agg(F.max("before_last_us").alias("before_last_us"))
     )
     pause = F.col("first_us") - F.col("before_last_us")

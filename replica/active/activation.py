@@ -19,13 +19,13 @@ from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed, HaError, LockLost
 from ha.lock.interface import DatabaseIdentity
 from replica.active.admission import Admission
-from replica.active.admission_budget import Load
+from replica.active.admission_budget import AdmissionBudget
 from replica.active.endings import ending_of
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
 from replica.active.lineage import Descent, check_descent
 from replica.active.publisher import CODE_OF, Publisher, publish_backlog
-from replica.active.receipt_signer import ReceiptDesk
+from replica.active.receipt_signer import ReceiptSigner
 from replica.active.waiting import Waiting, send
 from replica.following.apply import Applied
 from replica.following.follower import Follower, end_after
@@ -52,8 +52,7 @@ from replica.notary.requests import Submission
 from replica.notary.rules import Outcome, Verdict
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
-from replica.store.interface import Admission as Deduplication
-from replica.store.interface import Command, ParticipantStore, Pruned, Published
+from replica.store.interface import AdmissionResult, Command, ParticipantStore, Pruned, Published
 from replica.telemetry.core_spans import UNTRACED, Trace
 
 log = structlog.get_logger()
@@ -65,7 +64,7 @@ _PENDING_TOGETHER = 50_000  # commands read from the database at a time; setting
 _CLOCK_JUMP_MAX_US = 1_500_000  # above a leap second; two heartbeats may pass until the lock session sees a jump
 
 
-class Reign:
+class Activation:
     """An activation. `open`, then `submit` and `on_applied` while it lasts, then `close`; never opened again."""
 
     def __init__(
@@ -78,7 +77,7 @@ class Reign:
         follower: Follower,
         store: ParticipantStore,
         verify_lock: Callable[[], Awaitable[object]],
-        desk: ReceiptDesk,
+        receipt_signer: ReceiptSigner,
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         settings: CoreSettings,
@@ -100,7 +99,7 @@ class Reign:
         self._follower = follower
         self._store = store
         self._verify_lock = verify_lock
-        self._desk = desk
+        self._receipt_signer = receipt_signer
         self._clock = clock
         self._random_bytes = random_bytes
         self._settings = settings
@@ -110,7 +109,7 @@ class Reign:
         self._on_lost = on_lost
         self._on_broken = on_broken
         self._trace = trace
-        self.load = Load(settings)
+        self.budget = AdmissionBudget(settings)
         self.epoch = 0
         self.activation_id = b""
         self._writes = Formats()  # named by our barrier
@@ -128,7 +127,7 @@ class Reign:
             publisher=self.publisher,
             clock=clock,
             settings=settings,
-            load=self.load,
+            budget=self.budget,
             estimate=estimate,
             failures=failures,
             append=self._append,
@@ -136,7 +135,7 @@ class Reign:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._session_over = False
-        self.end_told = False  # the database has our word on why this reign ended
+        self.end_told = False  # the database has our word on why this activation ended
         self._ending = asyncio.Event()
 
     # ---- activation ----
@@ -280,14 +279,14 @@ class Reign:
     @property
     def eta_s(self) -> float:
         """How long a request that comes now will take at most, as clients are told."""
-        return self._estimate.wait_s(self.load.states)
+        return self._estimate.wait_s(self.budget.states)
 
     def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms) -> None:
         """Take a front end's submissions; each ticket gets its answer later."""
         self._admission.offer(batch, replies, terms)
 
     def _on_published(self, submissions: int, states: int) -> None:
-        self.load.leave(submissions, states)
+        self.budget.leave(submissions, states)
         self._admission.wake()
 
     async def confirm_lock(self) -> None:
@@ -346,7 +345,7 @@ class Reign:
         """Answer a batch with one signature for all that were notarised in it. `offsets`: see Publisher.add."""
         now_s = self._clock.boottime_s()
         states = sum([waiting.states for waiting, _, _ in answered])
-        if self._estimate.note_batch(states, now_s - self._busy_since_s, self.load.states - states):
+        if self._estimate.note_batch(states, now_s - self._busy_since_s, self.budget.states - states):
             self._busy_since_s = now_s
         began_us, everybody = self._clock.wall_us(), answered
         answered = [decided for decided in answered if not decided[0].terms.asynchronous]
@@ -360,7 +359,7 @@ class Reign:
             send(self._answers(answered, receipts, offsets))
             self._trace.answered(everybody, began_us)
 
-        self._desk.make(notarised, answer)
+        self._receipt_signer.make(notarised, answer)
 
     def _answers(
         self,
@@ -399,7 +398,7 @@ class Reign:
             answers.append((waiting, answer))
         return answers
 
-    def _answer_accepted(self, accepted: Sequence[tuple[Waiting, Deduplication]]) -> None:
+    def _answer_accepted(self, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
         """Give recorded answers again: the command was accepted before, its transaction is in the log."""
         contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
 
@@ -412,7 +411,7 @@ class Reign:
                 for (waiting, found), receipt in zip(accepted, made, strict=True)
             )
 
-        self._desk.make(contents, answer)
+        self._receipt_signer.make(contents, answer)
 
     def _unsigned(self) -> NotNow:
         detail = "it is decided, but the notary's key cannot be used just now"
@@ -527,7 +526,7 @@ class Reign:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _ends_within(self, delay_s: float) -> bool:
-        """Sleep, unless the reign ends meanwhile."""
+        """Sleep, unless the activation ends meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
                 await self._ending.wait()
@@ -562,7 +561,7 @@ class Reign:
         return self._writer
 
 
-def _recorded(command: Command, found: Deduplication, receipt: Receipt) -> Answer:
+def _recorded(command: Command, found: AdmissionResult, receipt: Receipt) -> Answer:
     """The answer to a command that was accepted before."""
     if found.notarised_offset is None:
         raise InvariantBroken(f"command {command.command_id!r} is accepted, and its transaction is nowhere")

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from ha.clock import Clock
-from replica.active.admission_budget import Load, weight_of
+from replica.active.admission_budget import AdmissionBudget, weight_of
 from replica.active.deduplication import Period, Remembered, period_of
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
@@ -24,10 +24,9 @@ from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code, ValuesRefused
 from replica.notary.requests import Submission, check_command
 from replica.settings import CoreSettings
-from replica.store.interface import Admission as Deduplication
-from replica.store.interface import Admitted, Command, ParticipantStore
+from replica.store.interface import AdmissionResult, Admitted, Command, ParticipantStore
 
-Found = Deduplication | Answer
+Found = AdmissionResult | Answer
 """What is known of a submission that is to be admitted; or its answer, if it cannot be."""
 
 
@@ -41,17 +40,17 @@ class Admission:
         publisher: Publisher,
         clock: Clock,
         settings: CoreSettings,
-        load: Load,
+        budget: AdmissionBudget,
         estimate: CompletionEstimate,
         failures: SubmissionFailures,
         append: Callable[[Sequence[Waiting]], dict[int, NotNow]],
-        answer_accepted: Callable[[Sequence[tuple[Waiting, Deduplication]]], None],
+        answer_accepted: Callable[[Sequence[tuple[Waiting, AdmissionResult]]], None],
     ) -> None:
         self._store = store
         self._publisher = publisher
         self._clock = clock
         self._settings = settings
-        self._load = load
+        self._budget = budget
         self._estimate = estimate
         self._failures = failures
         self._append = append
@@ -67,7 +66,7 @@ class Admission:
         refused: list[tuple[int, Answer]] = []
         queued: list[int] = []
         now_us = self._clock.wall_us()
-        wait_s = self._estimate.wait_s(self._load.states)
+        wait_s = self._estimate.wait_s(self._budget.states)
         for ticket, submission in batch:
             try:
                 waiting = _waiting(replies, ticket, submission, terms, now_us)
@@ -78,7 +77,7 @@ class Admission:
             if not self._queue.has_room(user, states):
                 refused.append((ticket, self._not_now(Code.USER_OVERLOADED, f"{user!r} has as much queued as one may")))
                 continue
-            if not self._load.enter(states):
+            if not self._budget.enter(states):
                 refused.append((ticket, self._overloaded()))
                 continue
             self._queue.push(user, waiting, states)
@@ -91,9 +90,9 @@ class Admission:
 
     def wake(self) -> None:
         """Look again whether the queue may go on: something was queued, or left the pipeline."""
-        settings, load = self._settings, self._load
-        in_pipeline = load.submissions - len(self._queue)
-        states_in_pipeline = load.states - self._queue.states
+        settings, budget = self._settings, self._budget
+        in_pipeline = budget.submissions - len(self._queue)
+        states_in_pipeline = budget.states - self._queue.states
         if self._queue and in_pipeline < settings.pipeline_max and states_in_pipeline < settings.pipeline_states_max:
             self._may_go.set()
         elif not self._stopping:
@@ -114,9 +113,9 @@ class Admission:
 
     def _take(self) -> list[Waiting]:
         """The next batch in the users' turns, as far as the pipeline has room."""
-        settings, queue, load = self._settings, self._queue, self._load
-        room = settings.pipeline_max - (load.submissions - len(queue))
-        states_room = settings.pipeline_states_max - (load.states - queue.states)
+        settings, queue, budget = self._settings, self._queue, self._budget
+        room = settings.pipeline_max - (budget.submissions - len(queue))
+        states_room = settings.pipeline_states_max - (budget.states - queue.states)
         return queue.take(min(room, settings.admit_batch_max), states_room)
 
     @property
@@ -125,9 +124,9 @@ class Admission:
         return len(self._queue)
 
     def _may_linger(self) -> bool:
-        """Under load, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""
+        """Under budget, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""
         settings = self._settings
-        busy = self._load.submissions >= settings.admit_linger_from
+        busy = self._budget.submissions >= settings.admit_linger_from
         return busy and len(self._queue) < settings.admit_batch_max and not self._stopping
 
     def stop(self) -> None:
@@ -149,7 +148,7 @@ class Admission:
             again = dict(zip(map(id, in_flight), (found for _, found in await self._ask(in_flight)), strict=True))
             outcomes = [(waiting, again.get(id(waiting), found)) for waiting, found in outcomes]
         failed = self._append([waiting for waiting, found in outcomes if _is(found, Admitted.FRESH)])
-        accepted: list[tuple[Waiting, Deduplication]] = []
+        accepted: list[tuple[Waiting, AdmissionResult]] = []
         answers: list[tuple[Waiting, Answer]] = []
         for waiting, outcome in outcomes:
             found = failed.get(id(waiting), outcome)
@@ -157,8 +156,8 @@ class Admission:
                 if waiting.terms.asynchronous:
                     answers.append((waiting, Accepted(waiting.command.submission_id, self._wait_s())))
                 continue
-            self._load.leave(1, waiting.states)
-            if not isinstance(found, Deduplication):
+            self._budget.leave(1, waiting.states)
+            if not isinstance(found, AdmissionResult):
                 answers.append((waiting, found))
             elif found.outcome is Admitted.ACCEPTED:
                 accepted.append((waiting, found))
@@ -186,7 +185,7 @@ class Admission:
                 elif periods.setdefault(waiting.command.change_id, period) == period:
                     asked.append((waiting, period))
                 else:
-                    outcomes.append((waiting, Deduplication(Admitted.IN_FLIGHT)))
+                    outcomes.append((waiting, AdmissionResult(Admitted.IN_FLIGHT)))
             if asked:
                 outcomes += await self._ask_together(asked)
         return outcomes
@@ -228,7 +227,7 @@ class Admission:
         return self._failures.answer(waiting.command.submission_id, error)
 
     def _overloaded(self) -> NotNow:
-        detail = f"{self._load.submissions} submissions with {self._load.states} states are in flight"
+        detail = f"{self._budget.submissions} submissions with {self._budget.states} states are in flight"
         return self._not_now(Code.OVERLOADED, detail)
 
     def _in_flight(self) -> NotNow:
@@ -238,7 +237,7 @@ class Admission:
         return NotNow(code.name, detail, self._wait_s())
 
     def _wait_s(self) -> float:
-        return self._estimate.wait_s(self._load.states)
+        return self._estimate.wait_s(self._budget.states)
 
 
 def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms, now_us: int) -> Waiting:
@@ -264,4 +263,4 @@ def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms
 
 
 def _is(found: Found, outcome: Admitted) -> bool:
-    return isinstance(found, Deduplication) and found.outcome is outcome
+    return isinstance(found, AdmissionResult) and found.outcome is outcome

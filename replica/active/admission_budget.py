@@ -23,7 +23,7 @@ def _utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-class Load:
+class AdmissionBudget:
     """How much is in flight, from the moment it is offered until its completion is published."""
 
     def __init__(self, settings: CoreSettings) -> None:

@@ -1,4 +1,4 @@
-"""What is told of an error that ends a reign."""
+"""What is told of an error that ends an activation."""
 
 from __future__ import annotations
 

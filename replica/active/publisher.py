@@ -172,7 +172,7 @@ class Publisher:
         self.position: Position | None = None
 
     def begin(self, published: Published) -> None:
-        """Take note of what is published when the reign begins."""
+        """Take note of what is published when the activation begins."""
         self.position, self.ledger_end = published.position, published.ledger_end
         self.note_pruned(published)
 

@@ -26,7 +26,7 @@ Contents = Sequence[tuple[bytes, bytes]]
 Then = Callable[[Sequence[Receipt] | None], None]
 
 
-class ReceiptDesk:
+class ReceiptSigner:
     """Asked on the event loop, which never waits for a token."""
 
     def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str], None]) -> None:

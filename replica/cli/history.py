@@ -12,7 +12,7 @@ from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-    from replica.store.bulletin import PastReign, Pause
+    from replica.store.bulletin import PastActivation, Pause
 
 RUNBOOK_OF = {  # what to read after an end that nobody wished for; the alerts name the same pages
     Cause.ACTIVATION_FAILED: "runbooks/failover.md",
@@ -29,54 +29,66 @@ LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, he
 
 
 def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOption = False) -> None:
-    """Show who was active when, and why each reign ended: its holder's own word, or what its successor saw."""
+    """Show who was active when, and why each activation ended: its holder's own word, or what its successor saw."""
     import msgspec
 
     settings = load(find_config(config))
-    reigns, pause = run(_read(settings, limit))
+    activations, pause = run(_read(settings, limit))
     if as_json:
-        documents = [msgspec.to_builtins(reign) | {"why": why_it_ended(reign)} | _told(reign) for reign in reigns]
+        documents = [
+            msgspec.to_builtins(activation) | {"why": why_it_ended(activation)} | _told(activation)
+            for activation in activations
+        ]
         print_json({"epochs": documents, "pause": msgspec.to_builtins(pause)})
         return
     table = make_table(">epoch", "replica", "from", "until", ">for", "why it ended")
-    for reign in reigns:
-        until = reign.ended_at or reign.found_over_at
-        lasted = "" if until is None else _span((until - reign.granted_at).total_seconds())
-        told = "" if until is None else _moment(until) if reign.ended_at else f"{_moment(until)} at the latest"
-        table.add_row(str(reign.epoch), reign.replica, _moment(reign.granted_at), told, lasted, why_it_ended(reign))
+    for activation in activations:
+        until = activation.ended_at or activation.found_over_at
+        lasted = "" if until is None else _span((until - activation.granted_at).total_seconds())
+        told = "" if until is None else _moment(until) if activation.ended_at else f"{_moment(until)} at the latest"
+        table.add_row(
+            str(activation.epoch),
+            activation.replica,
+            _moment(activation.granted_at),
+            told,
+            lasted,
+            why_it_ended(activation),
+        )
     out.print(table)
-    for cause in dict.fromkeys(ending.cause for reign in reigns if (ending := _ending(reign)) is not None):
+    for cause in dict.fromkeys(
+        ending.cause for activation in activations if (ending := _ending(activation)) is not None
+    ):
         if cause in RUNBOOK_OF:
             out.print(f"{cause}: {RUNBOOK_OF[cause]}")
     if pause is not None:
         out.print(f"\n[yellow]fail-over is paused since {_moment(pause.paused_at)}[/]: {pause.reason}")
 
 
-async def _read(config: Config, limit: int) -> tuple[list[PastReign], Pause | None]:
+async def _read(config: Config, limit: int) -> tuple[list[PastActivation], Pause | None]:
     async with config.shared_database().board("notary-history") as board:
         return await board.history(limit), await board.paused()
 
 
-def _ending(reign: PastReign) -> Ending | None:
-    return None if reign.end_reason is None else read_ending(reign.end_reason)
+def _ending(activation: PastActivation) -> Ending | None:
+    return None if activation.end_reason is None else read_ending(activation.end_reason)
 
 
-def _told(reign: PastReign) -> dict[str, str | None]:
+def _told(activation: PastActivation) -> dict[str, str | None]:
     """The cause as a value, the code of the error behind it, and what to read; None where nothing is known."""
-    ending = _ending(reign)
+    ending = _ending(activation)
     if ending is None:
         return {"cause": None, "code": None, "runbook": None}
     return {"cause": ending.cause.value, "code": ending.code or None, "runbook": RUNBOOK_OF.get(ending.cause)}
 
 
-def why_it_ended(reign: PastReign) -> str:
+def why_it_ended(activation: PastActivation) -> str:
     """One sentence; empty while nobody knows of an end."""
-    if reign.end_reason is not None:
-        return reign.end_reason
-    if reign.found_over_by == reign.replica:
-        return f"not told; {reign.replica} took another epoch itself"
-    if reign.found_over_by is not None:
-        return f"not told: killed, crashed or cut off; {reign.found_over_by} found the lock free"
+    if activation.end_reason is not None:
+        return activation.end_reason
+    if activation.found_over_by == activation.replica:
+        return f"not told; {activation.replica} took another epoch itself"
+    if activation.found_over_by is not None:
+        return f"not told: killed, crashed or cut off; {activation.found_over_by} found the lock free"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""A walk through the log that compares an index with it, entry by entry: what a scrub is made of. Pure, save look-ups.
+"""Compares an index with the log, entry by entry: what a scrub is made of. Pure, save look-ups.
 
 Each run of records is judged again. That gives the old verdicts also on a newer index, so the entries that a run adds
-must be in the index as they are, and the index must have no other entry that was recorded in that run. A walk from the
+must be in the index as they are, and the index must have no other entry that was recorded in that run. A check from the
 log's first record finds a missing, changed or made-up entry that way, and a log that says otherwise than it did.
 
 Digests on the way, at offsets that all replicas choose alike, let replicas be compared although each walks at its own
@@ -26,17 +26,17 @@ from replica.notary.rules import keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.untrusted import UNREADABLE
 
-WALK_VERSION = 1
+CHECK_VERSION = 1
 MARK_SPACING = 4_096  # records between two digests; doubled as the log grows
 MARKS_MAX = 16
 CHECKSUM_BYTES = 32
 
 
-class Walk(msgspec.Struct, frozen=True, array_like=True):
-    """How far a walk has come, what the index amounts to up to there, and the digests on the way.
+class IndexCheck(msgspec.Struct, frozen=True, array_like=True):
+    """How far a check has come, what the index amounts to up to there, and the digests on the way.
 
     `marks`: for each number of records that is a multiple of `spacing`, the digest behind them; those ahead of the
-    position are of the walk before.
+    position are of the check before.
     """
 
     version: int
@@ -49,81 +49,84 @@ class Walk(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Walk)
+_decoder = msgspec.msgpack.Decoder(IndexCheck)
 
 
-def begin_walk(topic_id: str, before: Walk | None = None) -> Walk:
-    """A walk from the log's first record; it keeps the marks of the one before, and is compared with them."""
+def begin_check(topic_id: str, before: IndexCheck | None = None) -> IndexCheck:
+    """A check from the log's first record; it keeps the marks of the one before, and is compared with them."""
     if before is None:
-        return Walk(WALK_VERSION, begin(topic_id), 0, bytes(32))
-    return Walk(WALK_VERSION, begin(topic_id), 0, bytes(32), before.spacing, before.marks)
+        return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32))
+    return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32), before.spacing, before.marks)
 
 
-def room_of(walk: Walk, applied_offset: int, records_max: int) -> int:
+def room_of(check: IndexCheck, applied_offset: int, records_max: int) -> int:
     """How many records the next run may have: no more than are applied, and none behind the next mark."""
-    walked = walk.position.offset + 1
-    to_mark = walk.spacing - walked % walk.spacing
-    return max(0, min(records_max, applied_offset + 1 - walked, to_mark))
+    checked = check.position.offset + 1
+    to_mark = check.spacing - checked % check.spacing
+    return max(0, min(records_max, applied_offset + 1 - checked, to_mark))
 
 
-def walk_on(index: Index, walk: Walk, records: LogRecords, salvages: Salvages = NO_SALVAGES) -> Walk:
+def continue_check(
+    index: Index, check: IndexCheck, records: LogRecords, salvages: Salvages = NO_SALVAGES
+) -> IndexCheck:
     """Compare the index with the next records. Raises IndexMismatch where they differ, IndexUnreadable, and LogRefused
-    when the log up to a mark is not what it was in the walk before."""
-    applied, added = judge_records(index, walk.position, records, salvages)
+    when the log up to a mark is not what it was in the check before."""
+    applied, added = judge_records(index, check.position, records, salvages)
     requests = [entry for entry in applied.reading.counted if isinstance(entry, CountedRequest)]
     keys = list({key: None for entry in requests for key in keys_of(entry)} | dict.fromkeys(added))
     for key, value in zip(keys, index.lookup(keys) if keys else (), strict=True):
-        recorded_here = value is not None and walk.position.offset < recorded_at(value) <= applied.position.offset
+        recorded_here = value is not None and check.position.offset < recorded_at(value) <= applied.position.offset
         if (value if recorded_here else None) != added.get(key):
             raise IndexMismatch(_difference(key, value, added.get(key)))
-    before = IndexSummary(walk.position, walk.entry_count, walk.digest)
+    before = IndexSummary(check.position, check.entry_count, check.digest)
     summary = add_entries(before, applied.position, added.items())
-    walked = msgspec.structs.replace(
-        walk, position=applied.position, entry_count=summary.entry_count, digest=summary.digest
+    checked = msgspec.structs.replace(
+        check, position=applied.position, entry_count=summary.entry_count, digest=summary.digest
     )
-    return _mark(walked)
+    return _mark(checked)
 
 
-def check_complete(walk: Walk, entry_count: int) -> None:
-    """Compare the number of entries, once the walk is where the index is. Raises IndexMismatch."""
-    if walk.entry_count != entry_count:
+def check_complete(check: IndexCheck, entry_count: int) -> None:
+    """Compare the number of entries, once the check is where the index is. Raises IndexMismatch."""
+    if check.entry_count != entry_count:
         raise IndexMismatch(
-            f"up to offset {walk.position.offset} the log makes {walk.entry_count} entries, the index has {entry_count}"
+            f"up to offset {check.position.offset} the log makes {check.entry_count} entries,"
+            f" the index has {entry_count}"
         )
 
 
-def encode_walk(walk: Walk) -> bytes:
-    """The bytes that a walk is kept as: a checksum first, since a bookmark that lies would keep a replica down."""
-    body = _encoder.encode(walk)
+def encode_check(check: IndexCheck) -> bytes:
+    """The bytes that a check is kept as: a checksum first, since a bookmark that lies would keep a replica down."""
+    body = _encoder.encode(check)
     return sha256(body).digest() + body
 
 
-def decode_walk(raw: bytes) -> Walk | None:
-    """A walk that was kept; None when the bytes are damaged or another release's: that costs time only."""
+def decode_check(raw: bytes) -> IndexCheck | None:
+    """A check that was kept; None when the bytes are damaged or another release's: that costs time only."""
     checksum, body = raw[:CHECKSUM_BYTES], raw[CHECKSUM_BYTES:]
     if sha256(body).digest() != checksum:
         return None
     try:
-        walk = _decoder.decode(body)
+        check = _decoder.decode(body)
     except UNREADABLE:
         return None
-    return walk if walk.version == WALK_VERSION else None
+    return check if check.version == CHECK_VERSION else None
 
 
-def _mark(walk: Walk) -> Walk:
+def _mark(check: IndexCheck) -> IndexCheck:
     """Note the digest if a mark was reached; the spacing doubles when there are too many."""
-    walked = walk.position.offset + 1
-    if walked % walk.spacing:
-        return walk
-    marks = dict(walk.marks)
-    if marks.get(walked, walk.digest) != walk.digest:
-        raise LogRefused(f"the first {walked} records are not what they were when they were last read")
-    marks[walked] = walk.digest
-    spacing = walk.spacing
+    checked = check.position.offset + 1
+    if checked % check.spacing:
+        return check
+    marks = dict(check.marks)
+    if marks.get(checked, check.digest) != check.digest:
+        raise LogRefused(f"the first {checked} records are not what they were when they were last read")
+    marks[checked] = check.digest
+    spacing = check.spacing
     while len(marks) > MARKS_MAX:
         spacing *= 2
         marks = {at: digest for at, digest in marks.items() if at % spacing == 0}
-    return msgspec.structs.replace(walk, spacing=spacing, marks=tuple(sorted(marks.items())))
+    return msgspec.structs.replace(check, spacing=spacing, marks=tuple(sorted(marks.items())))
 
 
 def _difference(key: bytes, found: bytes | None, expected: bytes | None) -> str:

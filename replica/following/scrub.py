@@ -1,4 +1,4 @@
-"""The scrub: a walk through the whole log, in the background, that compares this replica's index with it.
+"""The scrub: reads the whole log again in the background, and compares this replica's index with it.
 
 RocksDB's checksums tell of bytes that changed on the disk, once they are read. The scrub reads what nobody asks for,
 and finds what has a right checksum and is wrong all the same. A pass has a time to end in, which decides how fast it is
@@ -16,7 +16,15 @@ import structlog
 
 from ha.clock import Clock
 from replica.following.follower import Follower, bounded_runs, open_behind
-from replica.following.index_check import Walk, begin_walk, check_complete, decode_walk, encode_walk, room_of, walk_on
+from replica.following.index_check import (
+    IndexCheck,
+    begin_check,
+    check_complete,
+    continue_check,
+    decode_check,
+    encode_check,
+    room_of,
+)
 from replica.following.pace import Pace, choose_pace, room_for
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
@@ -30,7 +38,7 @@ log = structlog.get_logger()
 TICK_S = 0.5
 RUN_STATES_MAX = 1_000  # about two milliseconds of the event loop
 RUN_RECORDS_MAX = 1_000
-KEEP_EVERY_S = 60.0  # how often the way is written down; what is not is walked again
+KEEP_EVERY_S = 60.0  # how often the way is written down; what is not is checked again
 READ_MAX_S = 5.0
 BOOKMARK = "scrub"  # in the index's folder: it belongs to that index, and goes where that goes
 
@@ -63,7 +71,7 @@ class Scrubber:
         self._is_busy = is_busy
         self._salvages = salvages
         self._kept_at_s = float("-inf")
-        self.walk: Walk | None = None
+        self.check: IndexCheck | None = None
         self.pace = Pace(0.0, 0.0)  # as of the last tick; nothing is wanted between two passes
         self._record_s = 0.0  # how long the event loop was held up by each record lately
         self.records = 0  # compared by this process
@@ -71,20 +79,20 @@ class Scrubber:
 
     def digests(self) -> dict[int, bytes]:
         """Number of records, and the digest of all entries that they made: the same at every replica."""
-        return {} if self.walk is None else dict(self.walk.marks)
+        return {} if self.check is None else dict(self.check.marks)
 
     @property
     def left_records(self) -> int:
         """What this pass has not compared yet."""
-        walked = BEGIN if self.walk is None else self.walk.position.offset
-        return max(0, self._follower.applied_offset - walked)
+        checked = BEGIN if self.check is None else self.check.position.offset
+        return max(0, self._follower.applied_offset - checked)
 
     @property
     def age_s(self) -> float:
         """For how long this pass has been under way, seconds; 0 between two passes."""
-        if self.walk is None or not self.walk.began_us:
+        if self.check is None or not self.check.began_us:
             return 0.0
-        return max(0.0, (self._clock.wall_us() - self.walk.began_us) / 1e6)
+        return max(0.0, (self._clock.wall_us() - self.check.began_us) / 1e6)
 
     @property
     def within_s(self) -> float:
@@ -105,46 +113,46 @@ class Scrubber:
         }
 
     async def run(self) -> None:
-        """Walk, rest, and walk again. Returns at once where the settings have it off."""
+        """Check, rest, and check again. Returns at once where the settings have it off."""
         if not self._settings.scrub_records_per_s:
             return
         while True:
             began_s = self._clock.boottime_s()
             try:
-                walk = await self._start()
-                await self._walk_to_the_end(walk)
+                check = await self._start()
+                await self._check_to_the_end(check)
             except LogUnavailable as error:
                 log.info("scrub_interrupted", detail=error.detail)
                 await self._clock.sleep_s(self._settings.log_retry_s + TICK_S)
                 continue
             await self._clock.sleep_s(max(TICK_S, began_s + self._settings.scrub_every_s - self._clock.boottime_s()))
 
-    async def _start(self) -> Walk:
+    async def _start(self) -> IndexCheck:
         """Where to go on: from the bookmark, if it is of this log and behind the index's position."""
         while (position := self._follower.position) is None:
             await self._clock.sleep_s(TICK_S)
-        walk = self.walk or self._read_bookmark()
-        if walk is None or walk.position.topic_id != position.topic_id or walk.position.offset > position.offset:
-            walk = begin_walk(position.topic_id)
-        if not walk.began_us:
-            walk = msgspec.structs.replace(walk, began_us=self._clock.wall_us())
-        self.walk = walk
-        return walk
+        check = self.check or self._read_bookmark()
+        if check is None or check.position.topic_id != position.topic_id or check.position.offset > position.offset:
+            check = begin_check(position.topic_id)
+        if not check.began_us:
+            check = msgspec.structs.replace(check, began_us=self._clock.wall_us())
+        self.check = check
+        return check
 
-    async def _walk_to_the_end(self, walk: Walk) -> None:
-        reader = await open_behind(self._log, walk.position.topic_id, walk.position)
+    async def _check_to_the_end(self, check: IndexCheck) -> None:
+        reader = await open_behind(self._log, check.position.topic_id, check.position)
         try:
-            while walk.position.offset < self._follower.applied_offset:
-                walk = await self._walk_a_tick(reader, walk, await self._next_tick())
-                self._keep(walk)
-            check_complete(walk, self._entry_count())
+            while check.position.offset < self._follower.applied_offset:
+                check = await self._check_a_tick(reader, check, await self._next_tick())
+                self._keep(check)
+            check_complete(check, self._entry_count())
         finally:
             self.pace = Pace(0.0, 0.0)
             await reader.close()
         self.complete_walks += 1
-        log.info("index_scrubbed", applied_offset=walk.position.offset, entries=walk.entry_count)
-        self.walk = begin_walk(walk.position.topic_id, walk)
-        self._keep(self.walk, now=True)
+        log.info("index_scrubbed", applied_offset=check.position.offset, entries=check.entry_count)
+        self.check = begin_check(check.position.topic_id, check)
+        self._keep(self.check, now=True)
 
     async def _next_tick(self) -> int:
         """Wait for the next tick with room; how many records it may have."""
@@ -169,41 +177,41 @@ class Scrubber:
             record_s=self._record_s,
         )
 
-    async def _walk_a_tick(self, reader: LogReader, walk: Walk, records_max: int) -> Walk:
+    async def _check_a_tick(self, reader: LogReader, check: IndexCheck, records_max: int) -> IndexCheck:
         """Compare so many records, or fewer when others come to need the replica."""
         left = records_max
-        while left > 0 and walk.position.offset < self._follower.applied_offset and self._room_per_s() > 0:
-            records = await self._read(reader, walk, min(left, RUN_RECORDS_MAX))
+        while left > 0 and check.position.offset < self._follower.applied_offset and self._room_per_s() > 0:
+            records = await self._read(reader, check, min(left, RUN_RECORDS_MAX))
             for run in bounded_runs(records, RUN_STATES_MAX):
                 began_s = self._clock.boottime_s()
-                self.walk = walk = walk_on(self._index, walk, run, self._salvages)
+                self.check = check = continue_check(self._index, check, run, self._salvages)
                 self._note_cost((self._clock.boottime_s() - began_s) / len(run))
                 await self._clock.sleep_s(0)  # let heartbeat and front ends in between two runs
             self.records += len(records)
             left -= len(records)
-        return walk
+        return check
 
-    async def _read(self, reader: LogReader, walk: Walk, records_max: int) -> LogRecords:
-        records = await reader.read(room_of(walk, self._follower.applied_offset, records_max), READ_MAX_S)
+    async def _read(self, reader: LogReader, check: IndexCheck, records_max: int) -> LogRecords:
+        records = await reader.read(room_of(check, self._follower.applied_offset, records_max), READ_MAX_S)
         if not records:
-            raise LogUnavailable(f"no record behind offset {walk.position.offset} within {READ_MAX_S} s")
+            raise LogUnavailable(f"no record behind offset {check.position.offset} within {READ_MAX_S} s")
         return records
 
     def _note_cost(self, record_s: float) -> None:
         self._record_s += 0.1 * (record_s - self._record_s)  # of the last ten runs or so
 
-    def _read_bookmark(self) -> Walk | None:
+    def _read_bookmark(self) -> IndexCheck | None:
         try:
-            return decode_walk(self._bookmark.read_bytes())
+            return decode_check(self._bookmark.read_bytes())
         except OSError:
             return None
 
-    def _keep(self, walk: Walk, now: bool = False) -> None:
+    def _keep(self, check: IndexCheck, now: bool = False) -> None:
         """Write down how far it is, whole or not at all; not synced, because an older way is as good."""
         now_s = self._clock.boottime_s()
         if now or now_s - self._kept_at_s >= KEEP_EVERY_S:
             self._kept_at_s = now_s
             partial = self._bookmark.with_suffix(".partial")
             with suppress(OSError):  # a full disk stops the index, not the scrub
-                partial.write_bytes(encode_walk(walk))
+                partial.write_bytes(encode_check(check))
                 partial.replace(self._bookmark)

@@ -1,6 +1,6 @@
 """The small interface between front ends and core: what a front end may ask, and what it is told.
 
-A front end sees a `Participant`. The core implements a `Handler` and answers through `Replies`. Tests run both sides in
+A front end sees a `CoreLink`. The core implements a `Handler` and answers through `Replies`. Tests run both sides in
 one process (`replica.link.memory`); a replica has the Unix-socket form between its processes (`replica.link.unix`).
 """
 
@@ -71,7 +71,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
 PLAIN = Terms()
 
 
-class Participant(Protocol):
+class CoreLink(Protocol):
     """The core as a front end sees it."""
 
     @property

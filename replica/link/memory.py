@@ -14,7 +14,7 @@ from replica.notary.requests import Submission
 
 
 class MemoryLink:
-    """A `Participant` over a handler, and the `Replies` of what it asks. Answers arrive in a later turn of the loop."""
+    """A `CoreLink` over a handler, and the `Replies` of what it asks. Answers arrive in a later turn of the loop."""
 
     def __init__(self, handler: Handler, answer_max_s: float = 15.0) -> None:
         self._handler = handler
@@ -36,7 +36,7 @@ class MemoryLink:
         terms: Terms = PLAIN,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
-        """See Participant."""
+        """See CoreLink."""
         if not submissions:
             return []
         standing = self.standing
@@ -48,11 +48,11 @@ class MemoryLink:
         return cast("list[Answer]", await call.future)
 
     async def look_up(self, tx_id: bytes) -> Answer:
-        """See Participant."""
+        """See CoreLink."""
         return cast(Answer, await self._ask(tx_id))
 
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
-        """See Participant."""
+        """See CoreLink."""
         return cast("StateStatus | NotNow", await self._ask(state))
 
     async def _ask(self, name: bytes) -> Told:

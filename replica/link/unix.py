@@ -221,7 +221,7 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
 
 
 class LinkClient(FrameProtocol[FromCore]):
-    """A front end's end, and the `Participant` that it serves from. One connection in its life: it ends with it."""
+    """A front end's end, and the `CoreLink` that it serves from. One connection in its life: it ends with it."""
 
     def __init__(self, path: Path, generation: str, name: str, settings: LinkSettings) -> None:
         super().__init__(msgspec.msgpack.Decoder(FromCore), settings.frame_max_bytes)
@@ -282,7 +282,7 @@ class LinkClient(FrameProtocol[FromCore]):
         terms: Terms = PLAIN,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
-        """See Participant. A core that has as much from us as it takes is not asked: OVERLOADED."""
+        """See CoreLink. A core that has as much from us as it takes is not asked: OVERLOADED."""
         if not submissions:
             return []
         refusal = self._refusal(len(submissions))
@@ -296,11 +296,11 @@ class LinkClient(FrameProtocol[FromCore]):
         return cast("list[Answer]", await call.future)
 
     async def look_up(self, tx_id: bytes) -> Answer:
-        """See Participant."""
+        """See CoreLink."""
         return cast(Answer, await self._ask(tx_id))
 
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
-        """See Participant."""
+        """See CoreLink."""
         return cast("StateStatus | NotNow", await self._ask(state))
 
     async def _ask(self, name: bytes) -> Told:

@@ -11,10 +11,10 @@ from replica.following.apply import Applied
 from replica.notary.counted import CountedSettlement
 
 if TYPE_CHECKING:
-    from replica.active.activation import Reign
+    from replica.active.activation import Activation
 
 
-class Tally:
+class Counters:
     """Plain cumulative numbers since the process started."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Tally:
         """Count why this replica stopped leading, or failed to begin."""
         self.step_downs[cause.value] += 1
 
-    def note_reign_ended(self, reign: Reign) -> None:
+    def note_activation_ended(self, activation: Activation) -> None:
         """Keep what the last activation took."""
         self.activations += 1
-        self.last_activation_steps_s = dict(reign.steps_s)
+        self.last_activation_steps_s = dict(activation.steps_s)

@@ -66,40 +66,42 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         skew_s = election.status()["clock_skew_s"]
         if isinstance(skew_s, float):
             yield _gauge("notary_clock_skew_seconds", "Own wall clock minus the database's", skew_s)
-        yield from self._reign_metrics()
-        tally = participant.tally
-        yield _counter("notary_judged", "Requests judged, by code", "code", _OUTCOMES | tally.outcomes)
-        yield _counter("notary_void_records", "Records without effect, by reason", "reason", _VOIDS | tally.voids)
+        yield from self._activation_metrics()
+        counters = participant.counters
+        yield _counter("notary_judged", "Requests judged, by code", "code", _OUTCOMES | counters.outcomes)
+        yield _counter("notary_void_records", "Records without effect, by reason", "reason", _VOIDS | counters.voids)
         settled = CounterMetricFamily("notary_settled_commands", "Commands that a settlement rejected")
-        settled.add_metric([], tally.settled_commands)
+        settled.add_metric([], counters.settled_commands)
         yield settled
         failed = CounterMetricFamily("notary_failed_submissions", "Submissions that the core failed on, each alone")
         failed.add_metric([], participant.failures.count)
         yield failed
-        yield _counter("notary_step_downs", "Ends of this replica's reigns, by cause", "cause", tally.step_downs)
+        yield _counter(
+            "notary_step_downs", "Ends of this replica's activations, by cause", "cause", counters.step_downs
+        )
         failovers = CounterMetricFamily("notary_failovers", "Activations of any replica, read in the log")
-        failovers.add_metric([], tally.barriers)
+        failovers.add_metric([], counters.barriers)
         yield failovers
         activations = CounterMetricFamily("notary_activations", "Activations of this process that have ended")
-        activations.add_metric([], tally.activations)
+        activations.add_metric([], counters.activations)
         yield activations
 
-    def _reign_metrics(self) -> Iterator[Metric]:
-        reign = self._participant.reign
-        if reign is None:
+    def _activation_metrics(self) -> Iterator[Metric]:
+        activation = self._participant.activation
+        if activation is None:
             return
-        yield _gauge("notary_in_flight_submissions", "Admitted and not yet published", reign.load.submissions)
-        yield _gauge("notary_in_flight_states", "States of those submissions", reign.load.states)
-        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", reign.queued)
+        yield _gauge("notary_in_flight_submissions", "Admitted and not yet published", activation.budget.submissions)
+        yield _gauge("notary_in_flight_states", "States of those submissions", activation.budget.states)
+        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", activation.queued)
         yield _gauge(
-            "notary_eta_seconds", "Longest a request that comes now will take, as clients are told", reign.eta_s
+            "notary_eta_seconds", "Longest a request that comes now will take, as clients are told", activation.eta_s
         )
-        published = -1 if reign.publisher.position is None else reign.publisher.position.offset
+        published = -1 if activation.publisher.position is None else activation.publisher.position.offset
         unpublished = max(0, self._participant.follower.applied_offset - published)
         yield _gauge("notary_unpublished_records", "Applied records whose completions are not published", unpublished)
-        yield _gauge("notary_ledger_end", "Newest ledger offset", reign.publisher.ledger_end)
+        yield _gauge("notary_ledger_end", "Newest ledger offset", activation.publisher.ledger_end)
         steps = GaugeMetricFamily("notary_activation_step_seconds", "Steps of this activation", labels=["step"])
-        for step, took_s in reign.steps_s.items():
+        for step, took_s in activation.steps_s.items():
             steps.add_metric([step], took_s)
         yield steps
 

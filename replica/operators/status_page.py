@@ -11,7 +11,7 @@ from replica.link.counts import LATENCY_BOUNDS_S, ApiCounts
 from replica.participant import Participant
 from replica.status_page.routes import Epoch, StatusPage
 from replica.status_page.samples import Reading
-from replica.store.bulletin import PastReign
+from replica.store.bulletin import PastActivation
 
 EPOCHS_SHOWN = 30
 _SUBMISSION_ROUTES = "/v1/submissions"
@@ -30,22 +30,22 @@ def make_status_page(
     """`health_urls`: where each replica of the participant answers; this one's own is not asked."""
 
     def read() -> Reading:
-        reign = participant.reign
+        activation = participant.activation
         return Reading(
             at_s=clock.boottime_s(),
             wall_us=clock.wall_us(),
-            outcomes=dict(participant.tally.outcomes),
+            outcomes=dict(participant.counters.outcomes),
             latency=_latency(api_counts()),
             active=participant.standing().active,
             epoch=participant.epoch,
             lag_records=participant.follower.lag_records,
-            in_flight=0 if reign is None else reign.load.submissions,
+            in_flight=0 if activation is None else activation.budget.submissions,
             estimate_s=participant.estimate_s,
         )
 
     async def history() -> Sequence[Epoch]:
         async with database.board(f"{participant.name}/page") as board:
-            return [_epoch(reign) for reign in await board.history(EPOCHS_SHOWN)]
+            return [_epoch(activation) for activation in await board.history(EPOCHS_SHOWN)]
 
     return StatusPage(
         name=participant.name,
@@ -67,10 +67,10 @@ def _latency(counts: ApiCounts) -> tuple[int, ...]:
     return tuple(total)
 
 
-def _epoch(reign: PastReign) -> Epoch:
-    until = reign.ended_at or reign.found_over_at or reign.succeeded_at
-    why = reign.end_reason or (f"found over by {reign.found_over_by}" if reign.found_over_by else None)
-    return Epoch(reign.epoch, reign.replica, _utc(reign.granted_at), _utc(until) if until else None, why)
+def _epoch(activation: PastActivation) -> Epoch:
+    until = activation.ended_at or activation.found_over_at or activation.succeeded_at
+    why = activation.end_reason or (f"found over by {activation.found_over_by}" if activation.found_over_by else None)
+    return Epoch(activation.epoch, activation.replica, _utc(activation.granted_at), _utc(until) if until else None, why)
 
 
 def _utc(at: datetime) -> str:

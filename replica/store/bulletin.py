@@ -1,6 +1,6 @@
 """What operators and replicas leave for one another in the database, on a connection of its own.
 
-A pause of fail-over, which every replica must see while it holds no lock; and the reason why a reign ended, for a
+A pause of fail-over, which every replica must see while it holds no lock; and the reason why an activation ended, for a
 replica that lost its lock session and could not say it there. Nothing here is written that the notary's answers rest
 on, so it need not be the lock's connection. What cannot be read or written now is tried again; nothing here fails.
 """
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 POLL_S = 1.0  # how soon a replica follows a pause or its end
 ROUND_MAX_S = 3.0
 FLUSH_MAX_S = 2.0  # how long a process that ends waits for its last words to be taken
-UNTOLD_MAX = 20  # reigns whose end waits to be told; the oldest is dropped
+UNTOLD_MAX = 20  # activations whose end waits to be told; the oldest is dropped
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Pause(msgspec.Struct, frozen=True):
     paused_at: datetime
 
 
-class PastReign(msgspec.Struct, frozen=True):
+class PastActivation(msgspec.Struct, frozen=True):
     """One epoch of the history. `ended_at` and `end_reason` are its holder's word, the rest is what others saw."""
 
     epoch: int
@@ -61,8 +61,8 @@ class Board(Protocol):
     async def resume(self) -> Pause | None:
         """End the pause; returns the one that was, None if there was none."""
 
-    async def history(self, limit: int) -> list[PastReign]:
-        """The newest reigns, newest first."""
+    async def history(self, limit: int) -> list[PastActivation]:
+        """The newest activations, newest first."""
 
     async def formats(self) -> Formats:
         """What the next activation writes."""
@@ -71,7 +71,7 @@ class Board(Protocol):
         """Raise what the next activation writes, as the tables' owner; returns what it is now. Nothing is lowered."""
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
-        """The holder's own word on why its reign ended, so many seconds ago. Only the first word counts."""
+        """The holder's own word on why its activation ended, so many seconds ago. Only the first word counts."""
 
 
 class Bulletin:
@@ -93,7 +93,7 @@ class Bulletin:
         return not self._asked or (self.pause is not None and self.pause.keeper != self._replica)
 
     def tell(self, epoch: int, reason: str) -> None:
-        """Leave word on why this replica's reign of that epoch ended just now."""
+        """Leave word on why this replica's activation of that epoch ended just now."""
         self._untold.append((epoch, reason, asyncio.get_running_loop().time()))
         self._all_told.clear()
         self._left.set()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from replica.notary.answers import Earlier
-from replica.store.interface import Admission, Admitted, Command, Completion, is_for_the_log
+from replica.store.interface import AdmissionResult, Admitted, Command, Completion, is_for_the_log
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +51,7 @@ class InFlight:
 
     def outcomes(
         self, commands: Sequence[Command], fresh: dict[bytes, Command], accepted: Mapping[bytes, Known]
-    ) -> list[Admission]:
+    ) -> list[AdmissionResult]:
         """What deduplication says of each: `fresh` were recorded just now (it is used up), `accepted` were before."""
         if len(fresh) == len(commands):  # nearly always
             return [_FRESH] * len(commands)
@@ -77,14 +77,14 @@ class InFlight:
             del self._known[change_id]
 
 
-_FRESH = Admission(Admitted.FRESH)
+_FRESH = AdmissionResult(Admitted.FRESH)
 
 
-def _compare(command: Command, known: Known) -> Admission:
+def _compare(command: Command, known: Known) -> AdmissionResult:
     earlier = Earlier(known.submission_id or None, known.ledger_offset)
     if (known.tx_id, known.content_digest) != (command.tx_id, command.content_digest):
         waits = known.notarised_offset is None and is_for_the_log(command, known.tx_id, known.content_digest)
-        return Admission(Admitted.IN_FLIGHT if waits else Admitted.REUSED, None, earlier)
+        return AdmissionResult(Admitted.IN_FLIGHT if waits else Admitted.REUSED, None, earlier)
     if known.notarised_offset is None:
-        return Admission(Admitted.IN_FLIGHT, None, earlier)
-    return Admission(Admitted.ACCEPTED, known.notarised_offset, earlier)
+        return AdmissionResult(Admitted.IN_FLIGHT, None, earlier)
+    return AdmissionResult(Admitted.ACCEPTED, known.notarised_offset, earlier)

@@ -39,7 +39,7 @@ class Admitted(Enum):
     REUSED = "reused"  # the command belongs to another transaction id or content
 
 
-class Admission(msgspec.Struct, frozen=True):
+class AdmissionResult(msgspec.Struct, frozen=True):
     """The outcome for one command; `notarised_offset` is set for ACCEPTED, `earlier` for all but FRESH."""
 
     outcome: Admitted
@@ -169,14 +169,14 @@ class ParticipantStore(Protocol):
         """
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
-        """The holder's own word on why its reign ends. Only the first word counts."""
+        """The holder's own word on why its activation ends. Only the first word counts."""
 
     async def published(self) -> Published:
         """The published position and the ledger end."""
 
     async def admit(
         self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[Admission]:
+    ) -> list[AdmissionResult]:
         """Record commands as pending unless they are known, in one transaction; outcomes in the order given.
 
         Rejected commands, and those accepted before `accepted_since_us`, or at a ledger offset not above

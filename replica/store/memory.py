@@ -15,7 +15,7 @@ from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.interface import (
     NOTARISED,
-    Admission,
+    AdmissionResult,
     Admitted,
     Command,
     Completion,
@@ -89,7 +89,7 @@ class MemoryDatabase:
 
     def admit(
         self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[Admission]:
+    ) -> list[AdmissionResult]:
         """See ParticipantStore."""
         reach = Reach(commands, accepted_since_us, accepted_after)
         return [self._admit(command, reach) for command in commands]
@@ -144,14 +144,14 @@ class MemoryDatabase:
             raise StoreUnavailable(f"the statement took too long: {len(self.completions) - low} completions")
         return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
 
-    def _admit(self, command: Command, reach: Reach) -> Admission:
+    def _admit(self, command: Command, reach: Reach) -> AdmissionResult:
         same = (command.tx_id, command.content_digest)
         waiting = self.in_flight.get(command.change_id)
         if waiting is not None:
             known = (waiting.tx_id, waiting.content_digest)
             in_flight = known == same or is_for_the_log(command, *known)
             earlier = Earlier(waiting.submission_id, None)
-            return Admission(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED, None, earlier)
+            return AdmissionResult(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED, None, earlier)
         accepted = self.accepted.get(command.change_id)
         if accepted is not None and reach.covers(command.change_id, accepted.accepted_us, accepted.ledger_offset):
             known, earlier = (
@@ -159,12 +159,12 @@ class MemoryDatabase:
                 Earlier(accepted.submission_id, accepted.ledger_offset),
             )
             if known == same:
-                return Admission(Admitted.ACCEPTED, accepted.notarised_offset, earlier)
+                return AdmissionResult(Admitted.ACCEPTED, accepted.notarised_offset, earlier)
             if not is_for_the_log(command, *known):
-                return Admission(Admitted.REUSED, None, earlier)
+                return AdmissionResult(Admitted.REUSED, None, earlier)
         self.in_flight[command.change_id] = command
         self.ends_at_admission[command.change_id] = len(self.completions)
-        return Admission(Admitted.FRESH)
+        return AdmissionResult(Admitted.FRESH)
 
 
 class MemoryServerConnection(Protocol):
@@ -207,7 +207,7 @@ class MemoryStore:
 
     async def admit(
         self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[Admission]:
+    ) -> list[AdmissionResult]:
         """See ParticipantStore."""
         if not self._settled:
             raise InvariantBroken("commands of earlier activations are not known to be settled")

@@ -17,7 +17,7 @@ from replica.notary.records import BarrierRecord
 from replica.notary.salvage import bound_name
 from replica.store.interface import (
     NOTARISED,
-    Admission,
+    AdmissionResult,
     Admitted,
     Command,
     Completion,
@@ -40,7 +40,7 @@ class Told(msgspec.Struct, frozen=True, eq=False):
     notarised_offset: int | None = None
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Admission | Told):
+        if not isinstance(other, AdmissionResult | Told):
             return NotImplemented
         return (other.outcome, other.notarised_offset) == (self.outcome, self.notarised_offset)
 
@@ -154,7 +154,7 @@ class StoreContract:
         assert await other.raise_epoch(0, "r2") == 14
 
     async def test_only_the_holders_first_word_ends_its_epoch(self, new_store: NewStore, ends: Ends) -> None:
-        """Goal: nobody rewrites why a reign ended. Method: say it twice, as another replica, for no epoch at all."""
+        """Goal: nobody rewrites why an activation ended. Method: say it twice, as another replica, for no epoch."""
         store = await serving(new_store)
         await store.end_epoch(1, "r", "stop")
         await store.end_epoch(1, "r", "another word")

@@ -372,8 +372,8 @@ async def test_an_idle_session_hears_its_end_and_why(database_dsn: str, postgres
 
 @pytest.mark.postgres
 async def test_no_notification_costs_the_holder_its_session(database_dsn: str) -> None:
-    """Goal: whoever may connect cannot end a reign. Method: nested JSON, long and wrong notes on the lock's channel,
-    between two statements of the holder and within one; then a real note is heard, by a peer that heard them all."""
+    """Goal: whoever may connect cannot end an activation. Method: nested JSON, long and wrong notes on the lock's
+    channel, between two statements of the holder and within one; then a peer that heard all hears a real note."""
     scope = database_of(database_dsn)
     channel = f"ha_lock_{lock_id(scope, Counter.PARTICIPANT_WRITE)}"
     async with session_on(database_dsn) as holder, session_on(database_dsn, "R2") as peer:

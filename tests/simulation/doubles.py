@@ -22,7 +22,7 @@ from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import IndexUnreadable, LogUnavailable
 from replica.notary.position import Position
-from replica.store.interface import Admission, Command, Completion, OfEach
+from replica.store.interface import AdmissionResult, Command, Completion, OfEach
 from replica.store.memory import MemoryDatabase
 from tests.simulation.plan import START_US
 from tests.simulation.process import Process, current_process
@@ -84,7 +84,7 @@ class Tables(MemoryDatabase):
 
     def admit(
         self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[Admission]:
+    ) -> list[AdmissionResult]:
         self._remember()
         return super().admit(commands, accepted_since_us, accepted_after)
 

@@ -98,8 +98,8 @@ class Door:
 
     def _note(self, replies: Replies, tickets: list[int]) -> _Noted:
         note = self._notes.setdefault(replies, _Noted(replies, self._participant.name, self._told))
-        reign = self._participant.reign
-        note.epochs.update(dict.fromkeys(tickets, 0 if reign is None else reign.epoch))
+        activation = self._participant.activation
+        note.epochs.update(dict.fromkeys(tickets, 0 if activation is None else activation.epoch))
         return note
 
 
@@ -162,7 +162,7 @@ class Replica:
             )
         except Exception as failure:
             error = failure
-        self._world.reign_told(core.participant, error)
+        self._world.activation_told(core.participant, error)
         await core.participant.stop()
         self._world.loop.call_soon(self.ended, process, error, context=self._world.context.copy())
 
@@ -245,18 +245,20 @@ class Replica:
         core = self.core
         if core is None:
             return "down"
-        reign = core.participant.reign
+        activation = core.participant.activation
         match core.election.role:
             case Role.PASSIVE:
                 return "passive"
             case Role.ACTIVATING:
-                if reign is None:
+                if activation is None:
                     return "activating.identity"
-                return next((f"activating.{s}" for s in _ACTIVATION if s not in reign.steps_s), "activating.settle")
-            case Role.ACTIVE if reign is not None:
-                return _busy_with(reign)
+                return next(
+                    (f"activating.{s}" for s in _ACTIVATION if s not in activation.steps_s), "activating.settle"
+                )
+            case Role.ACTIVE if activation is not None:
+                return _busy_with(activation)
             case Role.STEPPING_DOWN:
-                return "stepping_down.release" if reign is None else "stepping_down.drain"
+                return "stepping_down.release" if activation is None else "stepping_down.drain"
             case _:
                 return "starting"
 
@@ -270,10 +272,10 @@ _OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # what only the election s
 _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog", "settle")
 
 
-def _busy_with(reign: object) -> str:
-    admission, publisher = reign._admission, reign.publisher  # type: ignore[attr-defined]
+def _busy_with(activation: object) -> str:
+    admission, publisher = activation._admission, activation.publisher  # type: ignore[attr-defined]
     if admission.admitting:
         return "active.admitting"
-    if reign._waiting:  # type: ignore[attr-defined]
+    if activation._waiting:  # type: ignore[attr-defined]
         return "active.logged"
     return "active.publishing" if publisher._queue else "active.idle"

@@ -57,8 +57,8 @@ async def ask(replica: Replica, number: int, asked: Asked) -> None:
 async def overload(replica: Replica) -> tuple[list[Asked], int]:
     """A minute of it, and all answers; returns what was asked, and the most that was in flight."""
     loop, everything, most = asyncio.get_running_loop(), list[Asked](), 0
-    reign = replica.core.participant.reign
-    assert reign is not None
+    activation = replica.core.participant.activation
+    assert activation is not None
     began_s, due = loop.time(), dict.fromkeys(USERS, 0.0)
     async with asyncio.TaskGroup() as group:
         while loop.time() < began_s + MINUTE_S:
@@ -69,7 +69,7 @@ async def overload(replica: Replica) -> tuple[list[Asked], int]:
                     everything.append(Asked(user, loop.time()))
                     group.create_task(ask(replica, len(everything), everything[-1]))
             await asyncio.sleep(TICK_S)
-            most = max(most, reign.load.submissions)
+            most = max(most, activation.budget.submissions)
     return everything, most
 
 
@@ -90,8 +90,11 @@ def test_three_times_the_capacity_for_a_minute() -> None:
             done = Counter(completion.tx_id for _, completion in world.shared.database.completions)
             assert len(done) == sum(isinstance(asked.answer, Notarised) for asked in everything)
             assert set(done.values()) == {1}
-            assert replica.participant.reign is not None
-            assert (replica.participant.reign.load.submissions, replica.participant.reign.load.states) == (0, 0)
+            assert replica.participant.activation is not None
+            assert (
+                replica.participant.activation.budget.submissions,
+                replica.participant.activation.budget.states,
+            ) == (0, 0)
             began_s = asyncio.get_running_loop().time()
             (answer,) = await replica.submit(submission(10**6, [state(10**6)]))
             assert isinstance(answer, Notarised)

@@ -239,8 +239,8 @@ class World:
         """A replica may have begun to claim that it leads: nobody else may, unless a session was cut short."""
         if replica.core is None or not replica.claims_to_lead:
             return
-        reign = replica.core.participant.reign
-        if replica.core.election.role is not Role.ACTIVE or reign is None or reign._in_force is None:
+        activation = replica.core.participant.activation
+        if replica.core.election.role is not Role.ACTIVE or activation is None or activation._in_force is None:
             self.blame(f"{replica.name} claims to lead while {replica.step()}")
         leaders = [other.name for other in self.replicas if other.claims_to_lead]
         if len(leaders) > 1 and self.deposed is None and self.loop.time() > self.doubt_until_s:
@@ -267,10 +267,10 @@ class World:
         if not late and not disk and not (asked and "did not end within" in str(error)):
             self.blame(f"{replica.name} ended: {error!r}")
 
-    def reign_told(self, participant: Participant[Any], error: BaseException | None) -> None:
+    def activation_told(self, participant: Participant[Any], error: BaseException | None) -> None:
         """A process ends by itself: if it failed, its last epoch must not have been told that it was stopped."""
         asked = participant.name in self._terminated
-        if error is not None and not asked and participant.tally.step_downs[Cause.STOP]:
+        if error is not None and not asked and participant.counters.step_downs[Cause.STOP]:
             self.blame(f"{participant.name} ended by {error!r}, and told its epoch that it was stopped")
 
     def blame(self, violation: str) -> None:

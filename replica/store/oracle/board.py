@@ -11,7 +11,7 @@ import oracledb
 
 from replica.notary.errors import StoreMismatch
 from replica.notary.formats import Formats
-from replica.store.bulletin import PastReign, Pause
+from replica.store.bulletin import PastActivation, Pause
 from replica.store.oracle.store import named_statement, translate
 from replica.store.oracle.tools import open_cursor
 
@@ -49,10 +49,10 @@ class OracleBoard:
         await self._change("resume", {})
         return paused
 
-    async def history(self, limit: int) -> list[PastReign]:
+    async def history(self, limit: int) -> list[PastActivation]:
         """See Board."""
         rows = await self._rows("history", {"row_count": limit})
-        return [PastReign(int(epoch), *_in_utc(rest)) for epoch, *rest in rows]
+        return [PastActivation(int(epoch), *_in_utc(rest)) for epoch, *rest in rows]
 
     async def formats(self) -> Formats:
         """See Board."""

@@ -19,7 +19,7 @@ from replica.notary.position import BEGIN, Position, decode_position, encode_pos
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import (
     NOTARISED,
-    Admission,
+    AdmissionResult,
     Command,
     Completion,
     OfEach,
@@ -177,7 +177,7 @@ class OracleStore:
 
     async def admit(
         self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[Admission]:
+    ) -> list[AdmissionResult]:
         """See ParticipantStore."""
         if not self._settled:
             raise InvariantBroken("commands of earlier activations are not known to be settled")

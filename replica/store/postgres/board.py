@@ -11,7 +11,7 @@ from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
-from replica.store.bulletin import PastReign, Pause
+from replica.store.bulletin import PastActivation, Pause
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.store import Connection, named_statement
 
@@ -47,9 +47,9 @@ class PostgresBoard:
         """See Board."""
         return _pause(await self._rows("resume"))
 
-    async def history(self, limit: int) -> list[PastReign]:
+    async def history(self, limit: int) -> list[PastActivation]:
         """See Board."""
-        return [PastReign(*row) for row in await self._rows("history", {"limit": limit})]
+        return [PastActivation(*row) for row in await self._rows("history", {"limit": limit})]
 
     async def formats(self) -> Formats:
         """See Board."""

@@ -21,7 +21,7 @@ from replica.notary.position import BEGIN, Position, decode_position, encode_pos
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import (
     NOTARISED,
-    Admission,
+    AdmissionResult,
     Command,
     Completion,
     OfEach,
@@ -127,7 +127,7 @@ class PostgresStore:
 
     async def admit(
         self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[Admission]:
+    ) -> list[AdmissionResult]:
         """See ParticipantStore."""
         if self._over_until is None:
             raise InvariantBroken("commands of earlier activations are not known to be settled")

@@ -45,6 +45,9 @@ def new_store(dsn: str, opened: list[PostgresLockSession]) -> NewStore:
 def ends(dsn: str) -> Ends:
     async def read() -> dict[int, tuple[str | None, str | None]]:
         async with postgres_board(dsn, "test") as board:
-            return {reign.epoch: (reign.end_reason, reign.found_over_by) for reign in await board.history(10)}
+            return {
+                activation.epoch: (activation.end_reason, activation.found_over_by)
+                for activation in await board.history(10)
+            }
 
     return read

@@ -1,4 +1,4 @@
-"""What operators and replicas leave for one another in Postgres: pauses, and why a reign ended."""
+"""What operators and replicas leave for one another in Postgres: pauses, and why an activation ended."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_pause_bars_everyone_but_the_keeper_until_it_is_over(
         assert await board.resume() is None
 
 
-async def test_the_end_of_a_reign_is_told_later_when_its_session_was_lost(
+async def test_the_end_of_an_activation_is_told_later_when_its_session_was_lost(
     new_store: NewStore, dsn: str, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: the holder's own word arrives. Method: leave it while the database cannot be reached, then let it in."""
@@ -65,9 +65,9 @@ async def test_the_end_of_a_reign_is_told_later_when_its_session_was_lost(
         monkeypatch.setattr(bulletin, "_open_board", lambda name: postgres_board(dsn, name))
         await eventually(lambda: _told(ends))
     async with postgres_board(dsn, "test") as board:
-        (reign,) = await board.history(10)
-    assert reign.ended_at is not None
-    assert reign.ended_at > reign.granted_at
+        (activation,) = await board.history(10)
+    assert activation.ended_at is not None
+    assert activation.ended_at > activation.granted_at
 
 
 async def _told(ends: Ends) -> bool:

@@ -73,7 +73,7 @@ async def test_a_client_s_encoding_changes_no_name(dsn: str) -> None:
         await again.publish([completion(of, 7)], at(7))
         await again.end_epoch(2, "r", name)
     async with postgres_board(given, "test") as board:
-        assert [reign.end_reason for reign in await board.history(1)] == [name]
+        assert [activation.end_reason for activation in await board.history(1)] == [name]
     reader = open_reader(given)
     try:
         ((_, read),) = await reader.read(0, 1)

@@ -16,7 +16,7 @@ import replica.following.apply
 import replica.notary.reading
 import replica.notary.rules
 import replica.participant
-from replica.active.activation import Reign
+from replica.active.activation import Activation
 from replica.active.waiting import Waiting
 from replica.following.apply import Applied, judge_records
 from replica.notary.answers import NotNow, Refused
@@ -34,17 +34,17 @@ from tests.simulation.mutants.registry import mutant
 
 @mutant("a submission is answered when its record is appended, by what the index says then")
 def answer_before_read_back(patch: MonkeyPatch) -> None:
-    append = Reign._append
+    append = Activation._append
 
-    def hasty(self: Reign, admitted: Sequence[Waiting]) -> None:
+    def hasty(self: Activation, admitted: Sequence[Waiting]) -> None:
         for waiting in admitted:
             answer(self, waiting)
 
-    def answer(self: Reign, waiting: Waiting) -> None:
+    def answer(self: Activation, waiting: Waiting) -> None:
         ahead = len(self._waiting)
         append(self, [waiting])
         self._waiting.popitem()
-        self.load.leave(1, waiting.states)
+        self.budget.leave(1, waiting.states)
         record = RequestRecord(FORMAT, self.activation_id, 0, self._clock.wall_us(), waiting.submission)
         start = msgspec.structs.replace(self._follower.position, seen=())
         run = [(start.offset + 1, encode_record(record))]
@@ -54,7 +54,7 @@ def answer_before_read_back(patch: MonkeyPatch) -> None:
             entry = msgspec.structs.replace(entry, offset=entry.offset + ahead)
             self._answer_decided([(waiting, entry, verdict)])
 
-    patch.setattr(Reign, "_append", hasty)
+    patch.setattr(Activation, "_append", hasty)
 
 
 @mutant("what the index said of a state once is kept in memory and believed for ever")
@@ -78,7 +78,7 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
 
 @mutant("answers find their submission by transaction id instead of sequence number")
 def answers_matched_by_transaction_id(patch: MonkeyPatch) -> None:
-    def match(self: Reign, applied: Applied) -> list[Any]:
+    def match(self: Activation, applied: Applied) -> list[Any]:
         answered = []
         for entry, verdict in applied.decided():
             if isinstance(entry, CountedRequest) and verdict is not None:
@@ -87,7 +87,7 @@ def answers_matched_by_transaction_id(patch: MonkeyPatch) -> None:
                     answered.append((self._waiting.pop(waits[-1]), entry, verdict))
         return answered
 
-    patch.setattr(Reign, "_match", match)
+    patch.setattr(Activation, "_match", match)
 
 
 @mutant("a receipt covers the transaction id only")
@@ -114,20 +114,20 @@ def unknown_answered_as_refused(patch: MonkeyPatch) -> None:
 
 @mutant("the recorded answer of an accepted command names the newest offset instead of its own")
 def recorded_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
-    answer = Reign._answer_accepted
+    answer = Activation._answer_accepted
 
-    def wrong(self: Reign, accepted: Sequence[tuple[Waiting, int]]) -> None:
+    def wrong(self: Activation, accepted: Sequence[tuple[Waiting, int]]) -> None:
         answer(self, [(waiting, self._follower.applied_offset) for waiting, _ in accepted])
 
-    patch.setattr(Reign, "_answer_accepted", wrong)
+    patch.setattr(Activation, "_answer_accepted", wrong)
 
 
 @mutant('"not found" is said without asking the lock, nor the log for its end')
 def not_found_without_the_lock(patch: MonkeyPatch) -> None:
-    async def sure(self: Reign) -> None:
+    async def sure(self: Activation) -> None:
         await asyncio.sleep(0)
 
-    patch.setattr(Reign, "confirm_lock", sure)
+    patch.setattr(Activation, "confirm_lock", sure)
     patch.setattr(replica.participant, "_denies", lambda told: False)
 
 

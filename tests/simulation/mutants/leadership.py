@@ -12,7 +12,7 @@ from ha.election.driver import Election
 from ha.election.states import Activating, Active, SteppingDown
 from ha.lock.interface import NEVER_S
 from ha.lock.memory import MemoryLockSession
-from replica.active.activation import Reign
+from replica.active.activation import Activation
 from tests.simulation.mutants.registry import mutant
 
 
@@ -43,13 +43,13 @@ def active_during_step_down(patch: MonkeyPatch) -> None:
 @mutant("health says active before the barrier is applied")
 def active_before_the_barrier(patch: MonkeyPatch) -> None:
     _leading_in(patch, Active, Activating)
-    opened = Reign.open
+    opened = Activation.open
 
-    async def eager(self: Reign) -> None:
+    async def eager(self: Activation) -> None:
         self.serving = True
         await opened(self)
 
-    patch.setattr(Reign, "open", eager)
+    patch.setattr(Activation, "open", eager)
 
 
 @mutant("a replica leads until it hears otherwise, however old its last answer")

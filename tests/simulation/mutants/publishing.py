@@ -6,8 +6,8 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from replica.active.activation import Reign
-from replica.active.admission import Admission, Load
+from replica.active.activation import Activation
+from replica.active.admission import Admission, AdmissionBudget
 from replica.active.deduplication import Period
 from replica.active.waiting import Waiting
 from replica.notary.position import Position
@@ -96,12 +96,12 @@ def published_position_outside_the_transaction(patch: MonkeyPatch) -> None:
 
 @mutant("what was in flight is never given back to the bound on it")
 def load_never_given_back(patch: MonkeyPatch) -> None:
-    patch.setattr(Load, "leave", lambda *_: None)
+    patch.setattr(AdmissionBudget, "leave", lambda *_: None)
 
 
 @mutant("nobody watches whether records read back")
 def stall_not_watched(patch: MonkeyPatch) -> None:
-    async def sleep(self: Reign) -> None:
+    async def sleep(self: Activation) -> None:
         await self._ending.wait()
 
-    patch.setattr(Reign, "_watch_for_stall", sleep)
+    patch.setattr(Activation, "_watch_for_stall", sleep)

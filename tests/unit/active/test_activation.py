@@ -207,7 +207,7 @@ def test_a_deposed_replica_s_late_record_is_void_and_never_answered_ok() -> None
             assert late.code == Code.OUTCOME_UNKNOWN.name
             (answer,) = await second.submit(submission(2, [state(9)]))
             assert isinstance(answer, Notarised), "the void record spent nothing"
-            assert second.participant.tally.voids == {"not_in_force": 1}
+            assert second.participant.counters.voids == {"not_in_force": 1}
 
     run_virtually(story())
 
@@ -233,13 +233,13 @@ def test_a_replica_whose_barrier_is_void_raises_the_epoch_and_writes_again() -> 
             world.push_async_callback(replica.stop)
             await replica.until_active()
             assert replica.participant.epoch == 8
-            assert replica.participant.tally.voids == {"barrier_not_higher": 1}
+            assert replica.participant.counters.voids == {"barrier_not_higher": 1}
 
     run_virtually(story())
 
 
 def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
-    """Goal: a stalled log ends the reign. Method: appends vanish; the waiting request is answered unknown."""
+    """Goal: a stalled log ends the activation. Method: appends vanish; the waiting request is answered unknown."""
 
     async def story() -> None:
         async with World() as world:
@@ -251,9 +251,9 @@ def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
                     if not isinstance(decode_record(value, 1), RequestRecord):
                         world.shared.topic.store(value)
 
-            reign = replica.participant.reign
-            assert reign is not None and reign._writer is not None
-            reign._writer._delivery = Lost()  # type: ignore[attr-defined]
+            activation = replica.participant.activation
+            assert activation is not None and activation._writer is not None
+            activation._writer._delivery = Lost()  # type: ignore[attr-defined]
             (answer,) = await replica.submit(submission(1, [state(9)]))
             assert isinstance(answer, NotNow)
             assert answer.code == Code.OUTCOME_UNKNOWN.name
@@ -313,8 +313,11 @@ def test_past_the_bounds_a_request_is_refused_with_an_estimate() -> None:
             assert [type(answer) for answer in answers] == [Notarised] * 3 + [NotNow] * 2
             assert all(a.code == Code.OVERLOADED.name and a.retry_after_s > 0 for a in answers if isinstance(a, NotNow))
             await asyncio.sleep(1)
-            assert replica.participant.reign is not None
-            assert (replica.participant.reign.load.submissions, replica.participant.reign.load.states) == (0, 0)
+            assert replica.participant.activation is not None
+            assert (
+                replica.participant.activation.budget.submissions,
+                replica.participant.activation.budget.states,
+            ) == (0, 0)
 
     run_virtually(story())
 
@@ -533,7 +536,7 @@ def test_an_interrupted_active_takes_its_lock_again_although_statements_were_in_
             await first.until_active()
             assert world.shared.clock.boottime_s() - ended_s < settings.grace_s
             assert not second.participant.standing().active
-            assert second.participant.tally.activations == 0
+            assert second.participant.counters.activations == 0
             await asyncio.gather(*asking)
 
     run_virtually(story())
@@ -582,14 +585,14 @@ def test_a_dead_signing_token_is_not_the_database_s_fault(monkeypatch: pytest.Mo
         async with World() as world:
             token = DeadToken()
             replica = await world.replica()
-            replica.participant._desk._signer = token  # type: ignore[assignment]
+            replica.participant._receipt_signer._signer = token  # type: ignore[assignment]
             await replica.until_active()
             token.dead = True
             (answer,) = await replica.submit(submission(1, [state(9)]))
             assert isinstance(answer, NotNow)
             await asyncio.sleep(1.0)
-            assert replica.participant.tally.step_downs["signer"] >= 1
-            assert replica.participant.tally.step_downs["lock_lost"] == 0
+            assert replica.participant.counters.step_downs["signer"] >= 1
+            assert replica.participant.counters.step_downs["lock_lost"] == 0
             told = world.shared.database.ended[1]
             assert told.startswith("signer SIGNER_UNAVAILABLE: ")
 
@@ -597,7 +600,7 @@ def test_a_dead_signing_token_is_not_the_database_s_fault(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("session_lives", [True, False])
-def test_a_reign_that_dies_of_an_exception_says_so(session_lives: bool) -> None:
+def test_an_activation_that_dies_of_an_exception_says_so(session_lives: bool) -> None:
     """Goal: the history does not say "stop" of a replica that broke. Method: break the index of an active, with and
     without a lock session to tell it on."""
 

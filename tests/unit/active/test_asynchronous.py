@@ -13,7 +13,7 @@ from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notaris
 from replica.notary.errors import Code, ValuesRefused
 from replica.notary.requests import Submission
 from replica.settings import CoreSettings
-from replica.store.interface import Admission, Pruned
+from replica.store.interface import AdmissionResult, Pruned
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Replica, World, name_of, state, submission
 
@@ -180,7 +180,7 @@ def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
             admit, prune = database.admit, database.prune
             pruning: list[asyncio.Task[Pruned]] = []
 
-            def note_admit(*values: Any) -> list[Admission]:
+            def note_admit(*values: Any) -> list[AdmissionResult]:
                 order.append("admit")
                 if not pruning:
                     pruning.append(asyncio.create_task(replica.participant.prune(None, 0.0)))

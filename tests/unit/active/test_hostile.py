@@ -81,7 +81,7 @@ def test_a_flood_of_void_records_is_told_in_few_lines() -> None:
             told = [line for line in lines if line["event"] == "records_void"]
             assert 1 <= len(told) <= 10
             assert sum(line["reasons"]["undecodable"] for line in told) == 2_000
-            assert replica.participant.tally.voids["undecodable"] == 2_000
+            assert replica.participant.counters.voids["undecodable"] == 2_000
 
     run_virtually(story())
 
@@ -94,9 +94,9 @@ def test_no_transaction_grows_with_what_is_told_of_conflicts(monkeypatch: pytest
             replica = await world.replica()
             await replica.until_active()
             await replica.submit(submission(1, [state(9)]))
-            reign = replica.participant.reign
-            assert reign is not None
-            await reign.publisher.flush()
+            activation = replica.participant.activation
+            assert activation is not None
+            await activation.publisher.flush()
             sizes: list[int] = []
             database = world.shared.database
             publish_for_real = database.publish
@@ -109,7 +109,7 @@ def test_no_transaction_grows_with_what_is_told_of_conflicts(monkeypatch: pytest
             monkeypatch.setattr(publish, "DETAIL_BYTES_MAX", 1)
             answers = await asyncio.gather(*[replica.submit(submission(n, [state(9)])) for n in range(2, 12)])
             assert all(isinstance(answer, Refused) for (answer,) in answers)
-            await reign.publisher.flush()
+            await activation.publisher.flush()
             assert sum(sizes) == 10
             assert len(sizes) > 1
 
@@ -124,10 +124,10 @@ def test_look_ups_that_arrive_together_share_a_question_to_the_lock() -> None:
             replica = await world.replica()
             await replica.until_active()
             await replica.submit(submission(1, [state(9)]))
-            reign = replica.participant.reign
-            assert reign is not None
+            activation = replica.participant.activation
+            assert activation is not None
             questions = 0
-            confirm = reign.confirm_lock
+            confirm = activation.confirm_lock
 
             async def count() -> None:
                 nonlocal questions
@@ -135,7 +135,7 @@ def test_look_ups_that_arrive_together_share_a_question_to_the_lock() -> None:
                 await asyncio.sleep(0.001)
                 await confirm()
 
-            reign.confirm_lock = count  # type: ignore[method-assign]
+            activation.confirm_lock = count  # type: ignore[method-assign]
             answers = await asyncio.gather(*[replica.link.look_up(name_of(1 + n % 2)) for n in range(200)])
             assert [type(answer) for answer in answers] == [Notarised, Refused] * 100
             assert questions <= 3

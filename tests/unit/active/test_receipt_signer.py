@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from replica.active.receipt_signer import ReceiptDesk
+from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import FileSigner
 from replica.notary.errors import SignerUnavailable
 from replica.notary.receipts import Receipt, verify_receipt
@@ -39,12 +39,12 @@ class Token(FileSigner):
 
 
 class Asked:
-    """What a desk was asked for, and what it gave."""
+    """What a receipt_signer was asked for, and what it gave."""
 
-    def __init__(self, desk: ReceiptDesk, *numbers: int) -> None:
+    def __init__(self, receipt_signer: ReceiptSigner, *numbers: int) -> None:
         self.contents = [(number.to_bytes(32, "big"), bytes(32)) for number in numbers]
         self.given: list[Sequence[Receipt] | None] = []
-        desk.make(self.contents, self.given.append)
+        receipt_signer.make(self.contents, self.given.append)
 
     def is_certified(self) -> bool:
         ((receipts,),) = [self.given]
@@ -55,24 +55,24 @@ class Asked:
 
 async def test_a_key_in_memory_signs_at_once() -> None:
     """Goal: the usual case costs no turn of the loop. Method: ask, look without waiting; ask for nothing."""
-    desk = ReceiptDesk(FileSigner(KEY), SHORT_S, pytest.fail)
-    assert Asked(desk, 1, 2, 3).is_certified()
-    assert Asked(desk).given == [[]]
-    assert len(await desk.receipts([(bytes(32), bytes(32))])) == 1
+    receipt_signer = ReceiptSigner(FileSigner(KEY), SHORT_S, pytest.fail)
+    assert Asked(receipt_signer, 1, 2, 3).is_certified()
+    assert Asked(receipt_signer).given == [[]]
+    assert len(await receipt_signer.receipts([(bytes(32), bytes(32))])) == 1
 
 
 async def test_what_comes_while_a_token_signs_shares_the_next_signature() -> None:
     """Goal: a slow token makes larger trees, not a queue. Method: a batch, fifty more while it blocks."""
     token = Token()
-    desk = ReceiptDesk(token, PATIENT_S, pytest.fail)
-    first = Asked(desk, 0)
+    receipt_signer = ReceiptSigner(token, PATIENT_S, pytest.fail)
+    first = Asked(receipt_signer, 0)
     await asyncio.sleep(0.01)  # the loop turns while the token blocks
-    later = [Asked(desk, number, number + 100) for number in range(50)]
-    waiting = asyncio.create_task(desk.receipts([(b"t" * 32, bytes(32))]))
+    later = [Asked(receipt_signer, number, number + 100) for number in range(50)]
+    waiting = asyncio.create_task(receipt_signer.receipts([(b"t" * 32, bytes(32))]))
     await asyncio.sleep(0)
     assert first.given == []
     token.goes_on.set()
-    await desk.drain()
+    await receipt_signer.drain()
     assert all(asked.is_certified() for asked in (first, *later))
     assert len(await waiting) == 1
     assert token.signed_count == 2
@@ -86,28 +86,28 @@ async def test_a_token_that_fails_is_told_and_the_next_try_is_a_new_one() -> Non
     token = Token()
     token.goes_on.set()
     token.fails = True
-    desk = ReceiptDesk(token, PATIENT_S, told.append)
-    asked = Asked(desk, 1)
-    await desk.drain()
+    receipt_signer = ReceiptSigner(token, PATIENT_S, told.append)
+    asked = Asked(receipt_signer, 1)
+    await receipt_signer.drain()
     assert asked.given == [None]
     assert told == ["the notary's key cannot be used: SIGNER_UNAVAILABLE: unplugged"]
     with pytest.raises(SignerUnavailable):
-        await desk.receipts(asked.contents)
+        await receipt_signer.receipts(asked.contents)
     with pytest.raises(SignerUnavailable, match="unplugged"):
-        await desk.check()
+        await receipt_signer.check()
     token.fails = False
-    await desk.check()
-    assert len(await desk.receipts(asked.contents)) == 1
+    await receipt_signer.check()
+    assert len(await receipt_signer.receipts(asked.contents)) == 1
 
 
 async def test_a_token_that_hangs_holds_up_one_thread_and_no_more() -> None:
     """Goal: a dead token is noticed in time. Method: block for ever, ask twice, count threads, then let it go on."""
     told: list[str] = []
     token = Token()
-    desk = ReceiptDesk(token, SHORT_S, told.append)
+    receipt_signer = ReceiptSigner(token, SHORT_S, told.append)
     for number in range(5):
-        asked = Asked(desk, number)
-        await desk.drain()
+        asked = Asked(receipt_signer, number)
+        await receipt_signer.drain()
         assert asked.given == [None]
     assert [thread.name for thread in threading.enumerate()].count("signer") == 1
     assert "no signature within" in told[0]
@@ -117,8 +117,8 @@ async def test_a_token_that_hangs_holds_up_one_thread_and_no_more() -> None:
         while any(thread.name == "signer" for thread in threading.enumerate()):
             await asyncio.sleep(0.01)
     await asyncio.sleep(0)
-    assert len(await ReceiptDesk(token, PATIENT_S, pytest.fail).receipts(asked.contents)) == 1
-    assert len(await desk.receipts(asked.contents)) == 1
+    assert len(await ReceiptSigner(token, PATIENT_S, pytest.fail).receipts(asked.contents)) == 1
+    assert len(await receipt_signer.receipts(asked.contents)) == 1
 
 
 async def test_halves_of_two_keys_are_noticed_before_anything_is_certified() -> None:
@@ -127,4 +127,4 @@ async def test_halves_of_two_keys_are_noticed_before_anything_is_certified() -> 
     token.goes_on.set()
     token.public_key = bytes(32)
     with pytest.raises(SignerUnavailable, match="not of one pair"):
-        await ReceiptDesk(token, PATIENT_S, pytest.fail).check()
+        await ReceiptSigner(token, PATIENT_S, pytest.fail).check()

@@ -21,8 +21,7 @@ from replica.notary.documents import DeduplicationDocument, answer_from_document
 from replica.notary.errors import Code
 from replica.notary.requests import TimeWindow
 from replica.settings import CoreSettings
-from replica.store.interface import Admission as Admitting
-from replica.store.interface import Command, Completion, OfEach
+from replica.store.interface import AdmissionResult, Command, Completion, OfEach
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Replica, World, name_of, state, submission
 
@@ -225,7 +224,7 @@ def test_periods_that_differ_cost_no_statement_each() -> None:
             await asyncio.sleep(1)  # published
             calls, admit = list[int](), world.shared.database.admit
 
-            def counted(commands: Sequence[Command], since_us: OfEach, after: OfEach = 0) -> list[Admitting]:
+            def counted(commands: Sequence[Command], since_us: OfEach, after: OfEach = 0) -> list[AdmissionResult]:
                 calls.append(len(commands))
                 return admit(commands, since_us, after)
 

@@ -15,7 +15,7 @@ from replica.local.health import ReplicaHealth
 from replica.notary.errors import NotActive
 from replica.operators.admin import PruneCall, Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
 from replica.settings import AdminSettings
-from replica.store.bulletin import PastReign
+from replica.store.bulletin import PastActivation
 from replica.store.interface import Pruned
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,13 +81,13 @@ def test_the_word_on_a_switchover_is_what_happened(
     assert told.text.startswith(says)
 
 
-def reign(**changes: Any) -> PastReign:
+def activation(**changes: Any) -> PastActivation:
     facts: dict[str, Any] = {
         "epoch": 4, "replica": "r1", "granted_at": AT, "succeeded_at": AT + timedelta(1),
         "ended_at": None, "end_reason": None,
         "found_over_at": None, "found_over_by": None,
     }  # fmt: skip
-    return PastReign(**facts | changes)
+    return PastActivation(**facts | changes)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def reign(**changes: Any) -> PastReign:
 )
 def test_the_holders_own_word_goes_before_what_others_saw(facts: dict[str, Any], says: str) -> None:
     """Goal: the best account there is. Method: none, its own, the successor's, both."""
-    assert why_it_ended(reign(**facts)) == says
+    assert why_it_ended(activation(**facts)) == says
 
 
 def test_the_history_gives_the_cause_as_a_value() -> None:
     """Goal: programs need no sentence, and people know what to read. Method: an exception's end; an older release's."""
-    told = _told(reign(end_reason="failed INDEX_UNREADABLE: block 7"))
+    told = _told(activation(end_reason="failed INDEX_UNREADABLE: block 7"))
     assert told == {"cause": "failed", "code": "INDEX_UNREADABLE", "runbook": "runbooks/replica-replacement.md"}
-    assert set(_told(reign(end_reason="the server ended the session")).values()) == {None}
+    assert set(_told(activation(end_reason="the server ended the session")).values()) == {None}
 
 
 class Elector:

@@ -184,7 +184,7 @@ def test_a_log_that_becomes_unsafe_is_told_and_ends_nobody() -> None:
 
 
 def test_a_replica_looks_at_the_log_more_often_than_it_gives_it_up() -> None:
-    """Goal: no configuration in which every reign ends of a quiet log. Method: a wait at the limit, and above it."""
+    """Goal: no configuration ends every activation of a quiet log. Method: a wait at the limit, and above it."""
     assert CoreSettings(read_wait_s=2.0).log_stall_max_s == 2.0
     for values in ({"read_wait_s": 2.1}, {"log_stall_max_s": 0.4}):
         with pytest.raises(ValidationError, match=r"core\.read_wait_s is above core\.log_stall_max_s"):

@@ -20,7 +20,7 @@ from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.history import Event, Invoke, Ok, Refused, invoke_submission
 from replica.following.apply import Applier, judge_records
-from replica.following.index_check import begin_walk, check_complete, walk_on
+from replica.following.index_check import begin_check, check_complete, continue_check
 from replica.following.salvaged import SalvagesFound, keep_salvage, read_salvages, salvages_in
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
@@ -457,21 +457,21 @@ def test_a_salvage_that_contradicts_the_archive_is_refused() -> None:
             read(restored(tail, found), Salvages([found]), run)
 
 
-def walked(index: MemoryIndex, log: Log, held: Salvages, run: int = 3) -> None:
-    walk = begin_walk(RESTORED)
+def checked(index: MemoryIndex, log: Log, held: Salvages, run: int = 3) -> None:
+    check = begin_check(RESTORED)
     for start in range(0, len(log), run):
-        walk = walk_on(index, walk, log[start : start + run], held)
-    check_complete(walk, len(list(index.entries())))
+        check = continue_check(index, check, log[start : start + run], held)
+    check_complete(check, len(list(index.entries())))
 
 
 def test_the_scrub_compares_salvaged_entries_as_well() -> None:
-    """Goal: a forgotten, changed or made-up entry of the lost range is found. Method: walk; break the index; walk."""
+    """Goal: a forgotten, changed or made-up entry of the lost range is found. Method: check; break the index; check."""
     tail = some_tail()
     found = tail.salvage()
     held, log = Salvages([found]), restored(tail, found)
-    walked(read(log, held), log, held)
+    checked(read(log, held), log, held)
     with pytest.raises(SalvageMissing):
-        walked(read(log, held), log, NO_SALVAGES)
+        checked(read(log, held), log, NO_SALVAGES)
     spent, made_up = STATE_KEY + state(18), STATE_KEY + state(99)
     breaks: list[dict[bytes, bytes | None]] = [
         {spent: None},
@@ -487,7 +487,7 @@ def test_the_scrub_compares_salvaged_entries_as_well() -> None:
             if value is not None:
                 index._entries[key] = value
         with pytest.raises(IndexMismatch):
-            walked(index, log, held)
+            checked(index, log, held)
 
 
 def test_completions_of_a_restored_log_go_on_from_the_published_position() -> None:

@@ -1,4 +1,4 @@
-"""The scrub: a walk through the log finds what an index has wrong, whatever its checksums say, and disturbs nobody."""
+"""The scrub: a pass through the log finds what an index has wrong, whatever its checksums say, and disturbs nobody."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from replica.following.index_check import (
     MARKS_MAX,
-    Walk,
-    begin_walk,
+    IndexCheck,
+    begin_check,
     check_complete,
-    decode_walk,
-    encode_walk,
+    continue_check,
+    decode_check,
+    encode_check,
     room_of,
-    walk_on,
 )
 from replica.following.pace import AHEAD
 from replica.following.scrub import Scrubber
@@ -56,7 +56,7 @@ def scrubber_of(world: World, replica: Replica, bookmark: Path, index: MemoryInd
 
 
 async def first_walk(scrubber: Scrubber) -> None:
-    """Run until the log was walked once. Raises what ended the scrub."""
+    """Run until the log was checked once. Raises what ended the scrub."""
     running = asyncio.create_task(scrubber.run())
     while not scrubber.complete_walks and not running.done():
         await asyncio.sleep(0.1)
@@ -68,7 +68,7 @@ async def first_walk(scrubber: Scrubber) -> None:
 
 
 def test_a_right_index_is_found_right_and_summed_up(tmp_path: Path) -> None:
-    """Goal: no false alarm, and a digest that is the index's. Method: every kind of verdict, two activations, walk."""
+    """Goal: no false alarm, and a digest that is the index's. Method: every kind of verdict, two activations, check."""
 
     async def story() -> None:
         async with World(core=QUICK) as world:
@@ -81,22 +81,22 @@ def test_a_right_index_is_found_right_and_summed_up(tmp_path: Path) -> None:
             await successor.submit(submission(500, [state(500)]))
             scrubber = scrubber_of(world, successor, tmp_path / "scrub")
             await first_walk(scrubber)
-            walked = scrubber.records
-            assert walked == world.shared.topic.end_offset
+            checked = scrubber.records
+            assert checked == world.shared.topic.end_offset
             summary = summarise(None, successor.index.entries())
-            walk = whole_walk(world, successor.index)
-            assert (walk.entry_count, walk.digest) == (summary.entry_count, summary.digest)
+            check = whole_check(world, successor.index)
+            assert (check.entry_count, check.digest) == (summary.entry_count, summary.digest)
 
     run_virtually(story())
 
 
-def whole_walk(world: World, index: MemoryIndex) -> Walk:
-    """One walk, run by run, without a clock."""
+def whole_check(world: World, index: MemoryIndex) -> IndexCheck:
+    """One check, run by run, without a clock."""
     topic = world.shared.topic
-    walk = begin_walk(topic.topic_id)
-    while room := room_of(walk, topic.end_offset - 1, 7):
-        walk = walk_on(index, walk, topic.records(walk.position.offset + 1, room))
-    return walk
+    check = begin_check(topic.topic_id)
+    while room := room_of(check, topic.end_offset - 1, 7):
+        check = continue_check(index, check, topic.records(check.position.offset + 1, room))
+    return check
 
 
 def _drop(key: bytes) -> Callable[[dict[bytes, bytes]], None]:
@@ -142,7 +142,7 @@ def test_whatever_is_wrong_in_an_index_is_found(damage: str, tmp_path: Path) -> 
 
 
 def test_a_log_that_was_changed_since_the_walk_before_is_refused(tmp_path: Path) -> None:
-    """Goal: history cannot be rewritten unseen. Method: walk past a mark; other records of the same effect; again."""
+    """Goal: history cannot be rewritten unseen. Method: check past a mark; other records of the same effect; again."""
 
     async def story() -> None:
         async with World(core=QUICK) as world:
@@ -150,15 +150,15 @@ def test_a_log_that_was_changed_since_the_walk_before_is_refused(tmp_path: Path)
             await replica.until_active()
             await replica.submit(*traffic())
             topic = world.shared.topic
-            walk = begin_walk(topic.topic_id)
+            check = begin_check(topic.topic_id)
             records = topic.records(0, topic.end_offset)
-            walk = walk_on(replica.index, Walk(1, walk.position, 0, bytes(32), len(records)), records)
-            ((at, digest),) = walk.marks
-            assert (at, digest) == (len(records), walk.digest)
-            assert walk_on(replica.index, begin_walk(topic.topic_id, walk), records).marks == walk.marks
-            other = Walk(1, walk.position, 0, bytes(32), len(records), ((at, b"x" * 32),))
+            check = continue_check(replica.index, IndexCheck(1, check.position, 0, bytes(32), len(records)), records)
+            ((at, digest),) = check.marks
+            assert (at, digest) == (len(records), check.digest)
+            assert continue_check(replica.index, begin_check(topic.topic_id, check), records).marks == check.marks
+            other = IndexCheck(1, check.position, 0, bytes(32), len(records), ((at, b"x" * 32),))
             with pytest.raises(LogRefused, match="are not what they were"):
-                walk_on(replica.index, begin_walk(topic.topic_id, other), records)
+                continue_check(replica.index, begin_check(topic.topic_id, other), records)
 
     run_virtually(story())
 
@@ -173,22 +173,22 @@ def test_marks_stay_few_and_common(tmp_path: Path) -> None:
             topic = world.shared.topic
             for _ in range(600):
                 topic.store(b"noise")
-            begun = begin_walk(topic.topic_id)
-            walk = Walk(1, begun.position, 0, bytes(32), 4)
+            begun = begin_check(topic.topic_id)
+            check = IndexCheck(1, begun.position, 0, bytes(32), 4)
             seen = []
             index = MemoryIndex()
-            while room := room_of(walk, 511, 100):
-                walk = walk_on(index, walk, topic.records(walk.position.offset + 1, room))
-                seen.append(set(dict(walk.marks)))
-                assert len(walk.marks) <= MARKS_MAX
-            assert walk.spacing == 32
+            while room := room_of(check, 511, 100):
+                check = continue_check(index, check, topic.records(check.position.offset + 1, room))
+                seen.append(set(dict(check.marks)))
+                assert len(check.marks) <= MARKS_MAX
+            assert check.spacing == 32
             assert all(one & seen[-1] for one in seen[20:])
 
     run_virtually(story())
 
 
 def test_it_goes_on_where_it_was_and_starts_anew_when_it_must(tmp_path: Path) -> None:
-    """Goal: a restart costs little, a stale bookmark nothing. Method: walk, keep, read; damage; another log."""
+    """Goal: a restart costs little, a stale bookmark nothing. Method: check, keep, read; damage; another log."""
 
     async def story() -> None:
         async with World(core=QUICK) as world:
@@ -197,13 +197,13 @@ def test_it_goes_on_where_it_was_and_starts_anew_when_it_must(tmp_path: Path) ->
             await replica.submit(*traffic())
             topic, bookmark = world.shared.topic, tmp_path / "scrub"
             half = topic.end_offset // 2
-            walk = walk_on(replica.index, begin_walk(topic.topic_id), topic.records(0, half))
-            bookmark.write_bytes(encode_walk(walk))
-            assert decode_walk(encode_walk(walk)) == walk
+            check = continue_check(replica.index, begin_check(topic.topic_id), topic.records(0, half))
+            bookmark.write_bytes(encode_check(check))
+            assert decode_check(encode_check(check)) == check
             scrubber = scrubber_of(world, replica, bookmark)
             await first_walk(scrubber)
             assert scrubber.records == topic.end_offset - half
-            for stale in (b"", b"\xc1", encode_walk(walk)[:-3], encode_walk(begin_walk("another log"))):
+            for stale in (b"", b"\xc1", encode_check(check)[:-3], encode_check(begin_check("another log"))):
                 bookmark.write_bytes(stale)
                 scrubber = scrubber_of(world, replica, bookmark)
                 await first_walk(scrubber)
@@ -223,14 +223,14 @@ def test_a_flipped_bit_in_the_bookmark_costs_time_and_nothing_else(tmp_path: Pat
             await replica.submit(*traffic())
             topic, bookmark = world.shared.topic, tmp_path / "scrub"
             half = topic.end_offset // 2
-            walk = begin_walk(topic.topic_id)
-            raw = encode_walk(
-                walk_on(replica.index, Walk(1, walk.position, 0, bytes(32), half), topic.records(0, half))
+            check = begin_check(topic.topic_id)
+            raw = encode_check(
+                continue_check(replica.index, IndexCheck(1, check.position, 0, bytes(32), half), topic.records(0, half))
             )
             for number in range(8 * len(raw)):
                 damaged = bytearray(raw)
                 damaged[number // 8] ^= 1 << number % 8
-                assert decode_walk(bytes(damaged)) is None, f"bit {number}"
+                assert decode_check(bytes(damaged)) is None, f"bit {number}"
                 if number % 61 == 0:
                     bookmark.write_bytes(damaged)
                     scrubber = scrubber_of(world, replica, bookmark)
@@ -261,8 +261,8 @@ def test_a_pass_has_a_time_to_end_in_which_a_restart_does_not_prolong(tmp_path: 
             first = made()
             running = asyncio.create_task(first.run())
             await asyncio.sleep(20.0)
-            assert first.walk is not None
-            first._keep(first.walk, now=True)
+            assert first.check is not None
+            first._keep(first.check, now=True)
             told = first.progress()
             assert 0 < told["records"] < told["of_records"] == world.shared.topic.end_offset
             assert told["age_s"] == pytest.approx(20.0, abs=2.0)
@@ -329,8 +329,8 @@ def test_a_log_that_lost_its_start_is_refused(tmp_path: Path) -> None:
 
 def test_the_count_is_compared_where_walk_and_index_meet() -> None:
     """Goal: an entry that no record touches is found too. Method: one too many, one too few."""
-    walk = Walk(1, begin_walk("t").position, 3, bytes(32))
-    check_complete(walk, 3)
+    check = IndexCheck(1, begin_check("t").position, 3, bytes(32))
+    check_complete(check, 3)
     for count in (2, 4):
         with pytest.raises(IndexMismatch):
-            check_complete(walk, count)
+            check_complete(check, count)

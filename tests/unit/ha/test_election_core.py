@@ -413,7 +413,7 @@ def test_an_interrupted_active_may_ask_at_once_although_others_wait() -> None:
 
 def test_an_active_that_is_interrupted_again_soon_lets_others_first() -> None:
     """Goal: a way to the database that carries heartbeats and no load does not keep leadership for ever. Method: the
-    moment of the first interruption goes with the replica through its next reign; a second loss before and after
+    moment of the first interruption goes with the replica through its next activation; a second loss before and after
     `hold_down_s`."""
     passive, _ = decide(SteppingDown(3, 102.0, After.RACE), SteppedDown(3), 101.0)
     assert isinstance(passive, Passive)
@@ -526,7 +526,7 @@ def events(session: int) -> list[Event]:
 
 @pytest.mark.parametrize("state", STATES, ids=str)
 def test_answers_of_an_earlier_session_change_nothing(state: State) -> None:
-    """Goal: an answer from an earlier reign is recognised. Method: every state, every event, the session before."""
+    """Goal: an answer from an earlier session is recognised. Method: every state, every event, the session before."""
     for event in events(2):
         assert decide(state, event) == (state, [])
 

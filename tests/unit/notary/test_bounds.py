@@ -22,7 +22,7 @@ from ledger_api.server.gate import Gate
 from ledger_api.server.openapi import make_openapi
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings, FrontEndDocument
-from replica.active import activation as reign
+from replica.active import activation as activation_room
 from replica.config.model import Config
 from replica.link.counts import ApiCounts
 from replica.link.frames import FromFrontEnd, Submit
@@ -36,7 +36,7 @@ from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission
 from replica.notary.stream_frames import Submissions
 from replica.operators.admin import PruneCall, SwitchoverCall
 from replica.settings import CoreSettings
-from replica.store.interface import Admission, Command
+from replica.store.interface import AdmissionResult, Command
 from tests.simulation.virtual import run_virtually
 from tests.worlds.api_world import BANK, make_submission
 from tests.worlds.core_world import World, state, submission
@@ -194,7 +194,7 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             with capture_logs() as lines:
                 answers = await replica.submit(*batch)
                 again = await replica.submit(batch[4])
-            await replica.participant.reign.publisher.flush()  # type: ignore[union-attr]
+            await replica.participant.activation.publisher.flush()  # type: ignore[union-attr]
             failed = [answer for answer in answers if isinstance(answer, NotNow)]
             assert failed == [answers[4]]
             assert failed[0].code == Code.INTERNAL.name
@@ -202,8 +202,11 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             assert isinstance(again[0], NotNow)
             assert replica.participant.failures.count == (1 if place in {"record", "log"} else 2)  # those are in flight
             assert len([line for line in lines if line["event"] == "submission_failed"]) == 1
-            assert replica.participant.reign is not None
-            assert (replica.participant.reign.load.submissions, replica.participant.reign.load.states) == (0, 0)
+            assert replica.participant.activation is not None
+            assert (
+                replica.participant.activation.budget.submissions,
+                replica.participant.activation.budget.states,
+            ) == (0, 0)
             assert not replica.participant.broken.done()
 
     run_virtually(story())
@@ -212,7 +215,7 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
 def _refuse_at_the_database(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     admit = world.shared.database.admit
 
-    def refuse(commands: Sequence[Command], since_us: int, after: int = 0) -> list[Admission]:
+    def refuse(commands: Sequence[Command], since_us: int, after: int = 0) -> list[AdmissionResult]:
         if any(command.submission_id == "s4" for command in commands):
             raise ValuesRefused("admit: a value of s4")
         return admit(commands, since_us, after)
@@ -221,7 +224,7 @@ def _refuse_at_the_database(world: World, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = reign.encode_record
+    encode = activation_room.encode_record
 
     def refuse(record: Record) -> bytes:
         one: Submission | None = getattr(record, "submission", None)
@@ -229,4 +232,4 @@ def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OverflowError("a value of s4")
         return encode(record)
 
-    monkeypatch.setattr(reign, "encode_record", refuse)
+    monkeypatch.setattr(activation_room, "encode_record", refuse)

@@ -18,7 +18,7 @@ from ha.election.driver import Election
 from ha.ending import Cause, Ending, read_ending
 from ledger_api.server.api import BATCH, SUBMISSIONS
 from replica.cli.history import RUNBOOK_OF
-from replica.following.index_check import begin_walk
+from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber
 from replica.link.counts import ApiCounts, Latency, metric_families
 from replica.log.kafka.round_trips import RoundTrip
@@ -54,7 +54,7 @@ def exposition() -> str:
                 entry_count=int,
                 is_busy=bool,
             )
-            scrubber.walk = msgspec.structs.replace(begin_walk("topic"), marks=((4_096, bytes(32)),))
+            scrubber.check = msgspec.structs.replace(begin_check("topic"), marks=((4_096, bytes(32)),))
             metrics = make_metrics(
                 replica.participant,
                 election,

@@ -108,7 +108,10 @@ def names(server: OracleServer) -> list[str]:
 def ends(server: OracleServer) -> Ends:
     async def read() -> dict[int, tuple[str | None, str | None]]:
         async with oracle_board(LOGIN, "test") as board:
-            return {reign.epoch: (reign.end_reason, reign.found_over_by) for reign in await board.history(10)}
+            return {
+                activation.epoch: (activation.end_reason, activation.found_over_by)
+                for activation in await board.history(10)
+            }
 
     return read
 
@@ -585,4 +588,4 @@ async def test_a_pause_is_kept_once_and_ended(new_store: NewStore, server: Oracl
         assert await board.resume() == again
         assert await board.resume() is None
         await board.end_epoch(1, "r", "lost", 5.0)
-        assert [reign.end_reason for reign in await board.history(5)] == ["lost (told 5.0 s later)"]
+        assert [activation.end_reason for activation in await board.history(5)] == ["lost (told 5.0 s later)"]

@@ -1,3 +1,3 @@
--- The holder's own word on the end of its reign. Said once; to say it again changes nothing.
+-- The holder's own word on the end of its activation. Said once; to say it again changes nothing.
 UPDATE epoch_grant SET ended_at = SYS_EXTRACT_UTC(SYSTIMESTAMP), end_reason = :reason
  WHERE epoch = :epoch AND replica = :replica AND ended_at IS NULL

@@ -1,4 +1,4 @@
--- The next epoch, and the newest number of an admission. A reign whose holder never said that it ended is noted as over.
+-- The next epoch, and the newest number of an admission. An activation whose holder never said that it ended is noted as over.
 WITH raised AS (
     UPDATE participant SET epoch = greatest(epoch, %(above)s::bigint) + 1 RETURNING epoch
 ),
