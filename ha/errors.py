@@ -8,16 +8,24 @@ from ha.ending import Cause, Ending
 
 
 class HaError(Exception):
-    """Base of all that this room raises on purpose. `retry` False: do not start; a person must change something."""
+    """Base of all that this room raises on purpose.
+
+    It is no `NotaryError`: this room stands alone and knows no catalogue. replica/failure.py reads both families.
+    """
 
     code: ClassVar[str] = "HA_ERROR"
     remedy: ClassVar[str] = "See the message."
-    retry: ClassVar[bool] = False
+    retry: ClassVar[bool] = False  # trying again can help
 
     @property
     def detail(self) -> str:
         """The message alone."""
         return super().__str__()
+
+    @property
+    def person(self) -> bool:
+        """Do not start again: a person must change something first."""
+        return not self.retry
 
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}. {self.remedy}"
@@ -114,7 +122,3 @@ class TransitionFailed(HaError):
     code = "HA_TRANSITION_FAILED"
     remedy = "End the process with a non-zero code; its supervisor restarts it, in hold-down"
     retry = True
-
-
-class InvariantBroken(Exception):
-    """A bug. Nobody catches this; the process ends."""

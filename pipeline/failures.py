@@ -10,9 +10,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from replica.notary import errors
-from replica.notary.errors import Code, LogTruncated, LogUnavailable, NotaryError, PipelineFailed
+from replica.notary.errors import Code, InvariantBroken, LogTruncated, LogUnavailable, NotaryError, PipelineFailed
 
-_OURS = re.compile(r"^replica\.notary\.errors\.(\w+): ([A-Z_]+): (.*)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:replica\.notary\.errors|ha\.invariant)\.(\w+): ([A-Z_]+): (.*)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
 _LOST = ("OffsetOutOfRangeException", "KAFKA_DATA_LOSS", "Some data may have been lost")  # Spark's own connector
 _SILENT = ("org.apache.kafka.common.errors.TimeoutException", "org.apache.kafka.common.errors.DisconnectException")
@@ -21,17 +21,19 @@ _DETAIL_CHARS = 400
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raises, for what fails on Spark, the NotaryError that it means; the traces stay with it as its cause."""
+    """Raises, for what fails on Spark, the error of ours that it means; the traces stay with it as its cause."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
         raise meaning_of(str(error)) from error
 
 
-def meaning_of(text: str) -> NotaryError:
+def meaning_of(text: str) -> NotaryError | InvariantBroken:
     """The error in Spark's account of a failure: one that our code raised in a task, else the nearest that fits."""
     for name, code, detail in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
+        if kind is InvariantBroken:
+            return InvariantBroken(detail)
         if isinstance(kind, type) and issubclass(kind, NotaryError) and code in Code.__members__:
             return kind(detail, Code[code])
     causes = _CAUSE.findall(text)

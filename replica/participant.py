@@ -28,7 +28,15 @@ from replica.index.interface import Index
 from replica.link.interface import PLAIN, Replies, Standing, Terms, Told, refuse_as_passive
 from replica.log.interface import RequestLog
 from replica.notary.answers import Notarised, Refused, StateStatus
-from replica.notary.errors import Code, DatabaseSuperseded, LogUnavailable, NotActive, NotaryError, SignerUnavailable
+from replica.notary.errors import (
+    Code,
+    DatabaseSuperseded,
+    InvariantBroken,
+    LogUnavailable,
+    NotActive,
+    NotaryError,
+    SignerUnavailable,
+)
 from replica.notary.requests import TX_ID_BYTES, Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -165,7 +173,7 @@ class Participant(Generic[SessionT]):
         except (LogUnavailable, SignerUnavailable, DatabaseSuperseded) as error:
             cause = Cause.SIGNER if isinstance(error, SignerUnavailable) else Cause.ACTIVATION_FAILED
             raise ActivationFailed(error.detail, cause, error.code.name) from error
-        except NotaryError as error:  # as if the follower had met it: a damaged index is set aside, say
+        except (NotaryError, InvariantBroken) as error:  # as if the follower had met it: damage sets the index aside
             self._break(error)
             raise
         steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.activation.steps_s.items()}

@@ -21,10 +21,11 @@ import uvloop
 from ha.clock import Clock, SystemClock
 from ha.election.driver import Election
 from ha.election.settings import ElectionSettings
-from ha.errors import HaError, TransitionFailed
+from ha.errors import HaError
 from ha.health import HealthListener, LoopPulse, Probes
 from replica.active.signer import Signer
 from replica.database import Database, Session
+from replica.failure import exit_code, told_of
 from replica.following.salvaged import read_salvages
 from replica.following.scrub import BOOKMARK, Scrubber
 from replica.index.quarantine import open_or_start_anew, quarantined, set_aside
@@ -34,24 +35,11 @@ from replica.link.settings import LinkSettings, TracingSettings
 from replica.link.traces import open_traces
 from replica.link.unix import LinkServer
 from replica.log.interface import RequestLog
-from replica.log.kafka.librdkafka import TopicMissing
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log
 from replica.notary.documents import NotaryKey
-from replica.notary.errors import (
-    ConfigError,
-    FormatUnknown,
-    IndexDamaged,
-    IndexDamagedAgain,
-    IndexMismatch,
-    LedgersShareDatabase,
-    LogRefused,
-    NotaryError,
-    SalvageDamaged,
-    SalvageMissing,
-    StoreMismatch,
-    StoreUnavailable,
-)
+from replica.notary.errors import IndexDamaged, InvariantBroken, NotaryError, StoreUnavailable
+from replica.notary.exit_codes import EXIT_OK
 from replica.notary.formats import known
 from replica.notary.keys import known_keys
 from replica.operators.admin import AdminListener, Steering
@@ -69,7 +57,6 @@ from replica.telemetry.log_lines import set_up_logging
 log = structlog.get_logger()
 
 PRIVATE_UMASK = 0o077  # whatever a replica creates, folders of the index among it, is its account's alone
-EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 2
 _GC_THRESHOLD = (50_000, 20, 50)  # a batch makes thousands of objects that live for milliseconds, and no cycles
 _ASK_AROUND_MAX_S = 4.0  # beyond the lease, to ask the database who else is there
 _FAILED_MARK = "failed"  # left in the replica's folder while it runs: a start that finds it is in hold-down
@@ -112,49 +99,10 @@ def run_replica(settings: ReplicaSettings) -> int:
         signer = settings.notary_signer()
         keys = known_keys(settings.notary_keys_file, signer.public_key)
         uvloop.run(_Replica(settings, signer, keys).run())
-    except (HaError, NotaryError) as error:
+    except (HaError, NotaryError, InvariantBroken) as error:
         log.critical("replica_failed", **told_of(error))
         return exit_code(error)
     return EXIT_OK
-
-
-def told_of(error: HaError | NotaryError) -> dict[str, str]:
-    """What people are told of a failure: code, detail and remedy; of a transition that failed, those of its cause."""
-    cause = error.__cause__
-    if isinstance(error, TransitionFailed) and isinstance(cause, HaError | NotaryError):
-        return told_of(cause)
-    if isinstance(error, HaError):
-        return {"code": error.code, "detail": str(error), "remedy": error.remedy}
-    return {"code": error.code.name, "detail": error.detail, "remedy": error.code.remedy}
-
-
-def exit_code(error: BaseException) -> int:
-    """What a supervisor is told: whether starting the replica again may help, or a person must change something first.
-
-    A transition that failed is judged by what made it fail; by itself it is the usual reason to start again.
-    """
-    match error:
-        case TransitionFailed():
-            return EXIT_FAILED if error.__cause__ is None else exit_code(error.__cause__)
-        case HaError():
-            return EXIT_FAILED if error.retry else EXIT_CONFIGURATION
-        case TopicMissing():  # brokers that start may not know it yet
-            return EXIT_FAILED
-        case LedgersShareDatabase():
-            return EXIT_CONFIGURATION
-        case (
-            SalvageDamaged()
-            | SalvageMissing()
-            | ConfigError()
-            | StoreMismatch()
-            | FormatUnknown()
-            | LogRefused()
-            | IndexDamagedAgain()
-            | IndexMismatch()
-        ):
-            return EXIT_CONFIGURATION
-        case _:  # a log or an index that cannot be read may well be readable for the next process
-            return EXIT_FAILED
 
 
 class _Replica:

@@ -57,7 +57,7 @@ from ha.election.states import (
     TryLock,
 )
 from ha.ending import Cause, Ending
-from ha.errors import InvariantBroken
+from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S
 
 # One match per state, one case per event: to split them would hide a missing pair.

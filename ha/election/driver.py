@@ -56,7 +56,8 @@ from ha.election.states import (
 )
 from ha.ending import STOPPED, Cause, Ending
 from ha.errors import ActivationFailed as ActivationError
-from ha.errors import HaError, InvariantBroken, TransitionFailed
+from ha.errors import HaError, TransitionFailed
+from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote, ServerLease
 
 SessionT = TypeVar("SessionT", bound=LockSession)

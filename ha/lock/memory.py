@@ -16,7 +16,6 @@ from ha.clock import Clock
 from ha.election.settings import ElectionSettings
 from ha.errors import (
     HaError,
-    InvariantBroken,
     LockLost,
     LockUnavailable,
     PoolerDetected,
@@ -24,6 +23,7 @@ from ha.errors import (
     ScopeMismatch,
     UnsafeCommitMode,
 )
+from ha.invariant import InvariantBroken
 from ha.lock.interface import (
     CLOSED,
     NEVER_S,

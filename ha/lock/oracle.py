@@ -19,14 +19,8 @@ import oracledb
 
 from ha.clock import Clock
 from ha.election.settings import ElectionSettings
-from ha.errors import (
-    DatabaseNotPrepared,
-    InvariantBroken,
-    LockUnavailable,
-    NoServerLease,
-    PoolerDetected,
-    ScopeMismatch,
-)
+from ha.errors import DatabaseNotPrepared, LockUnavailable, NoServerLease, PoolerDetected, ScopeMismatch
+from ha.invariant import InvariantBroken
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import (
     RELEASE_LEAD_S,

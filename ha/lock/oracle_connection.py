@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import oracledb
 from oracledb import thin_impl  # type: ignore[attr-defined]
 
-from ha.errors import InvariantBroken, LockUnavailable
+from ha.errors import LockUnavailable
+from ha.invariant import InvariantBroken
 
 T = TypeVar("T")
 

@@ -28,14 +28,8 @@ from psycopg.rows import TupleRow
 
 from ha.clock import Clock
 from ha.election.settings import CLIENT_CHECK_S, ElectionSettings
-from ha.errors import (
-    InvariantBroken,
-    LockUnavailable,
-    PoolerDetected,
-    ScopeMismatch,
-    SessionSettingIgnored,
-    UnsafeCommitMode,
-)
+from ha.errors import LockUnavailable, PoolerDetected, ScopeMismatch, SessionSettingIgnored, UnsafeCommitMode
+from ha.invariant import InvariantBroken
 from ha.lock.hosts import first_connected
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import (

@@ -14,7 +14,8 @@ from typing import Generic, Protocol, TypeVar
 
 from ha.clock import Clock
 from ha.election.settings import ElectionSettings
-from ha.errors import HaError, InvariantBroken, LockLost, LockUnavailable, ReadOnlyServer
+from ha.errors import HaError, LockLost, LockUnavailable, ReadOnlyServer
+from ha.invariant import InvariantBroken
 from ha.lock.deadline import answered_within
 from ha.lock.interface import CLOSED, NEVER_S, ReleaseNote
 

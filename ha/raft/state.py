@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ha.errors import InvariantBroken
+from ha.invariant import InvariantBroken
 from ha.raft.batches import BatchSize
 from ha.raft.membership import Membership
 from ha.raft.messages import Effects, Entry, HardState, Kind, Message, NodeId, Outgoing, TxId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from ha.errors import InvariantBroken
+from ha.invariant import InvariantBroken
 from ha.raft.messages import TxId
 
 

@@ -41,10 +41,10 @@ from replica.link.traces import open_traces
 from replica.link.unix import LinkClient
 from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import ConfigError
+from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from replica.notary.signatures import checks_together
 from replica.store.open import open_reader
 
-STOPPED, LINK_ENDED, MISCONFIGURED = 0, 1, 2
 DOCUMENT_MAX_BYTES = 1_000_000
 _BACKLOG = 1_024
 _PR_SET_PDEATHSIG = 1
@@ -60,17 +60,17 @@ def main() -> int:
         set_up_logging("info", process="front_end")
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False))
         _log.error("front_end_misconfigured", code=ConfigError.default_code.name, detail=problems)
-        return MISCONFIGURED
+        return EXIT_CONFIGURATION
     set_up_logging(document.api.log_level, front_end=document.name)
     if not die_with_parent(document.core_pid):
-        return LINK_ENDED
+        return EXIT_FAILED
     try:
         gc.freeze()  # what is loaded stays
         gc.set_threshold(*_GC_THRESHOLD)
         return uvloop.run(FrontEnd(document).run())
     except ConfigError as error:
         _log.error("front_end_misconfigured", code=error.code.name, detail=error.detail)
-        return MISCONFIGURED
+        return EXIT_CONFIGURATION
 
 
 def die_with_parent(parent_pid: int) -> bool:
@@ -110,7 +110,7 @@ class FrontEnd:
         except LinkBroken as error:
             listener.close()
             _log.error("link_refused", detail=str(error))
-            return LINK_ENDED
+            return EXIT_FAILED
         stop = _on_signals(lambda: self._reload(registry, door, tls))
         reporting = asyncio.create_task(self._report_for_ever(link, server), name="report")
         fetching = asyncio.create_task(door.keep_fresh(), name="token keys")
@@ -129,9 +129,9 @@ class FrontEnd:
             if traces is not None:
                 await traces.close()
         if stop.is_set():
-            return STOPPED
+            return EXIT_OK
         _log.warning("link_ended", detail=ended.result())
-        return LINK_ENDED
+        return EXIT_FAILED
 
     def _api(self, participant: CoreLink, registry: Registry, feed: Feed, door: OpenDoor | TokenDoor) -> Api:
         document = self._document

@@ -511,7 +511,7 @@ class Activation:
             async with asyncio.timeout(self._settings.drain_answers_s):
                 await self._store.end_epoch(self.epoch, self._name, reason)
             self.end_told = True
-        except (TimeoutError, HaError, NotaryError) as error:
+        except (TimeoutError, HaError, NotaryError, InvariantBroken) as error:  # the next active tells it
             log.info("end_untold", epoch=self.epoch, detail=str(error) or "no answer in time")
 
     async def _end_tasks(self) -> None:

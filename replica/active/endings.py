@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ha.ending import Cause, Ending
 from ha.errors import HaError, TransitionFailed
-from replica.notary.errors import Code, NotaryError
+from replica.notary.errors import Code, InvariantBroken, NotaryError
 
 
 def ending_of(error: BaseException, cause: Cause = Cause.FAILED) -> Ending:
@@ -15,4 +15,6 @@ def ending_of(error: BaseException, cause: Cause = Cause.FAILED) -> Ending:
         return Ending(cause, error.detail, error.code)
     if isinstance(error, NotaryError):
         return Ending(cause, error.detail, error.code.name)
+    if isinstance(error, InvariantBroken):
+        return Ending(cause, error.detail, error.code)
     return Ending(cause, f"{type(error).__name__}: {error}", Code.INTERNAL.name)

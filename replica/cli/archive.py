@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import typer
 
-from replica.cli.common import EXIT_FAILED, ConfigChoice, JsonOption, find_config, load, out, print_json
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
 from replica.cli.pipeline import (
     ArchiveKeyOption,
     ConnectorOption,
@@ -22,6 +22,7 @@ from replica.cli.pipeline import (
     spark,
 )
 from replica.notary.errors import ConfigError, StoreUnavailable
+from replica.notary.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replica.cli.common import (
-    EXIT_FAILED,
-    EXIT_OK,
-    ConfigChoice,
-    JsonOption,
-    find_config,
-    load,
-    make_table,
-    out,
-    print_json,
-)
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
 from replica.cli.log_source import TOPIC, SourceOption, Where, WorkOption, teller
 from replica.cli.pipeline import MasterOption, require_pipeline
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from pipeline.audit.audit import AuditReport

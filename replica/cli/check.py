@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replica.cli.common import (
-    EXIT_FAILED,
-    EXIT_OK,
     ConfigChoice,
     JsonOption,
     err,
@@ -23,6 +21,7 @@ from replica.cli.common import (
     print_json,
     quiet_libraries,
 )
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -15,7 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from replica.notary.errors import ConfigError, NotaryError
+from replica.failure import told_of
+from replica.notary.errors import ConfigError, InvariantBroken, NotaryError
+from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
 if TYPE_CHECKING:  # slow to import, and most commands' help needs none of it
     from replica.config.model import Config
@@ -25,7 +27,6 @@ PIPE_WIDTH = 160  # of tables that no terminal limits
 out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 DATA_FOLDER = Path("data")
 CONFIG_NAME = "notary.toml"
 RUN_FILE_NAME = "run.json"  # there while the local cluster runs
@@ -64,13 +65,16 @@ def find_config(path: Path | None) -> Path:
     return max(clusters, key=lambda found: (found.with_name(RUN_FILE_NAME).exists(), found.stat().st_mtime))
 
 
-def show_error(error: NotaryError) -> int:
-    """Say on standard error what went wrong and what to do; returns the exit code."""
-    err.print(f"[bold red]{error.code.name}[/]:", end=" ")
-    err.print(error.detail, markup=False)
-    err.print(error.code.remedy, markup=False)
-    # both ask a person to change something before the same command can succeed
-    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+def show_error(error: NotaryError | InvariantBroken) -> int:
+    """Say on standard error what went wrong and what to do; returns the exit code.
+
+    It is EXIT_CONFIGURATION for a setting or an argument alone, as for a wrong command line: scripts rely on that.
+    """
+    told = told_of(error)
+    err.print(f"[bold red]{told['code']}[/]:", end=" ")
+    err.print(told["detail"], markup=False)
+    err.print(told["remedy"], markup=False)
+    return EXIT_CONFIGURATION if isinstance(error, ConfigError) else EXIT_FAILED
 
 
 def print_json(value: Any) -> None:

@@ -8,19 +8,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from replica.cli.common import (
-    EXIT_FAILED,
-    EXIT_OK,
-    ConfigChoice,
-    JsonOption,
-    find_config,
-    load,
-    make_table,
-    out,
-    print_json,
-    run,
-)
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 from replica.notary.errors import ConfigError
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 AllOption = Annotated[bool, typer.Option("--all", help="Show also what is well.")]
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "unknown": "dim"}

@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import (
-    EXIT_FAILED,
-    EXIT_OK,
-    ConfigChoice,
-    JsonOption,
-    NameOption,
-    find_config,
-    load,
-    out,
-    print_json,
-)
+from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json
 from replica.cli.index_jobs import diff_with_log, rebuild_on_spark, tell_diff, tell_rebuilt
 from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, teller
 from replica.cli.pipeline import MasterOption, require_pipeline
 from replica.cli.salvage import import_salvage
 from replica.cli.stopped_index import stopped_index
 from replica.notary.errors import ConfigError
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from replica.index.summary import IndexSummary

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import EXIT_FAILED, EXIT_OK, ConfigChoice, err, find_config, load, run
+from replica.cli.common import ConfigChoice, err, find_config, load, run
 from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from ledger_api.client import NotaryClient, Result

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from replica.cli.common import EXIT_FAILED, EXIT_USAGE
+from replica.notary.exit_codes import EXIT_FAILED
 
 SettingsOption = Annotated[Path, typer.Option("--settings", "-s", help="The log node's settings, a TOML file.")]
 NewGroupOption = Annotated[
@@ -25,6 +25,7 @@ def run(settings: SettingsOption, new_group: NewGroupOption = False) -> None:
     import uvloop
 
     from ha.errors import HaError
+    from replica.failure import exit_code, told_of
     from replica.log.raft.process import run_node
     from replica.log.raft.settings import load_settings
     from replica.notary.errors import ConfigError, NotaryError
@@ -32,15 +33,9 @@ def run(settings: SettingsOption, new_group: NewGroupOption = False) -> None:
 
     found = load_settings(settings)
     set_up_logging(log_node=found.name)
-    log = structlog.get_logger()
     try:
         uvloop.run(run_node(found, new_group=new_group))
-    except HaError as error:
-        log.critical("log_node_failed", code=error.code, detail=error.detail, remedy=error.remedy)
-        raise typer.Exit(EXIT_FAILED if error.retry else EXIT_USAGE) from None
-    except (NotaryError, OSError) as error:
-        code, told = (
-            (error.code, error.detail) if isinstance(error, NotaryError) else (ConfigError.default_code, str(error))
-        )
-        log.critical("log_node_failed", code=code.name, detail=told, remedy=code.remedy)
-        raise typer.Exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED) from None
+    except (HaError, NotaryError, OSError) as met:
+        error = ConfigError(str(met)) if isinstance(met, OSError) else met
+        structlog.get_logger().critical("log_node_failed", **told_of(error))
+        raise typer.Exit(EXIT_FAILED if isinstance(met, OSError) else exit_code(error)) from None

@@ -34,10 +34,11 @@ from replica.cli import (
     verify,
     watch,
 )
-from replica.cli.common import EXIT_FAILED, err, show_error
+from replica.cli.common import err, show_error
 from replica.cli.demo import command as demo
 from replica.cli.demo import pipeline as demo_pipeline
-from replica.notary.errors import NotaryError
+from replica.notary.errors import InvariantBroken, NotaryError
+from replica.notary.exit_codes import EXIT_FAILED
 
 _HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
 
@@ -94,7 +95,7 @@ def main() -> None:
     """Run the command of this process's arguments, and leave with its exit code."""
     try:
         app()
-    except NotaryError as error:
+    except (NotaryError, InvariantBroken) as error:
         sys.exit(show_error(error))
     except KeyboardInterrupt:
         err.print("interrupted")

@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import (
-    EXIT_FAILED,
-    ConfigChoice,
-    JsonOption,
-    NameOption,
-    find_config,
-    load,
-    out,
-    print_json,
-    run,
-)
+from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json, run
 from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, progress, require_pipeline
+from replica.notary.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from replica.cli.common import EXIT_FAILED, ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
 from replica.cli.common import run as run_coroutine
 from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, progress, require_pipeline
 from replica.cli.salvage import read_salvage
 from replica.notary.errors import ConfigError, LogRefused, RestoreRefused, StoreMismatch
+from replica.notary.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest

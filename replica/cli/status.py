@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replica.cli.common import (
-    EXIT_FAILED,
-    EXIT_OK,
-    ConfigChoice,
-    JsonOption,
-    find_config,
-    load,
-    make_table,
-    out,
-    print_json,
-    run,
-)
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

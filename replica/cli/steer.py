@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import (
-    EXIT_FAILED,
-    EXIT_OK,
-    ConfigChoice,
-    JsonOption,
-    err,
-    find_config,
-    load,
-    out,
-    print_json,
-    run,
-)
+from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
 from replica.notary.errors import ConfigError
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     import aiohttp

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import EXIT_FAILED, EXIT_OK, JsonOption, out, print_json
+from replica.cli.common import JsonOption, out, print_json
 from replica.notary.errors import BadRequest
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from replica.notary.receipts import Receipt

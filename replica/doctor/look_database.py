@@ -13,7 +13,7 @@ from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.config.model import Config
 from replica.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
-from replica.notary.errors import ConfigError, NotaryError, StoreMismatch
+from replica.notary.errors import ConfigError, InvariantBroken, NotaryError, StoreMismatch
 from replica.store.facts import StoreStatus
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.neighbours import Neighbours, look_at_neighbours
@@ -67,7 +67,7 @@ async def look_at_database(config: Config) -> DatabaseFacts:
             paused_because = None if pause is None else pause.reason
         except StoreMismatch as error:
             schema_problem = error.detail
-        except NotaryError as error:
+        except (NotaryError, InvariantBroken) as error:  # what the database said, whatever it was
             reach_problem = error.detail
     on_postgres = isinstance(database, PostgresDatabase)
     return DatabaseFacts(
@@ -126,7 +126,7 @@ async def _status(database: Database) -> tuple[StoreStatus | None, str | None, s
         return await database.status(), None, None
     except StoreMismatch as error:
         return None, error.detail, None
-    except NotaryError as error:
+    except (NotaryError, InvariantBroken) as error:  # what the database said, whatever it was
         return None, None, error.detail
 
 

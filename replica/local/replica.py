@@ -11,11 +11,11 @@ from pathlib import Path
 from haproxy.render import ReplicaAddress
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed, how_it_ended
+from replica.notary.exit_codes import EXIT_CONFIGURATION
 
 STOP_GRACE_S = 10.0  # a step-down is much shorter; then it is killed
 RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does not slow down the peer that takes over
 COMMAND_LINE = "replica.cli"
-CONFIGURATION_EXIT = 2  # of `notary replica`: starting it again would not help
 
 Say = Callable[[str, str], None]
 """Takes the name of a part of the cluster and what is to be told of it."""
@@ -139,7 +139,7 @@ class ReplicaProcess:
             code = await self._process.wait()
             self._note_end(code)
             await self._process.kill()  # what is left of the group
-            if code == CONFIGURATION_EXIT:
+            if code == EXIT_CONFIGURATION:
                 self._say(self.name, f"cannot run, a person is needed; the end of {self.log_path}:\n{self.log_tail()}")
                 return
             self._say(self.name, f"{how_it_ended(code)}; starts again in {self.restart_pause_s:g} s")

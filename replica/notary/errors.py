@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ha.invariant import InvariantBroken as InvariantBroken  # noqa: PLC0414  (the same for every room)
+
 
 class Retry(Enum):
     """What a client may do with the very same request."""
@@ -12,17 +14,22 @@ class Retry(Enum):
     SAME = "same"  # nothing is decided or known; send the same request again, with the same ids
 
 
+_A_PERSON = Retry.NO, True  # a process that ends with it is left down: a person must change something first
+
+
 class Code(Enum):
-    """Stable codes with the HTTP status (0: never leaves the replica), title, what to do, and whether to retry.
+    """Stable codes with the HTTP status (0: never leaves the replica), title, what to do, whether to retry, and whether
+    a person is needed before a process that ended with it is started again.
 
     A code is never reused for another meaning, and never removed.
     """
 
-    def __init__(self, status: int, title: str, remedy: str, retry: Retry = Retry.NO) -> None:
+    def __init__(self, status: int, title: str, remedy: str, retry: Retry = Retry.NO, person: bool = False) -> None:
         self.status = status
         self.title = title
         self.remedy = remedy
         self.retry = retry
+        self.person = person
 
     @property
     def final(self) -> bool:
@@ -244,16 +251,23 @@ class Code(Enum):
         "Do not act on the answer. Compare the key with the one that the notary published, and tell its operator.",
     )
     # Operators: configuration and start-up.
-    CONFIG_INVALID = (0, "The configuration is not usable", "Correct the setting that is named.")
+    CONFIG_INVALID = (
+        0,
+        "The configuration is not usable",
+        "Correct the setting that is named.",
+        *_A_PERSON,
+    )
     KEY_UNSAFE = (
         0,
         "A private key file can be read by others",
         "chmod 600 the file, and consider the key as compromised.",
+        *_A_PERSON,
     )
     PLAINTEXT_EXPOSED = (
         0,
         "A connection would leave this machine unprotected",
         "Configure TLS for what the detail names, or move it to a loopback address; see docs/security.md.",
+        *_A_PERSON,
     )
     SIGNER_UNAVAILABLE = (
         0,
@@ -265,22 +279,26 @@ class Code(Enum):
         0,
         "The request log's topic breaks the contract that safety rests on",
         "Correct the topic's settings that are named; see runbooks/topic.md.",
+        *_A_PERSON,
     )
     LOG_MISMATCH = (
         0,
         "The request log is not the one that this position was read from",
         "Do not serve. Find out which of the log, the index and the database is wrong; see runbooks/topic.md.",
+        *_A_PERSON,
     )
     LOG_TRUNCATED = (
         0,
         "The request log has lost records: its first ones, or its newest, which were read or published before",
         "Do not serve, and write nothing to the topic. Bring the lost records back, from a broker's disk or from the "
         "archive; see runbooks/topic-loss.md.",
+        *_A_PERSON,
     )
     FORMAT_UNKNOWN = (
         0,
         "The log is written in a record format or under rules that this release does not know",
         "Run a release that knows the format in force.",
+        *_A_PERSON,
     )
     INDEX_UNREADABLE = (
         0,
@@ -292,17 +310,20 @@ class Code(Enum):
         "The index was found damaged again, and was not moved aside once more",
         "Look at this machine's disk and memory. Then delete the index.corrupt-* folders, and start the replica: "
         "it rebuilds the index from the log; see runbooks/index-loss.md.",
+        *_A_PERSON,
     )
     INDEX_MISMATCH = (
         0,
         "The committed-state index and the request log disagree, though both can be read",
         "Do not serve from this index. Find out which of the two is wrong before it is rebuilt from the log: "
         "notary index diff, against the archive and another replica; see runbooks/index-mismatch.md.",
+        *_A_PERSON,
     )
     STORE_MISMATCH = (
         0,
         "The participant database does not belong to this notary or release",
         "Point the replica at the right database, or run the release that fits its schema.",
+        *_A_PERSON,
     )
     DATABASE_SUPERSEDED = (
         0,
@@ -321,6 +342,7 @@ class Code(Enum):
         0,
         "The participant database has the tables of two ledgers",
         "Give each ledger a database of its own: advisory locks are kept per database. Move or drop the other schema.",
+        *_A_PERSON,
     )
     STORE_UNAVAILABLE = (
         0,
@@ -365,16 +387,19 @@ class Code(Enum):
         0,
         "The file is not a tail salvage that the operator's key signed",
         "Do not use it. Copy it again from where it was made, or make it again; see runbooks/topic-loss.md.",
+        *_A_PERSON,
     )
     SALVAGE_MISSING = (
         0,
         "The request log has a lost range, and this replica lacks the salvage that the log names",
         "Do not serve. Import the very file on this replica: notary index salvage; see runbooks/topic-loss.md.",
+        *_A_PERSON,
     )
     PIPELINE_MISSING = (
         0,
         "The data pipeline is not installed",
         "Install the extra: pip install 'replicated-notary[pipeline]'; Spark needs a Java 17 runtime as well.",
+        *_A_PERSON,
     )
     PIPELINE_FAILED = (
         0,
@@ -398,6 +423,11 @@ class NotaryError(Exception):
         self.code = code or self.default_code
         self.detail = detail
         super().__init__(f"{self.code.name}: {detail}")
+
+    @property
+    def person(self) -> bool:
+        """A process that ends with this is left down: a person must change something first."""
+        return self.code.person
 
 
 class BadRequest(NotaryError):
@@ -538,7 +568,3 @@ class PipelineFailed(NotaryError):
     """A job failed on Spark, through none of our errors: memory, a worker that was killed, a disk that is full."""
 
     default_code = Code.PIPELINE_FAILED
-
-
-class InvariantBroken(NotaryError):
-    """A bug or bad data; nobody catches this, the process ends."""

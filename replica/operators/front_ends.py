@@ -12,10 +12,10 @@ import structlog
 
 from ha.clock import Clock
 from replica.notary.errors import ConfigError
+from replica.notary.exit_codes import EXIT_CONFIGURATION
 
 log = structlog.get_logger()
 
-CONFIGURATION_EXIT = 2  # a front end that ends with this needs a person
 _RESTART_PAUSE_S = 0.2
 _STOP_SLACK_S = 0.5  # for a front end to end once it has drained
 
@@ -63,7 +63,7 @@ class FrontEnds:
             process = await asyncio.create_subprocess_exec(*self._argv, stdin=asyncio.subprocess.PIPE)
             self._processes[number] = process
             await process.communicate(json.dumps(self._document(number)).encode())
-            if process.returncode == CONFIGURATION_EXIT:
+            if process.returncode == EXIT_CONFIGURATION:
                 raise ConfigError("a front end cannot run as configured; its last log line says why")
             self.restarts += 1
             log.warning("front_end_ended", number=number, exit_code=process.returncode)

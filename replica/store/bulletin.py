@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from replica.notary.errors import NotaryError
+from replica.notary.errors import InvariantBroken, NotaryError
 from replica.notary.formats import Formats
 
 log = structlog.get_logger()
@@ -110,7 +110,7 @@ class Bulletin:
             try:
                 async with self._open_board(f"{self._replica}/bulletin") as board:
                     await self._attend(board)
-            except (NotaryError, TimeoutError) as error:
+            except (NotaryError, InvariantBroken, TimeoutError) as error:  # of any kind: leading goes on without
                 if self._reached:
                     log.warning("bulletin_unreachable", detail=str(error) or f"no answer within {ROUND_MAX_S:g} s")
                 self._asked, self._reached = True, False

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
+from replica.notary.exit_codes import EXIT_CONFIGURATION
 from replica.watch.settings import WatchSettings
-
-NEEDS_A_PERSON = 2  # exit code of `notary replica`
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def begin(now_s: float) -> State:
 
 def step(state: State, seen: Seen, now_s: float, settings: WatchSettings, *, may_take_down: bool) -> Decision:
     """Decide for one replica. `may_take_down`: no other one is on its way down or up because it failed."""
-    if seen.ended and seen.exit_code == NEEDS_A_PERSON and not isinstance(state, GaveUp):
+    if seen.ended and seen.exit_code == EXIT_CONFIGURATION and not isinstance(state, GaveUp):
         return Decision(GaveUp("configuration"), told="a person is needed: see its log; it is left alone")
     match state:
         case Waiting():

@@ -12,7 +12,8 @@ import pytest
 
 from ha.clock import SystemClock
 from ha.election.settings import ElectionSettings
-from ha.errors import InvariantBroken, LockLost, ScopeMismatch
+from ha.errors import LockLost, ScopeMismatch
+from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, ReleaseNote
 from tests.waiting import eventually
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ha.errors import InvariantBroken
+from ha.invariant import InvariantBroken
 from ha.raft import following, quorums
 from ha.raft.batches import BatchSize
 from ha.raft.core import LogIncomplete, Raft, next_entries

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replica.cli.common import DATA_FOLDER, EXIT_FAILED, EXIT_OK, out, run, say
+from replica.cli.common import DATA_FOLDER, out, run, say
 from replica.cli.up import show_where
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from replica.cli.demo.report import DemoReport

@@ -34,6 +34,7 @@ class TopicMissing(LogRefused):
     """The brokers know no topic of this name."""
 
     default_code = Code.TOPIC_UNSAFE
+    person = False  # brokers that start may not know it yet
 
 
 class ClientLog:

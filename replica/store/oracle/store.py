@@ -341,7 +341,7 @@ def error_number(error: oracledb.Error) -> int:
     return int(getattr(error.args[0], "code", 0)) if error.args else 0
 
 
-def translate(name: str, error: oracledb.Error) -> NotaryError:
+def translate(name: str, error: oracledb.Error) -> NotaryError | InvariantBroken:
     """An answer of the database that is no row: nothing was written."""
     detail = f"{name}: {str(error).strip()}"
     number = error_number(error)

@@ -277,7 +277,7 @@ def _columns_of_completions(completions: Sequence[Completion]) -> dict[str, obje
     }
 
 
-def _translate(name: str, error: psycopg.Error) -> NotaryError:
+def _translate(name: str, error: psycopg.Error) -> NotaryError | InvariantBroken:
     """An answer of the database that is no row: nothing was written."""
     detail = f"{name}: {str(error).strip()}"
     if isinstance(error, _NOT_OUR_SCHEMA):

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from ha.errors import HaError, LockLost, ScopeMismatch, TransitionFailed
 from replica.active import publisher as publish
+from replica.failure import exit_code, told_of
 from replica.log.kafka.librdkafka import TopicMissing
 from replica.log.memory import MemoryLog
 from replica.notary.answers import Notarised, NotNow, Refused
@@ -21,10 +22,10 @@ from replica.notary.errors import (
     NotaryError,
     StoreMismatch,
 )
+from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import TimeWindow
 from replica.settings import CoreSettings
-from replica.wiring import EXIT_CONFIGURATION, EXIT_FAILED, exit_code, told_of
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import World, name_of, state, submission
 from tests.worlds.ha_world import LoopClock

@@ -50,7 +50,7 @@ from ha.election.states import (
     TryLock,
 )
 from ha.ending import Cause, Ending
-from ha.errors import InvariantBroken
+from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner
 
 SETTINGS = ElectionSettings(retry_s=0.2)

@@ -14,7 +14,6 @@ import uvloop
 from ha.errors import (
     DatabaseNotPrepared,
     HaError,
-    InvariantBroken,
     LockLost,
     LockUnavailable,
     NoServerLease,
@@ -22,6 +21,7 @@ from ha.errors import (
     ReadOnlyServer,
     ScopeMismatch,
 )
+from ha.invariant import InvariantBroken
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import DatabaseIdentity, ReleaseNote, ServerLease
 from ha.lock.oracle import OracleLockSession, server_lease

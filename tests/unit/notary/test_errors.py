@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from replica.notary.errors import BadRequest, Code, NotaryError, Retry
+from ha import invariant
+from ha.errors import HaError
+from replica.notary import errors
+from replica.notary.errors import BadRequest, Code, InvariantBroken, NotaryError, Retry
 from tests.golden.error_table import API_DOCUMENT, DOCUMENT, api_table, table, table_in
 
 
@@ -37,3 +40,32 @@ def test_an_error_carries_its_code_and_the_case() -> None:
     assert str(BadRequest("x is wrong")) == "MALFORMED_REQUEST: x is wrong"
     error = NotaryError("too many", Code.TOO_MANY_STATES)
     assert (error.code, error.detail) == (Code.TOO_MANY_STATES, "too many")
+
+
+def test_a_bug_is_one_error_that_no_handler_of_others_catches() -> None:
+    """Goal: nobody goes on after a bug by accident. Method: the families' bases, and the code that people see."""
+    assert errors.InvariantBroken is invariant.InvariantBroken
+    assert not issubclass(InvariantBroken, NotaryError | HaError)
+    bug = InvariantBroken("offset 7 twice")
+    assert (str(bug), bug.detail, Code[bug.code]) == ("INTERNAL: offset 7 twice", "offset 7 twice", Code.INTERNAL)
+
+
+def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
+    """Goal: a supervisor leaves down exactly what starting again cannot mend. Method: the whole list, by name."""
+    assert {code.name for code in Code if code.person} == {
+        "CONFIG_INVALID",
+        "FORMAT_UNKNOWN",
+        "INDEX_DAMAGED_AGAIN",
+        "INDEX_MISMATCH",
+        "KEY_UNSAFE",
+        "LEDGERS_SHARE_DATABASE",
+        "LOG_MISMATCH",
+        "LOG_TRUNCATED",
+        "PIPELINE_MISSING",
+        "PLAINTEXT_EXPOSED",
+        "SALVAGE_DAMAGED",
+        "SALVAGE_MISSING",
+        "STORE_MISMATCH",
+        "TOPIC_UNSAFE",
+    }
+    assert all(code.retry is Retry.NO for code in Code if code.person)
