@@ -35,7 +35,7 @@ class SettingsError(HaError):
     """The settings contradict each other."""
 
     code = "HA_SETTINGS"
-    remedy = "Change the setting named; the rules are in ha/election/settings.py"
+    remedy = "Change the setting named; the rules are in ha/settings.py"
 
 
 class ScopeMismatch(HaError):

@@ -20,7 +20,7 @@ from replica.store.oracle.login import is_oracle, parse_oracle, render_oracle
 
 if TYPE_CHECKING:
     from ha.clock import Clock
-    from ha.election.settings import ElectionSettings
+    from ha.settings import ElectionSettings
     from replica.store.bulletin import Board
     from replica.store.facts import Export, StoreStatus
     from replica.store.interface import ParticipantStore

@@ -20,9 +20,9 @@ import uvloop
 
 from ha.clock import Clock, SystemClock
 from ha.election.driver import Election
-from ha.election.settings import ElectionSettings
 from ha.errors import HaError
 from ha.health import HealthListener, LoopPulse, Probes
+from ha.settings import ElectionSettings
 from replica.active.signer import Signer
 from replica.database import Database, Session
 from replica.failure import exit_code, told_of

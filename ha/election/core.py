@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from ha.election.settings import ElectionSettings
 from ha.election.states import (
     Action,
     Activate,
@@ -59,6 +58,7 @@ from ha.election.states import (
 from ha.ending import Cause, Ending
 from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S
+from ha.settings import ElectionSettings
 
 # One match per state, one case per event: to split them would hide a missing pair.
 # ruff: noqa: PLR0911, PLR0912

@@ -16,7 +16,6 @@ from typing import Generic, Protocol, TypeVar
 
 from ha.clock import Clock
 from ha.election.core import start, step
-from ha.election.settings import ElectionSettings
 from ha.election.states import (
     Action,
     Activate,
@@ -59,6 +58,7 @@ from ha.errors import ActivationFailed as ActivationError
 from ha.errors import HaError, TransitionFailed
 from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote, ServerLease
+from ha.settings import ElectionSettings
 
 SessionT = TypeVar("SessionT", bound=LockSession)
 SessionT_contra = TypeVar("SessionT_contra", bound=LockSession, contravariant=True)

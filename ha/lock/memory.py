@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ha.clock import Clock
-from ha.election.settings import ElectionSettings
 from ha.errors import (
     HaError,
     LockLost,
@@ -36,6 +35,7 @@ from ha.lock.interface import (
     ServerLease,
 )
 from ha.lock.session import clock_skew_s
+from ha.settings import ElectionSettings
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import oracledb
 
 from ha.clock import Clock
-from ha.election.settings import ElectionSettings
 from ha.errors import DatabaseNotPrepared, LockUnavailable, NoServerLease, PoolerDetected, ScopeMismatch
 from ha.invariant import InvariantBroken
 from ha.lock.ids import Counter, lock_id
@@ -33,6 +32,7 @@ from ha.lock.interface import (
 )
 from ha.lock.oracle_connection import OracleConnection
 from ha.lock.session import DatabaseSession
+from ha.settings import ElectionSettings
 
 T = TypeVar("T")
 

@@ -27,7 +27,6 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
 from ha.clock import Clock
-from ha.election.settings import CLIENT_CHECK_S, ElectionSettings
 from ha.errors import LockUnavailable, PoolerDetected, ScopeMismatch, SessionSettingIgnored, UnsafeCommitMode
 from ha.invariant import InvariantBroken
 from ha.lock.hosts import first_connected
@@ -43,6 +42,7 @@ from ha.lock.interface import (
 )
 from ha.lock.notes import decode_note, encode_note
 from ha.lock.session import DatabaseSession
+from ha.settings import CLIENT_CHECK_S, ElectionSettings
 
 _TRANSACTION_TIMEOUT_SINCE = 170_000
 _WALL: LiteralString = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"

@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from typing import Generic, Protocol, TypeVar
 
 from ha.clock import Clock
-from ha.election.settings import ElectionSettings
 from ha.errors import HaError, LockLost, LockUnavailable, ReadOnlyServer
 from ha.invariant import InvariantBroken
 from ha.lock.deadline import answered_within
 from ha.lock.interface import CLOSED, NEVER_S, ReleaseNote
+from ha.settings import ElectionSettings
 
 OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
 

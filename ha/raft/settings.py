@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ha.election.settings import Rule
 from ha.errors import SettingsError
+from ha.settings import Rule
 
 MESSAGES_PER_WAIT_MIN = 3
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ha.election.settings import ElectionSettings, Fault, detection_budget
 from ha.lock.interface import ServerLease
+from ha.settings import ElectionSettings, Fault, detection_budget
 from haproxy.render import HaproxySettings
 from ledger_api.client.retry import RetryPolicy
 

@@ -11,8 +11,8 @@ import typer
 from replica.cli.common import CONFIG_NAME, ConfigOption, load, run, say
 
 if TYPE_CHECKING:
+    from ha.watch.driver import Watch
     from replica.config.model import Config
-    from replica.watch.driver import Watch
 
 NamesOption = Annotated[
     list[str] | None, typer.Option("--name", help="A replica of this machine; may be repeated. Default: all of them.")
@@ -35,11 +35,13 @@ def watch_replicas(names: NamesOption = None, config: ConfigOption = Path(CONFIG
 
 def make_watch(config: Config, path: Path, names: list[str]) -> Watch:
     """The watch over these replicas. Raises ConfigError when one is not configured."""
-    from replica.watch.driver import Watch, WatchedReplica
+    from ha.watch.driver import Watch
+    from replica.local.watched import watched_replica
+    from replica.notary.exit_codes import EXIT_CONFIGURATION
 
     watched = []
     for name in names:
         argv = [sys.executable, "-m", "replica.cli", "replica", "--config", str(path), "--name", name]
         log_path = config.replica_dir(name) / "replica.log"
-        watched.append(WatchedReplica(config.replica(name), argv, log_path, config.watch))
-    return Watch(watched, config.watch, say)
+        watched.append(watched_replica(config.replica(name), argv, log_path, config.watch))
+    return Watch(watched, config.watch, say, person_code=EXIT_CONFIGURATION)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ha.election.settings import safety_argument
+from ha.settings import safety_argument
 from haproxy.render import HaproxySettings, ReplicaAddress
 from replica.config.model import ENVIRONMENT_PREFIX, Config
 from replica.notary.errors import ConfigError

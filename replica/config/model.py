@@ -12,7 +12,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from ha.election.settings import ElectionSettings
+from ha.settings import ElectionSettings
+from ha.watch.settings import WatchSettings
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.client.settings import ClientSettings
 from ledger_api.server.settings import ApiSettings
@@ -24,7 +25,6 @@ from replica.notary.errors import ConfigError
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.store.open import parse_conninfo, with_password
-from replica.watch.settings import WatchSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
 

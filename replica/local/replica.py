@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from ha.supervision import GiveUp, RestartPolicy, after_end
 from haproxy.render import ReplicaAddress
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed, how_it_ended
@@ -139,12 +140,17 @@ class ReplicaProcess:
             code = await self._process.wait()
             self._note_end(code)
             await self._process.kill()  # what is left of the group
-            if code == EXIT_CONFIGURATION:
+            after = after_end(code, 0, asyncio.get_running_loop().time(), self._restarts())
+            if isinstance(after, GiveUp):
                 self._say(self.name, f"cannot run, a person is needed; the end of {self.log_path}:\n{self.log_tail()}")
                 return
-            self._say(self.name, f"{how_it_ended(code)}; starts again in {self.restart_pause_s:g} s")
-            await asyncio.sleep(self.restart_pause_s)
+            self._say(self.name, f"{how_it_ended(code)}; starts again in {after.pause_s:g} s")
+            await asyncio.sleep(after.pause_s)
             self._begin()
+
+    def _restarts(self) -> RestartPolicy:
+        pause_s = self.restart_pause_s
+        return RestartPolicy(person_code=EXIT_CONFIGURATION, pause_s=pause_s, pause_max_s=pause_s)
 
     def _begin(self) -> None:
         self._end_asked = False

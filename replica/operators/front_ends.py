@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from ha.clock import Clock
+from ha.supervision import GiveUp, RestartPolicy, after_end
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION
 
 log = structlog.get_logger()
 
-_RESTART_PAUSE_S = 0.2
+_RESTARTS = RestartPolicy(person_code=EXIT_CONFIGURATION, pause_s=0.2, pause_max_s=0.2)
 _STOP_SLACK_S = 0.5  # for a front end to end once it has drained
 
 
@@ -63,11 +64,12 @@ class FrontEnds:
             process = await asyncio.create_subprocess_exec(*self._argv, stdin=asyncio.subprocess.PIPE)
             self._processes[number] = process
             await process.communicate(json.dumps(self._document(number)).encode())
-            if process.returncode == EXIT_CONFIGURATION:
+            after = after_end(process.returncode, 0, self._clock.boottime_s(), _RESTARTS)
+            if isinstance(after, GiveUp):
                 raise ConfigError("a front end cannot run as configured; its last log line says why")
             self.restarts += 1
             log.warning("front_end_ended", number=number, exit_code=process.returncode)
-            await self._clock.sleep_s(_RESTART_PAUSE_S)
+            await self._clock.sleep_s(after.pause_s)
 
     async def _stop(self) -> None:
         running = [process for process in self._processes.values() if process.returncode is None]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
 from ha.errors import LockLost, ScopeMismatch
 from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, ReleaseNote
+from ha.settings import ElectionSettings
 from tests.waiting import eventually
 
 SETTINGS = ElectionSettings(

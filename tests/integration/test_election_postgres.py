@@ -12,10 +12,10 @@ from psycopg import conninfo as libpq
 
 from ha.clock import SystemClock
 from ha.election.driver import Election, Role
-from ha.election.settings import ElectionSettings
 from ha.election.states import Handover, Readiness
 from ha.ending import Ending
 from ha.lock.postgres import PostgresLockSession
+from ha.settings import ElectionSettings
 from replica.local.postgres import PostgresServer
 
 CLOCK = SystemClock()

@@ -15,7 +15,6 @@ import pytest
 import uvloop
 from psycopg import conninfo as libpq
 
-from ha.election.settings import ElectionSettings
 from ha.errors import (
     LockLost,
     LockUnavailable,
@@ -27,6 +26,7 @@ from ha.errors import (
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import ReleaseNote
 from ha.lock.postgres import DirectConnection, PostgresLockSession, connection_parameters, session_options
+from ha.settings import ElectionSettings
 from replica.local.postgres import PostgresServer
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
 from tests.waiting import eventually
@@ -260,7 +260,7 @@ async def test_an_unreachable_server_is_worth_retrying() -> None:
 HOLDER = """
 import asyncio, sys
 from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
+from ha.settings import ElectionSettings
 from ha.lock.postgres import PostgresLockSession
 
 async def main(dsn, scope):

@@ -18,10 +18,10 @@ import pytest
 import uvloop
 
 from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
 from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
 from ha.lock.oracle_connection import OracleConnection
+from ha.settings import ElectionSettings
 from replica.store.oracle.login import parse_oracle
 from replica.store.oracle.store import OracleStore, newest_version
 from replica.store.oracle.tools import export_completions, migrate, read_status

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from ha.watch.core import GaveUp, Up
+from ha.watch.driver import Watch, WatchedReplica
+from ha.watch.settings import WatchSettings
 from haproxy.render import ReplicaAddress
 from replica.local.ports import LOOPBACK, PortReservation
-from replica.watch.core import GaveUp, Up
-from replica.watch.driver import Watch, WatchedReplica
-from replica.watch.settings import WatchSettings
+from replica.local.watched import watched_replica
+from replica.notary.exit_codes import EXIT_CONFIGURATION
 from tests.waiting import eventually
 
 STAND_IN = """
@@ -47,12 +49,15 @@ class Stands:
         self.folder = folder
         self.told: list[tuple[str, str]] = []
         replicas = [self._replica(name, ports, code if name == "r1" else 0, settings) for name in ("r1", "r2")]
-        self.watch = Watch(replicas, settings, lambda name, text: self.told.append((name, text)))
+        self.watch = Watch(replicas, settings, self._say, person_code=EXIT_CONFIGURATION)
+
+    def _say(self, name: str, text: str) -> None:
+        self.told.append((name, text))
 
     def _replica(self, name: str, ports: PortReservation, code: int, settings: WatchSettings) -> WatchedReplica:
         address = ReplicaAddress(name=name, host=LOOPBACK, api_port=ports.take(), health_port=ports.take())
         argv = [sys.executable, "-c", STAND_IN, str(address.health_port), str(code), str(self.folder / name)]
-        return WatchedReplica(address, argv, self.folder / f"{name}.log", settings)
+        return watched_replica(address, argv, self.folder / f"{name}.log", settings)
 
     def pids(self, name: str) -> list[int]:
         path = self.folder / name

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ha.election.settings import ElectionSettings
 from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
+from ha.settings import ElectionSettings
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import IndexUnreadable, LogUnavailable
 from replica.notary.position import Position

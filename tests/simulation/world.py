@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from ha.election.driver import Role
-from ha.election.settings import ElectionSettings
 from ha.ending import Cause
 from ha.errors import LockLost, TransitionFailed
+from ha.settings import ElectionSettings
 from replica.checker.history import Event
 from replica.notary.answers import Answer
 from replica.notary.errors import IndexUnreadable

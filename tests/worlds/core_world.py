@@ -10,8 +10,8 @@ from random import Random
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ha.election.driver import Election
-from ha.election.settings import ElectionSettings
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
+from ha.settings import ElectionSettings
 from replica.active.signer import FileSigner
 from replica.index.memory import MemoryIndex
 from replica.link.interface import PLAIN, Terms

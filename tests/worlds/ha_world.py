@@ -10,11 +10,11 @@ from functools import partial
 from random import Random
 
 from ha.election.driver import Election, Role, SwitchoverReport
-from ha.election.settings import ElectionSettings
 from ha.election.states import Event, Readiness
 from ha.ending import Ending
 from ha.errors import ActivationFailed, HaError, TransitionFailed
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession, Network
+from ha.settings import ElectionSettings
 
 NAMES = ("R1", "R2", "R3")
 

@@ -9,9 +9,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
 from ha.lock.ids import Counter, lock_id
 from ha.lock.postgres import PostgresLockSession
+from ha.settings import ElectionSettings
 
 MIGRATION_LOCK = lock_id("test", Counter.NODE_MIGRATIONS)
 

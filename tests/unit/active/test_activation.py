@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from ha.election.settings import ElectionSettings
 from ha.errors import TransitionFailed
 from ha.lock.memory import Network
+from ha.settings import ElectionSettings
 from replica.active import receipt_signer as receipt_desk
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ha.election.settings import ElectionSettings, Fault, detection_budget
 from ha.lock.interface import ServerLease
+from ha.settings import ElectionSettings, Fault, detection_budget
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.client.retry import RetryPolicy
 from replica.cli.budget import FAULTS, failover_budget, retry_max_s

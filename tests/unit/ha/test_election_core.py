@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.election.core import start, step
-from ha.election.settings import ElectionSettings
 from ha.election.states import (
     Activate,
     Activated,
@@ -52,6 +51,7 @@ from ha.election.states import (
 from ha.ending import Cause, Ending
 from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner
+from ha.settings import ElectionSettings
 
 SETTINGS = ElectionSettings(retry_s=0.2)
 STALLED = Ending(Cause.LOG_STALLED, "record 7 did not read back")

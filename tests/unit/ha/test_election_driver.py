@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from ha.election.driver import Election, Role
-from ha.election.settings import ElectionSettings
 from ha.election.states import Handover
 from ha.ending import Cause, Ending
 from ha.errors import ScopeMismatch, TransitionFailed
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
+from ha.settings import ElectionSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.ha_world import LoopClock, Replica, World, WritingService
 

@@ -14,8 +14,8 @@ import pydantic
 import pytest
 from structlog.testing import capture_logs
 
-from ha.election.settings import ElectionSettings
 from ha.errors import SettingsError
+from ha.settings import ElectionSettings
 from haproxy.render import HaproxySettings
 from ledger_api.client.signing import encode_submission
 from ledger_api.server.gate import Gate

@@ -12,10 +12,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
 from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession, server_lease
 from ha.lock.postgres import PostgresLockSession
+from ha.settings import ElectionSettings
 from replica import database as databases
 from replica.cli.init import EXAMPLE
 from replica.config.load import make_config

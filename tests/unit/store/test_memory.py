@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
 from ha.errors import LockLost
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
+from ha.settings import ElectionSettings
 from replica.store.interface import Published
 from replica.store.memory import MemoryDatabase, MemoryReader, MemoryStore
 from tests.contracts.reader_contract import InFlightByCompletionsContract, PruningContract, ReaderContract, Sweep

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from ha.clock import SystemClock
-from ha.election.settings import ElectionSettings
 from ha.errors import LockLost
 from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
+from ha.settings import ElectionSettings
 from replica.database import Login, participant_database
 from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats

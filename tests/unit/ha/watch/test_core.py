@@ -7,10 +7,13 @@ import random
 import pytest
 from pydantic import ValidationError
 
-from replica.watch.core import Act, Decision, GaveUp, Seen, Starting, State, Stopping, Up, Waiting, begin, pause_s, step
-from replica.watch.settings import WatchSettings
+from ha.supervision import pause_s
+from ha.watch.core import Act, Decision, GaveUp, Seen, Starting, State, Stopping, Up, Waiting, begin, step
+from ha.watch.settings import WatchSettings
+from replica.notary.exit_codes import EXIT_CONFIGURATION
 
 SETTINGS = WatchSettings(failures_max=3)
+RESTARTS = SETTINGS.restarts(EXIT_CONFIGURATION)
 DOWN, LIVE = Seen(live=False, answers=False), Seen(live=True, answers=True)
 HUNG = Seen(live=False, answers=True)
 
@@ -22,7 +25,7 @@ def ended(code: int) -> Seen:
 def decide(
     state: State, seen: Seen, now_s: float = 100.0, settings: WatchSettings = SETTINGS, may_take_down: bool = True
 ) -> Decision:
-    return step(state, seen, now_s, settings, may_take_down=may_take_down)
+    return step(state, seen, now_s, settings, RESTARTS, may_take_down=may_take_down)
 
 
 def test_what_is_down_is_started_and_what_runs_is_left_alone() -> None:
@@ -80,7 +83,7 @@ def test_a_stop_has_a_bound() -> None:
 
 def test_pauses_double_up_to_a_bound_and_a_steady_replica_starts_afresh() -> None:
     """Goal: a crash loop does not eat the machine. Method: failures in a row; then a minute of life."""
-    assert [pause_s(failures, SETTINGS) for failures in (1, 2, 3, 6, 99)] == [2.0, 4.0, 8.0, 60.0, 60.0]
+    assert [pause_s(failures, RESTARTS) for failures in (1, 2, 3, 6, 99)] == [2.0, 4.0, 8.0, 60.0, 60.0]
     assert decide(Up(90.0, 4), ended(1), 100.0).state == Waiting(132.0, 5)
     assert decide(Up(40.0, 4), LIVE, 99.9).state == Up(40.0, 4)
     assert decide(Up(40.0, 4), LIVE, 100.0).state == Up(40.0, 0)
@@ -124,7 +127,7 @@ def test_whatever_happens_a_replica_that_can_run_is_up_in_the_end(seed: int) -> 
         if calm:
             hangs = False
         seen = Seen(running and not hangs, running, was_started and not running, None if running else 1)
-        decision = step(state, seen, now_s, SETTINGS, may_take_down=True)
+        decision = step(state, seen, now_s, SETTINGS, RESTARTS, may_take_down=True)
         state = decision.state
         match decision.act:
             case Act.START:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ha.election.settings import ElectionSettings, Fault, detection_budget
 from ha.errors import SettingsError
+from ha.settings import ElectionSettings, Fault, detection_budget
 
 
 def test_the_defaults_are_those_of_the_manual() -> None:

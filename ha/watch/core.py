@@ -1,7 +1,7 @@
 """What becomes of one watched replica: a pure function of its state, what was seen of it, and the time.
 
     Waiting --start--> Starting --live--> Up --ended, or fails its checks--> Stopping --gone--> Waiting
-       any, exit code 2 --> GaveUp: a person must change something first
+       any, exit code of a person's case --> GaveUp: a person must change something first
 
 Nothing here is about leadership. A replica that is not live is restarted whoever leads; a passive one that is live is
 left alone. At most one is taken down for failing its checks at a time: a machine that stalls must not lose them all.
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from replica.notary.exit_codes import EXIT_CONFIGURATION
-from replica.watch.settings import WatchSettings
+from ha.supervision import GiveUp, RestartPolicy, StartAgain, after_end, pause_s
+from ha.watch.settings import WatchSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,33 @@ def begin(now_s: float) -> State:
     return Waiting(now_s)
 
 
-def step(state: State, seen: Seen, now_s: float, settings: WatchSettings, *, may_take_down: bool) -> Decision:
+def step(
+    state: State,
+    seen: Seen,
+    now_s: float,
+    settings: WatchSettings,
+    restarts: RestartPolicy,
+    *,
+    may_take_down: bool,
+) -> Decision:
     """Decide for one replica. `may_take_down`: no other one is on its way down or up because it failed."""
-    if seen.ended and seen.exit_code == EXIT_CONFIGURATION and not isinstance(state, GaveUp):
-        return Decision(GaveUp("configuration"), told="a person is needed: see its log; it is left alone")
+    if seen.ended and not isinstance(state, GaveUp):
+        after = after_end(seen.exit_code, state.failures, now_s, restarts)
+        if isinstance(after, GiveUp):
+            return Decision(GaveUp("configuration"), told="a person is needed: see its log; it is left alone")
+        if isinstance(state, Starting | Up):
+            return _ended(state, seen, after)
+    return _unended(state, seen, now_s, settings, restarts, may_take_down=may_take_down)
+
+
+def _ended(state: Starting | Up, seen: Seen, after: StartAgain) -> Decision:
+    what = f"ended with code {seen.exit_code}" + (" while it started" if isinstance(state, Starting) else "")
+    return Decision(Waiting(after.at_s, after.failures), told=f"{what}; starts again in {after.pause_s:g} s")
+
+
+def _unended(
+    state: State, seen: Seen, now_s: float, settings: WatchSettings, restarts: RestartPolicy, *, may_take_down: bool
+) -> Decision:
     match state:
         case Waiting():
             return _waiting(state, seen, now_s)
@@ -109,7 +132,7 @@ def step(state: State, seen: Seen, now_s: float, settings: WatchSettings, *, may
         case Up():
             return _up(state, seen, now_s, settings, may_take_down)
         case Stopping():
-            return _stopping(state, seen, now_s, settings)
+            return _stopping(state, seen, now_s, settings, restarts)
         case GaveUp():
             return Decision(state)
 
@@ -123,8 +146,6 @@ def _waiting(state: Waiting, seen: Seen, now_s: float) -> Decision:
 
 
 def _starting(state: Starting, seen: Seen, now_s: float, settings: WatchSettings) -> Decision:
-    if seen.ended:
-        return _failed(state.failures, now_s, settings, f"ended with code {seen.exit_code} while it started")
     if seen.live:
         return Decision(Up(now_s, state.failures), told="is live")
     if now_s - state.since_s >= settings.start_max_s:
@@ -134,8 +155,6 @@ def _starting(state: Starting, seen: Seen, now_s: float, settings: WatchSettings
 
 
 def _up(state: Up, seen: Seen, now_s: float, settings: WatchSettings, may_take_down: bool) -> Decision:
-    if seen.ended:
-        return _failed(state.failures, now_s, settings, f"ended with code {seen.exit_code}")
     if seen.live:
         steady = now_s - state.since_s >= settings.steady_after_s
         return Decision(replace(state, missed=0, failures=0 if steady else state.failures))
@@ -148,21 +167,11 @@ def _up(state: Up, seen: Seen, now_s: float, settings: WatchSettings, may_take_d
     return Decision(Stopping(now_s, state.failures + 1), Act.STOP, f"{told}; stops")
 
 
-def _stopping(state: Stopping, seen: Seen, now_s: float, settings: WatchSettings) -> Decision:
+def _stopping(state: Stopping, seen: Seen, now_s: float, settings: WatchSettings, restarts: RestartPolicy) -> Decision:
     gone = seen.ended or not seen.answers
     if gone:
-        return Decision(Waiting(now_s + pause_s(state.failures, settings), state.failures))
+        return Decision(Waiting(now_s + pause_s(state.failures, restarts), state.failures))
     if not state.killed and now_s - state.since_s >= settings.stop_max_s:
         told = f"has not ended {settings.stop_max_s:g} s after it was stopped; it is killed"
         return Decision(replace(state, killed=True), Act.KILL, told)
     return Decision(state)
-
-
-def _failed(failures: int, now_s: float, settings: WatchSettings, what: str) -> Decision:
-    wait_s = pause_s(failures + 1, settings)
-    return Decision(Waiting(now_s + wait_s, failures + 1), told=f"{what}; starts again in {wait_s:g} s")
-
-
-def pause_s(failures: int, settings: WatchSettings) -> float:
-    """How long to wait after so many failures in a row."""
-    return min(settings.restart_pause_s * 2.0 ** min(max(0, failures - 1), 30), settings.restart_pause_max_s)

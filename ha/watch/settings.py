@@ -6,6 +6,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ha.supervision import RestartPolicy
+
 
 class WatchSettings(BaseModel):
     """How `notary watch` looks after the replicas of its machine. It never decides who leads: the election does."""
@@ -57,3 +59,9 @@ class WatchSettings(BaseModel):
         if self.restart_pause_s > self.restart_pause_max_s:
             raise ValueError("restart_pause_s must not be longer than restart_pause_max_s")
         return self
+
+    def restarts(self, person_code: int) -> RestartPolicy:
+        """How a replica that ended is started again. `person_code`: its exit code where a person is needed first."""
+        return RestartPolicy(
+            person_code=person_code, pause_s=self.restart_pause_s, pause_max_s=self.restart_pause_max_s
+        )

@@ -4,50 +4,74 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
-from haproxy.render import ReplicaAddress
-from replica.local.process import Command, ManagedProcess, ServerFailed, run_to_end
-from replica.notary.errors import NotaryError
-from replica.watch.core import Act, Decision, Seen, Starting, State, Stopping, begin, step
-from replica.watch.settings import WatchSettings
+from ha.watch.core import Act, Decision, Seen, Starting, State, Stopping, begin, step
+from ha.watch.settings import WatchSettings
 
 Say = Callable[[str, str], None]
+
+
+class ActFailed(Exception):
+    """A replica could not be started, stopped or killed as asked; its text says why. The next look shows what is so."""
+
+
+class Hands(Protocol):
+    """What the watch does with one replica of this machine. Each method raises ActFailed when it cannot."""
+
+    @property
+    def running(self) -> bool:
+        """Whether our child has not ended; a frozen one counts as running."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code of our child, negative for a signal; None while it runs or before it was started."""
+
+    def start(self) -> None:
+        """Start it as our child."""
+
+    def terminate(self) -> None:
+        """Ask our child to end; returns at once."""
+
+    async def kill(self) -> None:
+        """Kill our child and what is left of its process group."""
+
+    async def stop(self, stop_max_s: float) -> None:
+        """Ask our child to end, and kill it after `stop_max_s`."""
+
+    async def run(self, argv: Sequence[str], run_max_s: float) -> None:
+        """Run a command of the operator's to its end, `run_max_s` at most."""
 
 
 class WatchedReplica:
     """One replica of this machine: how to look at it, and how to start, stop and kill it."""
 
-    def __init__(self, address: ReplicaAddress, argv: Sequence[str], log_path: Path, settings: WatchSettings) -> None:
-        """`argv` runs it in the foreground; used unless commands start and stop it."""
-        self.address = address
+    def __init__(self, name: str, live_url: str, hands: Hands, settings: WatchSettings) -> None:
+        """`live_url` answers 200 while the replica is live. `hands` run it, unless commands start and stop it."""
+        self.name = name
+        self._live_url = live_url
+        self._hands = hands
         self._settings = settings
-        self._log_path = log_path
-        # it steps down in order when the watch itself is gone, so nothing runs that nobody looks after
-        command = Command(name=address.name, argv=argv, log_path=log_path, death_signal=signal.SIGTERM)
-        self._child = ManagedProcess(command)
         self._was_started = False
 
     async def look(self, session: aiohttp.ClientSession) -> Seen:
         """Ask it whether it is live; takes check_timeout_s at most."""
-        url = f"http://{self.address.host}:{self.address.health_port}/health/live"
         timeout = aiohttp.ClientTimeout(total=self._settings.check_timeout_s)
         try:
-            async with session.get(url, timeout=timeout) as answer:
+            async with session.get(self._live_url, timeout=timeout) as answer:
                 live, answers = answer.status == 200, True
         except TimeoutError:  # it accepts and says nothing: frozen, not gone
             live, answers = False, True
         except (aiohttp.ClientError, OSError):
             live, answers = False, False
-        ended = self._was_started and not self._child.running
-        return Seen(live, answers or self._child.running, ended, self._child.returncode if ended else None)
+        ended = self._was_started and not self._hands.running
+        return Seen(live, answers or self._hands.running, ended, self._hands.returncode if ended else None)
 
     async def carry_out(self, act: Act) -> None:
-        """Start, stop, restart or kill it. Raises NotaryError when a command fails; the next look shows what is so."""
+        """Start, stop, restart or kill it. Raises ActFailed; the next look shows what is so."""
         settings = self._settings
         by_command = {
             Act.START: settings.start_command,
@@ -56,34 +80,34 @@ class WatchedReplica:
             Act.KILL: settings.stop_command,
         }[act]
         if by_command is not None:
-            await self._run(by_command)
+            argv = shlex.split(by_command.replace("{name}", shlex.quote(self.name)))
+            await self._hands.run(argv, settings.command_max_s)
         elif act is Act.START:
-            await self._child.kill()  # what is left of its group
-            self._child.start()
+            await self._hands.kill()  # what is left of its group
+            self._hands.start()
             self._was_started = True
-        elif self._child.running:
+        elif self._hands.running:
             if act is Act.KILL:
-                await self._child.kill()
+                await self._hands.kill()
             else:
-                self._child.signal_leader(signal.SIGTERM)
+                self._hands.terminate()
 
     async def end(self) -> None:
         """Stop it in order, if it is our child; what commands started goes on."""
         if self._was_started:
-            await self._child.stop(self._settings.stop_max_s)
-
-    async def _run(self, text: str) -> None:
-        argv = shlex.split(text.replace("{name}", shlex.quote(self.address.name)))
-        command = Command(name=argv[0], argv=argv, log_path=self._log_path)
-        await run_to_end(command, self._settings.command_max_s)
+            await self._hands.stop(self._settings.stop_max_s)
 
 
 class Watch:
     """Looks after several replicas until `run` is cancelled."""
 
-    def __init__(self, replicas: Sequence[WatchedReplica], settings: WatchSettings, say: Say) -> None:
-        self._replicas = {replica.address.name: replica for replica in replicas}
+    def __init__(
+        self, replicas: Sequence[WatchedReplica], settings: WatchSettings, say: Say, *, person_code: int
+    ) -> None:
+        """`person_code`: the exit code of a replica that must not be started again before a person has acted."""
+        self._replicas = {replica.name: replica for replica in replicas}
         self._settings = settings
+        self._restarts = settings.restarts(person_code)
         self._say = say
         self.states: dict[str, State] = {}
 
@@ -108,7 +132,7 @@ class Watch:
     def _decide(self, name: str, seen: Seen, now_s: float) -> Decision:
         others = [state for other, state in self.states.items() if other != name]
         may_take_down = not any(isinstance(state, Starting | Stopping) for state in others)
-        return step(self.states[name], seen, now_s, self._settings, may_take_down=may_take_down)
+        return step(self.states[name], seen, now_s, self._settings, self._restarts, may_take_down=may_take_down)
 
     async def _apply(self, name: str, replica: WatchedReplica, decision: Decision) -> None:
         self.states[name] = decision.state
@@ -117,5 +141,5 @@ class Watch:
         if decision.act is not None:
             try:
                 await replica.carry_out(decision.act)
-            except (NotaryError, ServerFailed) as error:
-                self._say(name, f"{decision.act.value} failed: {error.detail}")
+            except ActFailed as error:
+                self._say(name, f"{decision.act.value} failed: {error}")

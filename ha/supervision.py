@@ -1,0 +1,47 @@
+"""What becomes of a process that has ended by itself: one pure step for all that keep processes running.
+
+The watch, the local cluster and a core with its front ends differ in what they look at and in how they start a process.
+They agree on this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_DOUBLINGS_MAX = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How a supervisor starts again what has ended. `pause_max_s` equal to `pause_s`: the pause does not grow."""
+
+    person_code: int  # the exit code that says: a person is needed first
+    pause_s: float  # before the next start; doubles with each failure in a row
+    pause_max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartAgain:
+    """Start it again at `at_s`, which is `pause_s` from now; it has now failed `failures` times in a row."""
+
+    at_s: float
+    pause_s: float
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Leave it down: starting it again changes nothing before a person has."""
+
+
+def after_end(exit_code: int | None, failures: int, now_s: float, policy: RestartPolicy) -> StartAgain | GiveUp:
+    """Decide what follows an end. `failures`: how often in a row it had failed before; `now_s` on any clock."""
+    if exit_code == policy.person_code:
+        return GiveUp()
+    wait_s = pause_s(failures + 1, policy)
+    return StartAgain(now_s + wait_s, wait_s, failures + 1)
+
+
+def pause_s(failures: int, policy: RestartPolicy) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(policy.pause_s * 2.0 ** min(max(0, failures - 1), _DOUBLINGS_MAX), policy.pause_max_s)
