@@ -33,9 +33,10 @@ def run(settings: SettingsOption, new_group: NewGroupOption = False) -> None:
 
     found = load_settings(settings)
     set_up_logging(log_node=found.name)
+    log = structlog.get_logger()
     try:
         uvloop.run(run_node(found, new_group=new_group))
     except (HaError, NotaryError, OSError) as met:
         error = ConfigError(str(met)) if isinstance(met, OSError) else met
-        structlog.get_logger().critical("log_node_failed", **told_of(error))
+        log.critical("log_node_failed", **told_of(error))
         raise typer.Exit(EXIT_FAILED if isinstance(met, OSError) else exit_code(error)) from None
