@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 import msgspec
@@ -13,6 +13,7 @@ from replica.checker.judge import (
     STATE_CONFLICT,
     TIME_WINDOW_CLOSED,
     Judged,
+    JudgedBarrier,
     JudgedLost,
     JudgedRequest,
     JudgedSettlement,
@@ -60,6 +61,10 @@ class AnswerCheck:
         self._sent_ns: dict[bytes, int] = {}  # transaction id -> when it was first sent
         self._open: dict[bytes, _Open] = {}  # command, transaction id, digest -> operations with unknown outcome
         self._without_record: list[Operation] = []
+        self._epoch = 0  # in force at the record seen last
+        self._before_lost: set[int] = set()  # epochs in force where records were lost, barriers among them perhaps
+        # Commands and transactions that were answered from a record that is lost: they may be settled all the same.
+        self._told_of_lost: set[bytes] = set()
         for operation in operations:
             self._note_sent(operation)
         self._claims = self._claims_of(operations)
@@ -69,6 +74,10 @@ class AnswerCheck:
     def see(self, judged: Judged) -> None:
         """The next record of the log."""
         self._reuses.see(judged)
+        if isinstance(judged, JudgedBarrier):
+            self._epoch = judged.record.epoch
+        elif isinstance(judged, JudgedLost):
+            self._before_lost.add(self._epoch)
         own: _Claim | None = None
         recalled: list[_Claim] = []
         while self._claims and self._claims[-1].offset == judged.offset:
@@ -81,11 +90,14 @@ class AnswerCheck:
                 self._add(FindingCode.SHARED_RECORD, claim, other=own.operation.name)
             own = claim
             self._check_decided(claim, judged)
+            if isinstance(judged, JudgedLost):
+                self._told_of_lost.add((claim.operation.command or b"") + claim.operation.tx_id)
         if isinstance(judged, JudgedRequest):
             self._note_record(judged, own)
         elif isinstance(judged, JudgedSettlement):
             for command in judged.record.commands:
-                self._explain(judged.offset, command_of(command), command.tx_id, command.content_digest)
+                if command_of(command) + command.tx_id not in self._told_of_lost:
+                    self._explain(judged.offset, command_of(command), command.tx_id, command.content_digest)
         for claim in recalled:
             self._order.note_recalled(judged.offset, claim.answer.at_ns)
 
@@ -97,12 +109,18 @@ class AnswerCheck:
             answer = operation.answer
             if answer is not None and answer.epoch is not None:
                 held_by = epochs.get(answer.epoch)
+                if held_by is None and self._barrier_may_be_lost(answer.epoch, epochs):
+                    continue
                 if held_by is None or answer.replica not in (None, held_by):
                     claim = _Claim(-1, operation, answer)
                     self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
         self._denials.finish(notarised, self._findings)
         self._reuses.finish(self._may_precede, self._findings)
         self._order.finish(self._findings)
+
+    def _barrier_may_be_lost(self, epoch: int, epochs: Iterable[int]) -> bool:
+        """Whether the log has lost records between the epochs in force before and after this one."""
+        return max([one for one in epochs if one < epoch], default=0) in self._before_lost
 
     # ---- before the log ----
 

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from replica.notary.errors import BadRequest
+from replica.notary.errors import BadRequest, InvariantBroken
 from replica.notary.requests import DIGEST_BYTES, TIME_MAX_US, TX_ID_BYTES, Submission, check_command
 from replica.notary.untrusted import UNREADABLE
 
@@ -93,8 +93,12 @@ class Undecodable(ValueError):
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of a record as the log keeps them."""
-    return _encoder.encode(record)
+    """The bytes of a record as the log keeps them. Raises InvariantBroken when they are more than a log takes: whoever
+    has several records to log must find out before he hands any of them over."""
+    value = _encoder.encode(record)
+    if len(value) > RECORD_MAX_BYTES:
+        raise InvariantBroken(f"a record of {len(value)} bytes, the limit is {RECORD_MAX_BYTES}")
+    return value
 
 
 def decode_record(value: bytes, format_in_force: int) -> Record:

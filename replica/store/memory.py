@@ -60,7 +60,10 @@ class MemoryDatabase:
         self.accepted: dict[bytes, Accepted] = {}
         self.pruned_to = 0
         self.pruned_us = 0
-        self.ends_at_admission: dict[bytes, int] = {}  # of what is in flight: the ledger end when it was admitted
+        # The ledger end at the admission of what is in flight; and of what landed meanwhile, where another activation
+        # had admitted it: whoever publishes then does not know of it, and only whoever looks finds out.
+        self.ends_at_admission: dict[bytes, int] = {}
+        self.admitted_here: set[bytes] = set()  # change ids, by the activation in hand
 
     def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -74,6 +77,7 @@ class MemoryDatabase:
         for epoch, _ in self.grants:
             if epoch not in self.ended:
                 self.found_over.setdefault(epoch, replica)
+        self.admitted_here = set()
         self.epoch = max(self.epoch, above) + 1
         self.grants.append((self.epoch, replica))
         return self.epoch
@@ -104,7 +108,8 @@ class MemoryDatabase:
             waiting = self.in_flight.get(completion.change_id)
             if waiting is not None and waiting.submission_id == completion.submission_id:
                 del self.in_flight[completion.change_id]
-                self.ends_at_admission.pop(completion.change_id, None)
+                if completion.change_id in self.admitted_here:
+                    del self.ends_at_admission[completion.change_id]
             if completion.outcome == NOTARISED and completion.notarised_offset is not None:
                 self.accepted[completion.change_id] = Accepted(
                     completion.tx_id,
@@ -129,12 +134,15 @@ class MemoryDatabase:
         return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
 
     def carry(self) -> bool:
-        """Carry what is in flight past a page of completions; False when what is left can be looked at together."""
+        """Carry what is in flight past a page of completions, and drop what landed in it; False when what is left can
+        be looked at together."""
         low = min(self.ends_at_admission.values(), default=len(self.completions))
-        if len(self.completions) - low <= CARRY_ROWS:
+        high = low + CARRY_ROWS
+        if len(self.completions) <= high:
             return False
-        for change_id, end in self.ends_at_admission.items():
-            self.ends_at_admission[change_id] = max(end, low + CARRY_ROWS)
+        landed = {completion.change_id for _, completion in self.completions[low:high]} - self.in_flight.keys()
+        kept = {change_id: max(end, high) for change_id, end in self.ends_at_admission.items()}
+        self.ends_at_admission = {change_id: end for change_id, end in kept.items() if change_id not in landed}
         return True
 
     def pending(self, limit: int) -> list[Command]:
@@ -142,6 +150,8 @@ class MemoryDatabase:
         low = min(self.ends_at_admission.values(), default=len(self.completions))
         if len(self.completions) - low > ROWS_MAX:
             raise StoreUnavailable(f"the statement took too long: {len(self.completions) - low} completions")
+        if not self.in_flight:
+            self.ends_at_admission.clear()
         return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
 
     def _admit(self, command: Command, reach: Reach) -> AdmissionResult:
@@ -163,6 +173,7 @@ class MemoryDatabase:
             if not is_for_the_log(command, *known):
                 return AdmissionResult(Admitted.REUSED, None, earlier)
         self.in_flight[command.change_id] = command
+        self.admitted_here.add(command.change_id)
         self.ends_at_admission[command.change_id] = len(self.completions)
         return AdmissionResult(Admitted.FRESH)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ha.lock.interface import ReleaseNote
+from ha.lock.notes import encode_note
 from replica.checker.history import (
     ConflictText,
     Event,
@@ -20,10 +22,13 @@ from replica.checker.history import (
 from replica.link.interface import Terms
 from replica.link.memory import MemoryLink
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
+from replica.notary.answers import Refused as CoreRefused
 from replica.notary.canonical import encode_request
 from replica.notary.receipts import receipt_to_document
+from replica.notary.records import RECORD_MAX_BYTES
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
-from tests.simulation.plan import START_US, Operation, Transaction
+from tests.simulation.doubles import VALUE_REFUSED
+from tests.simulation.plan import START_US, Damage, Hostile, Operation, Transaction
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 _PARTY = "O=Sim, L=London, C=GB"
 _KEY, _SIGNATURE = bytes(32), bytes(64)  # front ends checked them before the core sees a submission
 AFTER_HEALING_MAX = 3  # operations of a client
+STRANGER = "stranger"  # the user whose submissions are damaged
 _NOBODY = NotNow("NOT_ACTIVE", "no replica is up", 0.1)
 
 
@@ -168,9 +174,14 @@ class Client:
         name = name or world.balancer.pick(self)
         world.story.tell(self.name, "ask", ops=f"{numbers[0]}+{len(places)}", to=name or "nobody", operation=operation)
         asynchronous = operation.asynchronous and attempt == 1  # then it is asked for
-        answers = await self._exchange(name, asked, operation.answer_max_s, len(places), Terms(asynchronous))
+        terms = Terms(asynchronous, operation.deduplication_s, operation.deduplication_after)
+        if isinstance(asked, list):
+            world.terms.update((one.submission_id, terms) for one in asked)
+        answers = await self._exchange(name, asked, operation.answer_max_s, len(places), terms)
         for number, answer in zip(numbers, answers, strict=True):
             self._told(number, answer, name)
+            if isinstance(answer, CoreRefused) and answer.bound is not None:
+                world.bounds_told.append((terms, answer.bound))
         return answers
 
     async def _exchange(
@@ -230,27 +241,71 @@ class Stranger:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._sent = 0
 
     async def run(self) -> None:
         """Send all of the plan, each at its moment; whoever does not lead is left alone."""
-        for number, hostile in enumerate(sorted(self._world.plan.hostile, key=lambda one: one.at_s)):
+        for hostile in sorted(self._world.plan.hostile, key=lambda one: one.at_s):
             await asyncio.sleep(max(0.0, hostile.at_s - self._world.loop.time()))
-            for replica in self._world.replicas:
-                if replica.core is not None and replica.claims_to_lead:
-                    await self._send(replica.core.link, number, hostile.deduplication_s)
+            await self.send(hostile)
 
-    async def _send(self, link: MemoryLink, number: int, deduplication_s: float) -> None:
+    async def send(self, hostile: Hostile) -> bool:
+        """Send one; whether whoever leads answered it."""
+        world, answered = self._world, True
+        text = _notes(world.replicas[0].name, world.replicas[-1].name).get(hostile.damage)
+        if text is not None:
+            world.skies.struck(f"stranger_{hostile.damage}", world.replicas[0].name)
+            world.primary.tell_all(text)
+            return True
+        for replica in world.replicas:
+            if replica.core is not None and replica.claims_to_lead:
+                if hostile.damage is not Damage.PERIOD:
+                    world.skies.struck(f"stranger_{hostile.damage}", replica.name)
+                answered = await self._submit(replica.core.link, hostile) and answered
+        return answered
+
+    async def _submit(self, link: MemoryLink, hostile: Hostile) -> bool:
+        world, number = self._world, self._sent
+        self._sent += 1
         request = make_request(sha256(b"hostile %d" % number).digest(), [], [], None, _PARTY)
-        submission = Submission(
-            encode_request(request), _KEY, _SIGNATURE, "stranger", f"h{number}", (_PARTY,), f"h{number}"
-        )
+        submission = _damaged(number, hostile.damage, request)
+        if hostile.damage in _RECORDED:
+            world.note(invoke_submission(STRANGER, number, world.now_ns(), request, submission))
+        terms = Terms(deduplication_s=hostile.deduplication_s) if hostile.damage is Damage.PERIOD else Terms()
         try:
             async with asyncio.timeout(1.0):
-                (answer,) = await link.submit([submission], Terms(deduplication_s=deduplication_s))
+                (answer,) = await link.submit([submission], terms)
         except TimeoutError:
-            return
+            return False
+        except Exception as error:
+            world.blame(f"the core failed on what a stranger sent: {error!r}")
+            return True
         if isinstance(answer, Notarised | Accepted):
-            self._world.blame(f"a deduplication period of {deduplication_s:g} s was honoured")
+            honoured = f"a deduplication period of {hostile.deduplication_s:g} s was honoured"
+            world.blame(honoured if hostile.damage is Damage.PERIOD else f"{hostile.damage} was taken")
+        return True
+
+
+_RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE)  # the database is told of them, and settles them
+
+
+def _damaged(number: int, damage: Damage, request: Request) -> Submission:
+    """A submission that no front end lets through."""
+    raw, command = encode_request(request), f"h{number}"
+    match damage:
+        case Damage.REQUEST_CUT:
+            raw = raw[:40]
+        case Damage.REQUEST_UNREADABLE:
+            raw = b"NOTARY" + raw[6:]
+        case Damage.RECORD_TOO_LARGE:
+            raw += bytes(RECORD_MAX_BYTES)
+        case Damage.VALUE_REFUSED:
+            command += VALUE_REFUSED
+    return Submission(raw, _KEY, _SIGNATURE, STRANGER, command, (_PARTY,), command)
+
+
+def _notes(by: str, to: str) -> dict[Damage, str]:
+    return {Damage.NOTE_NESTED: "[" * 7_990, Damage.NOTE_FORGED: encode_note(ReleaseNote(by, to))}
 
 
 def _event(answer: Answer, process: str, op: int, at_ns: int, who: str | None, epoch: int | None) -> Event:

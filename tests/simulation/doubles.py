@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from ha.lock import notes
 from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
-from replica.notary.errors import IndexUnreadable, LogUnavailable
+from replica.notary.errors import IndexUnreadable, LogUnavailable, ValuesRefused
 from replica.notary.position import Position
-from replica.store.interface import AdmissionResult, Command, Completion, OfEach
+from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned
 from replica.store.memory import MemoryDatabase
 from tests.simulation.plan import START_US
 from tests.simulation.process import Process, current_process
@@ -30,6 +31,8 @@ from tests.simulation.story import Story
 from tests.simulation.weather import Skies
 
 _T = TypeVar("_T")
+VALUE_REFUSED = "\ufdd0"  # no database of this world stores it
+_OF_ALL_COPIES = ("published_ever", "contradictions", "bounds_ever")  # what the world remembers, whatever is restored
 _HOLDER_SEEN_S = 2.0  # a passive that polled less often than this may have taken the lock for free all the time
 _RELEASE_KNOWN_S = 5.0  # a passive that saw a release on purpose may not have looked since
 
@@ -62,6 +65,7 @@ class Tables(MemoryDatabase):
         super().__init__()
         self.published_ever: dict[int, Completion] = {}
         self.contradictions: list[str] = []  # completions that were published otherwise before
+        self.bounds_ever: list[int] = [0]  # up to which completions were pruned
         self._story = story
         self._keeps_history = keeps_history
         self._history: deque[dict[str, Any]] = deque(maxlen=50)
@@ -69,15 +73,25 @@ class Tables(MemoryDatabase):
     def _remember(self) -> None:
         """Note the state before a commit, if it may be wanted."""
         if self._keeps_history:
-            state = {key: copy(value) for key, value in vars(self).items() if not key.startswith("_")}
-            del state["published_ever"], state["contradictions"]
-            self._history.append(state)
+            self._history.append(self._state())
+
+    def _state(self) -> dict[str, Any]:
+        """All that the database has."""
+        return {k: copy(v) for k, v in vars(self).items() if not k.startswith("_") and k not in _OF_ALL_COPIES}
+
+    def copied(self) -> Tables:
+        """A backup."""
+        tables = Tables(self._story, self._keeps_history)
+        vars(tables).update(self._state() | {key: vars(self)[key] for key in _OF_ALL_COPIES})
+        return tables
+
+    def forget_history(self) -> None:
+        """No standby missed what was done last."""
+        self._history.clear()
 
     def without_last(self, commits: int) -> Tables:
         """A standby that missed so many commits."""
-        standby = Tables(self._story, self._keeps_history)
-        vars(standby).update({k: copy(v) for k, v in vars(self).items() if not k.startswith("_")})
-        standby.published_ever, standby.contradictions = self.published_ever, self.contradictions
+        standby = self.copied()
         if commits and self._history:
             vars(standby).update({k: copy(v) for k, v in self._history[-min(commits, len(self._history))].items()})
         return standby
@@ -85,8 +99,17 @@ class Tables(MemoryDatabase):
     def admit(
         self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
     ) -> list[AdmissionResult]:
+        if any(VALUE_REFUSED in command.command_id for command in commands):
+            raise ValuesRefused("admit: a value that the database does not take")
         self._remember()
         return super().admit(commands, accepted_since_us, accepted_after)
+
+    def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        self._remember()
+        pruned = super().prune(up_to, recorded_before_us)
+        self._story.tell("database", "prune", to=pruned.pruned_to, safe_to=pruned.safe_to)
+        self.bounds_ever.append(pruned.pruned_to)
+        return pruned
 
     def raise_epoch(self, above: int, replica: str) -> int:
         self._remember()
@@ -112,13 +135,20 @@ class DatabaseServer(MemoryLockServer):
     """One Postgres server: lock, sessions, tables. Statements travel and are carried out without their client."""
 
     def __init__(
-        self, skies: Skies, story: Story, tables: Tables, *, election: ElectionSettings, timeline: int = 1
+        self,
+        skies: Skies,
+        story: Story,
+        tables: Tables,
+        *,
+        election: ElectionSettings,
+        timeline: int = 1,
+        system: str = "simulated",
     ) -> None:
         super().__init__(SimulatedClock(), lease_s=election.lease_s)
         self.tables = tables
         self.too_early: list[str] = []  # replicas that took the lock before its grace period was over
         self._grace_s = 0.97 * election.grace_s  # clocks run at slightly different rates
-        self.identity = DatabaseIdentity("postgres", "simulated", timeline)
+        self.identity = DatabaseIdentity("postgres", system, timeline)
         self.processes: dict[int, Process | None] = {}
         self._skies = skies
         self._story = story
@@ -223,6 +253,17 @@ class DatabaseServer(MemoryLockServer):
             self._freed_at_s = self._loop.time()
         super().end(pid)
 
+    def tell_all(self, text: str) -> None:
+        """Somebody's NOTIFY on the lock's channel: each session hears it, and one that cannot take it ends."""
+        for pid, backend in list(self._backends.items()):
+            try:
+                note = notes.decode_note(text)
+            except Exception:
+                self.end(pid)
+                continue
+            if note is not None and backend.hear is not None:
+                backend.hear(note)
+
     def process_ended(self, process: Process, after_s: float) -> None:
         """The kernel of a killed process closes its connections."""
         for pid, owner in self.processes.items():
@@ -253,8 +294,8 @@ class DatabaseSession(MemoryLockSession):
 class Topic(MemoryTopic):
     """The topic, telling what is stored in it."""
 
-    def __init__(self, story: Story) -> None:
-        super().__init__()
+    def __init__(self, story: Story, topic_id: str = "memory-1") -> None:
+        super().__init__(topic_id)
         self._story = story
         self._waiting: list[asyncio.Future[None]] = []
 

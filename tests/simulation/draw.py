@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from msgspec.structs import replace
+
 from tests.simulation.plan import (
-    BROKERS_VIEWS,
+    DRAWN_APART,
     STEPS,
+    Damage,
     Fault,
     FaultKind,
     Hostile,
@@ -40,6 +43,16 @@ _HOSTILE_SHARE = 0.25  # of the seeds
 _PERIODS_S = (-1.0, 1e9, 1e13, 9_223_372_036_854_775_807.0, 1e303)
 _ASYNCHRONOUS_EVERY = 4  # of so many commands one is submitted asynchronously
 _VIEWS_SHARE = 0.125
+_STRANGERS_SHARE = 0.1
+_PRUNING_SHARE = 0.1
+_RESTORE_SHARE = 0.08
+_TAIL_SHARE = 0.06
+_KEPT_S = (0.3, 1.0, 3.0)
+_WHOLE = {  # what the log loses is in an index and in the database still: otherwise nobody can salvage it
+    FaultKind.CRASH_TORN: FaultKind.CRASH_HOST,
+    FaultKind.DATABASE_FAIL_OVER: FaultKind.DATABASE_RESTART,
+    FaultKind.DATABASE_SPLIT: FaultKind.DATABASE_RESTART,
+}
 _DEPOSE = (FaultKind.ISLAND,)  # the active is replaced, and does not know it for a while
 
 
@@ -63,19 +76,31 @@ def draw(seed: int, size: Size | None = None) -> Plan:
     clients = _clients(random, size, len(transactions), duration_s)
     faults = _faults(random, size, replicas, duration_s)
     views = _views(Random(f"{seed}/views"), replicas, duration_s)
+    pruning = _pruning(Random(f"{seed}/pruning"), replicas, clients, duration_s)
+    restore = _restore(Random(f"{seed}/restore"), len(transactions), duration_s)
+    tail = _tail(Random(f"{seed}/tail"), duration_s) if not restore.faults else _Apart()
+    if tail.faults:
+        faults = tuple([replace(one, kind=_WHOLE.get(one.kind, one.kind)) for one in faults])
     return Plan(
         seed=seed,
         duration_s=round(duration_s, 3),
-        replicas=replicas,
+        replicas=pruning.replicas,
         election=_election(random),
         core=_core(random),
         transactions=transactions,
         clients=(
             *clients,
             *[_suspicious(random, fault, len(transactions)) for fault in faults if fault.kind in _DEPOSE],
+            *pruning.clients,
+            *restore.clients,
         ),
-        faults=tuple(sorted((*faults, *views), key=lambda fault: fault.at_s)),
-        hostile=_hostile(Random(f"{seed}/hostile"), duration_s),  # a stream of its own: the rest of a seed stays
+        faults=tuple(
+            sorted((*faults, *views, *pruning.faults, *restore.faults, *tail.faults), key=lambda fault: fault.at_s)
+        ),
+        hostile=(
+            *_hostile(Random(f"{seed}/hostile"), duration_s),  # streams of their own: the rest of a seed stays
+            *_strangers(Random(f"{seed}/strangers"), duration_s),
+        ),
     )
 
 
@@ -85,6 +110,116 @@ def _hostile(random: Random, duration_s: float) -> tuple[Hostile, ...]:
     return tuple(
         Hostile(round(random.uniform(0.0, duration_s), 3), random.choice(_PERIODS_S))
         for _ in range(random.randint(1, 6))
+    )
+
+
+def _strangers(random: Random, duration_s: float) -> list[Hostile]:
+    """All that somebody may send whom nobody should have let in; what no front end can tell from sense among it."""
+    if random.random() >= _STRANGERS_SHARE:
+        return []
+    return [
+        Hostile(round(random.uniform(0.0, duration_s), 3), damage=random.choice([*Damage][1:]))
+        for _ in range(random.randint(1, 6))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """What a rare event adds to a plan."""
+
+    faults: tuple[Fault, ...] = ()
+    clients: tuple[tuple[Operation, ...], ...] = ()
+    replicas: tuple[ReplicaPlan, ...] = ()
+
+
+def _pruning(
+    random: Random, replicas: tuple[ReplicaPlan, ...], clients: tuple[tuple[Operation, ...], ...], duration_s: float
+) -> _Apart:
+    """Operators prune under load, with settings that differ from replica to replica; clients send commands again that
+    were accepted long ago, and ask for periods that reach to the bound and beyond it."""
+    if random.random() >= _PRUNING_SHARE:
+        return _Apart(replicas=replicas)
+    faults = [
+        Fault(
+            FaultKind.PRUNED,
+            round(random.uniform(0.2, 0.9) * duration_s, 4),
+            step=random.choice(("", "active.idle", "active.admitting", "active.publishing")),
+            amount=random.choice((0, 0, 0, 1, 5, 20)),
+        )
+        for _ in range(random.randint(1, 4))
+    ]
+    earlier = [one for client in clients for one in client if not one.look_up] or [Operation((0,), 0)]
+    late = tuple(_late(random, earlier, duration_s) for _ in range(random.randint(1, 3)))
+    return _Apart(
+        tuple(faults), late, tuple(replace(one, deduplication_max_s=random.choice(_KEPT_S)) for one in replicas)
+    )
+
+
+def _late(random: Random, earlier: list[Operation], duration_s: float) -> tuple[Operation, ...]:
+    """A client that repeats others' commands, now and then with another transaction."""
+    operations = []
+    for at in range(random.randint(4, 14)):
+        one = random.choice(earlier)
+        numbers = one.transactions if random.random() < 0.7 else random.choice(earlier).transactions[:1]
+        by_offset = random.random() < 0.5
+        operations.append(
+            Operation(
+                numbers,
+                one.command,
+                new_submission_id=True,
+                think_s=round(random.choice((0.01, 0.1)) * duration_s * random.random() + 0.5 * (at == 0), 4),
+                answer_max_s=1.0,
+                attempts_max=random.choice((0, 1, 3)),
+                deduplication_s=None if by_offset else random.choice((0.2, 0.9, 2.9, 30.0)),
+                deduplication_after=random.choice((0, 1, 4, 12, 30)) if by_offset else None,
+            )
+        )
+    return tuple(operations)
+
+
+def _restore(random: Random, transactions: int, duration_s: float) -> _Apart:
+    """A backup that is taken while a command is in flight, much that is decided after, and the backup restored."""
+    if random.random() >= _RESTORE_SHARE:
+        return _Apart()
+    at_s = random.uniform(0.1, 0.4) * duration_s
+    fault = Fault(
+        FaultKind.DATABASE_RESTORED,
+        round(at_s, 4),
+        step=random.choice(("active.admitting", "active.logged", "active.logged", "")),
+        duration_s=round(random.uniform(0.3, 0.8) * (duration_s - at_s), 3),
+        amount=random.choice((0, 1)),
+    )
+    load = [
+        tuple(
+            Operation(
+                tuple(random.randrange(transactions) for _ in range(random.choice((6, 12, 25)))),
+                200_000 + 10_000 * number + 100 * at,
+                think_s=round(0.2 * duration_s * random.random(), 4),
+                answer_max_s=3.0,
+                attempts_max=3,
+            )
+            for at in range(random.randint(3, 6))
+        )
+        for number in range(random.randint(1, 2))
+    ]
+    return _Apart((fault,), tuple(load))
+
+
+def _tail(random: Random, duration_s: float) -> _Apart:
+    """The topic loses its tail, perhaps a second time before anybody has read past the first lost range."""
+    if random.random() >= _TAIL_SHARE:
+        return _Apart()
+    at_s = random.uniform(0.2, 0.8) * duration_s
+    return _Apart(
+        tuple(
+            Fault(
+                FaultKind.TAIL_LOST,
+                round(at_s + number * random.choice((0.2, 2.0)), 4),
+                step=random.choice(("", "active.logged", "active.publishing")),
+                amount=random.choice((1, 3, 8, 25)),
+            )
+            for number in range(random.choice((1, 1, 2)))
+        )
     )
 
 
@@ -208,7 +343,7 @@ def _faults(random: Random, size: Size, replicas: tuple[ReplicaPlan, ...], durat
     """Few kinds in one run, each perhaps several times: rare combinations come up sooner than if all were mixed."""
     if random.random() < 0.05:
         return ()
-    kinds = random.sample([kind for kind in FaultKind if kind not in BROKERS_VIEWS], random.randint(1, 4))
+    kinds = random.sample([kind for kind in FaultKind if kind not in DRAWN_APART], random.randint(1, 4))
     faults = [
         _fault(random, random.choice(kinds), replicas, duration_s) for _ in range(random.randint(0, size.faults_max))
     ]

@@ -16,7 +16,7 @@ import msgspec
 from ledger_api.server.entitlement import Caller
 from ledger_api.server.feed import Entry, Feed, FeedRefused, Line, Wanted
 from replica.link.memory import MemoryLink
-from replica.notary.errors import StoreUnavailable
+from replica.notary.errors import Code, StoreUnavailable
 from replica.store.memory import MemoryDatabase, MemoryReader
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Follower:
         self.lines: list[Line] = []
         self.offset = 0
         self.streams = 0
+        self.missed: set[int] = set()  # offsets that were pruned before it came to them
         self._world = world
         self._random = Random(f"{world.plan.seed}/{self.name}")
         self._wanted = Wanted(updates=updates, caller=Caller())
@@ -79,8 +80,18 @@ class Follower:
                     for line in lines[:left]:
                         self._take(line)
                     left -= len(lines)
-        except (FeedRefused, TimeoutError):
+        except FeedRefused as refused:
+            if refused.code is Code.OFFSET_PRUNED:
+                self._skip(refused.standing.pruned_to)
+        except TimeoutError:
             return
+
+    def _skip(self, pruned_to: int) -> None:
+        """What it has not had is pruned: it goes on behind that, and knows of the gap."""
+        if pruned_to > max(self._world.primary.tables.bounds_ever):
+            self._world.blame(f"{self.name} was told that completions up to {pruned_to} are pruned")
+        self.missed.update(range(self.offset + 1, pruned_to + 1))
+        self.offset = max(self.offset, pruned_to)
 
     def _take(self, line: Line) -> None:
         if line.kind != "checkpoint":
@@ -90,7 +101,7 @@ class Follower:
     def judge(self) -> None:
         """Blame what it was told twice, out of order, otherwise than it is published, or not at all."""
         world = self._world
-        entries = [Entry(*row) for row in world.primary.tables.completions]
+        entries = [Entry(*row) for row in world.primary.tables.completions if row[0] not in self.missed]
         due = [line for entry in entries if (line := entry.line(self._wanted))]
         for told, demanded in zip(self.lines, due, strict=False):
             if not _same(told, demanded):

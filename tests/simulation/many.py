@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import msgspec
 
 from tests.simulation.draw import Size, draw
-from tests.simulation.plan import FaultKind
+from tests.simulation.plan import Damage, FaultKind
 from tests.simulation.world import simulate
 
 STRIKES = (
@@ -33,8 +33,9 @@ STRIKES = (
     "reply_lost",
     "reply_too_late",
     "wrong_replica",
+    *[f"stranger_{damage}" for damage in Damage if damage is not Damage.PERIOD],
 )
-"""What the weather does to single messages, besides the planned faults."""
+"""What the weather and strangers do to single messages, besides the planned faults."""
 
 
 class Totals(msgspec.Struct):

@@ -7,8 +7,11 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.doubles import SimulatedLog
+from ha.errors import HaError
+from replica.notary.errors import NotActive
+from tests.simulation.doubles import SimulatedLog, Tables
 from tests.simulation.plan import Fault, FaultKind
+from tests.simulation.restoring import lose_tail
 from tests.simulation.weather import LeaderCut
 
 if TYPE_CHECKING:
@@ -150,6 +153,14 @@ class Misfortune:
             case FaultKind.CLIENT_WEATHER:
                 world.skies.client_share = fault.amount
                 self._later(fault.duration_s, self._calm_clients, replica)
+            case FaultKind.PRUNED:
+                return self._prune(fault, replica)
+            case FaultKind.DATABASE_RESTORED:
+                self._back_up(fault)
+            case FaultKind.TAIL_LOST:
+                self._end_split()
+                world.skies.leader_cut = None
+                return lose_tail(world, int(fault.amount))
             case FaultKind.POISON:
                 world.topic.store(self._random.choice((b"", b"\xc1", b"\x97\x00", self._random.randbytes(40))))
         return True
@@ -253,6 +264,35 @@ class Misfortune:
             world.deposed = None
             world.on_deposed = set()
             world.sessions_cut_short()
+
+    def _prune(self, fault: Fault, replica: Replica) -> bool:
+        """An operator at the admin listener; who does not lead refuses."""
+        core, world = replica.core, self._world
+        if core is None or not replica.claims_to_lead:
+            return False
+
+        async def prune() -> None:
+            try:
+                await core.participant.prune(int(fault.amount) or None, 0.0)
+            except (NotActive, HaError) as error:
+                world.story.tell(replica.name, "not pruned", detail=f"{error!r}")
+            except Exception as error:
+                world.blame(f"{replica.name}: pruning failed with {error!r}")
+
+        core.process.deliver(lambda: core.process.start(prune()))
+        return True
+
+    def _back_up(self, fault: Fault) -> None:
+        """Take a backup now, of whatever is in flight; restore it later, to a server that goes on from there."""
+        world = self._world
+        backup = world.primary.tables.copied()
+        world.story.tell("database", "backup", in_flight=len(backup.in_flight), ledger_end=len(backup.completions))
+        world.loop.call_later(fault.duration_s, self._bring_back, backup, bool(fault.amount))
+
+    def _bring_back(self, backup: Tables, elsewhere: bool) -> None:
+        if not self._over:
+            self._end_split()
+            self._world.restore(backup, elsewhere=elsewhere)
 
     def _join_database(self, replica: Replica) -> None:
         self._world.skies.of(replica.name).database_cut = False

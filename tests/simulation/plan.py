@@ -42,10 +42,19 @@ class FaultKind(StrEnum):
     POISON = "poison"  # bytes in the topic that are no record
     LEADER_CUT = "leader_cut"  # the partition's leader is cut off from its peers, and goes on answering
     READER_SILENT = "reader_silent"  # a replica's reader gives nothing any more, and never fails
+    PRUNED = "pruned"  # an operator moves the bound of what completions are kept: as far as it may go, or to `amount`
+    DATABASE_RESTORED = "database_restored"  # from a backup that is taken now, and brought back after `duration_s`
+    TAIL_LOST = "tail_lost"  # the topic loses its newest `amount` records, and is restored with a salvage of them
 
 
-BROKERS_VIEWS = (FaultKind.LEADER_CUT, FaultKind.READER_SILENT)
-"""Drawn from a stream of randomness of their own, so that the plans of seeds did not change when they came."""
+DRAWN_APART = (
+    FaultKind.LEADER_CUT,
+    FaultKind.READER_SILENT,
+    FaultKind.PRUNED,
+    FaultKind.DATABASE_RESTORED,
+    FaultKind.TAIL_LOST,
+)
+"""Drawn from streams of randomness of their own, so that the plans of other seeds did not change when they came."""
 
 
 STEPS = (
@@ -109,6 +118,8 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
     answer_max_s: float = 1.0
     attempts_max: int = 0
     asynchronous: bool = False
+    deduplication_s: float | None = None  # how long an acceptance of the same command counts, or above which offset
+    deduplication_after: int | None = None
 
 
 class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,13 +129,27 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     standby: str = "following"
     clock_rate: float = 1.0
     restart_s: float = 0.3
+    deduplication_max_s: float = 7 * 86_400.0  # operators may change it, one replica after the other
 
 
-class Hostile(msgspec.Struct, frozen=True):
-    """A submission whose deduplication period nobody can honour, in seconds, sent to whoever leads then."""
+class Damage(StrEnum):
+    """What no front end lets through, and what strangers tell on the lock's channel."""
+
+    PERIOD = "period"  # a deduplication period that nobody can honour
+    REQUEST_CUT = "request_cut"  # too short to name a transaction
+    REQUEST_UNREADABLE = "request_unreadable"  # it names one; no reader takes the rest for a request
+    VALUE_REFUSED = "value_refused"  # a name that no database takes
+    RECORD_TOO_LARGE = "record_too_large"
+    NOTE_NESTED = "note_nested"
+    NOTE_FORGED = "note_forged"
+
+
+class Hostile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a stranger sends to whoever leads then, or to all who hear the lock's channel. Periods are in seconds."""
 
     at_s: float
-    deduplication_s: float
+    deduplication_s: float = 0.0
+    damage: Damage = Damage.PERIOD
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -169,7 +169,11 @@ class Replica:
     def _build(self, process: Process, after_failure: bool) -> Core:
         world, plan = self._world, self._world.plan
         random = Random(f"{plan.seed}/{self.name}/{self._starts}")
-        settings = CoreSettings(standby=self.plan.standby, **plan.core)  # type: ignore[arg-type]
+        settings = CoreSettings(
+            standby=self.plan.standby,  # type: ignore[arg-type]
+            deduplication_max_s=self.plan.deduplication_max_s,
+            **plan.core,  # type: ignore[arg-type]
+        )
         log = SimulatedLog(world.topic, self.name, process, world.skies, world.story, world.append_linger_s)
         participant: Participant[DatabaseSession] = Participant(
             name=self.name,
@@ -180,6 +184,7 @@ class Replica:
             clock=self.clock,
             settings=settings,
             random_bytes=random.randbytes,
+            salvages=world.salvages,
         )
         election: Election[DatabaseSession] = Election(
             lambda: DatabaseSession(world.route(self.name), name=self.name, settings=world.election, clock=self.clock),

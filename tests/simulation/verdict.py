@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.findings import FindingCode, Summary
-from replica.checker.judge import JudgedBarrier, JudgedRequest, ReferenceJudge
+from replica.checker.judge import JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
+from replica.link.interface import PLAIN
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
+from replica.store.interface import NOTARISED
+from tests.simulation.plan import FaultKind, ReplicaPlan
 from tests.simulation.replica import CheapSigner
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+_EVER_S = ReplicaPlan("").deduplication_max_s  # longer than any run takes
 _OF_A_SPLIT = (FindingCode.COMMAND_SETTLED_WRONGLY,)
 """What two databases that both take writes cannot but do: the deposed one does not know that a command that is pending
 in it was sent again and accepted under the other (its own submission is settled)."""
@@ -33,7 +38,11 @@ def judge_run(world: World) -> Summary:
         enumerate(world.topic.values),
         completions=rows,
         verify=lambda receipt: verify_receipt(receipt, CheapSigner.public_key, CheapSigner.holds),
-        scope=Scope(published_offset=-1 if tables.position is None else tables.position.offset),
+        scope=Scope(
+            published_offset=-1 if tables.position is None else tables.position.offset,
+            deduplication_us=0 if _asks_for_periods(world) else None,  # `_check_periods` does instead
+        ),
+        salvages=world.salvages,
     )
     for finding in report.findings:
         if world.splits and finding.code in _OF_A_SPLIT:
@@ -44,6 +53,8 @@ def judge_run(world: World) -> Summary:
     for follower in world.followers:
         follower.judge()
     _check_accepted(world)
+    _check_periods(world)
+    _check_bounds(world)
     _check_indexes(world)
     return report.summary
 
@@ -61,19 +72,68 @@ def _check_accepted(world: World) -> None:
             world.blame(f"submission {submission} of {command} was accepted and has no completion")
 
 
+def _asks_for_periods(world: World) -> bool:
+    plain = all(terms.deduplication_s is terms.deduplication_after is None for terms in world.terms.values())
+    return not plain or any(replica.deduplication_max_s < _EVER_S for replica in world.plan.replicas)
+
+
+def _check_periods(world: World) -> None:
+    """No command ran again within the period that its sender asked for, however much was pruned: without a wish, the
+    shortest that any replica's settings have.
+
+    A completion's stamp is not older than the admission that came before it, so whatever was accepted within a period
+    before the stamp was accepted within the period, unless a clock was set back in between.
+    """
+    if not _asks_for_periods(world) or world.splits:
+        return
+    plain_s = min(replica.deduplication_max_s for replica in world.plan.replicas)
+    slack_us = 1_600_000 if any(fault.kind is FaultKind.CLOCK_JUMP for fault in world.plan.faults) else 0
+    accepted: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
+    for at, completion in world.primary.tables.completions:
+        terms = world.terms.get(completion.submission_id, PLAIN)
+        after, period_s = terms.deduplication_after, terms.deduplication_s
+        since_us = completion.recorded_us - round((plain_s if period_s is None else period_s) * 1e6) + slack_us
+        for earlier, recorded_us in accepted[completion.change_id]:
+            if (recorded_us >= since_us) if after is None else (earlier > after):
+                world.blame(
+                    f"command {completion.command_id} was accepted at ledger offset {earlier} and ran again at {at},"
+                    f" although {terms} was asked for"
+                )
+        if completion.outcome == NOTARISED:
+            accepted[completion.change_id].append((at, completion.recorded_us))
+
+
+def _check_bounds(world: World) -> None:
+    """Who was refused a period asked for more than he was told is kept, and something was pruned, or more than any
+    setting allows."""
+    pruned_to = max(world.primary.tables.bounds_ever)
+    least_s = min(replica.deduplication_max_s for replica in world.plan.replicas)
+    for terms, bound in world.bounds_told:
+        after, period_s = terms.deduplication_after, terms.deduplication_s
+        if after is not None:
+            wrong = after >= bound.earliest_offset or bound.earliest_offset > pruned_to
+        else:
+            wrong = period_s is None or period_s <= bound.longest_s or (period_s <= least_s and not pruned_to)
+        if wrong:
+            world.blame(f"{terms} was refused with {bound}, although completions were pruned up to {pruned_to} at most")
+
+
 def _check_indexes(world: World) -> None:
     """Each index holds what the reference judge has at its position, and its position what was in force there."""
     wanted = {r.disk.position.offset: r for r in world.replicas if r.disk.position is not None}
-    judge = ReferenceJudge()
+    judge = ReferenceJudge(world.salvages)
     epochs: list[int] = []
-    timelines: list[int] = []
+    timelines: list[tuple[str, int]] = []
     entries: dict[bytes, bytes] = {}
     states: dict[int, tuple[object, ...]] = {}
     for offset, value in enumerate(world.topic.values):
         judged = judge.read(offset, value)
         if isinstance(judged, JudgedBarrier) and not judged.repeated:
             epochs.append(judged.record.epoch)
-            timelines.append(int(judged.record.database.rpartition(":")[2]))
+            system, _, timeline = judged.record.database.rpartition(":")
+            timelines.append((system, int(timeline)))
+        if isinstance(judged, JudgedLost):
+            entries |= world.salvages.entries_of([(offset, value)])
         if isinstance(judged, JudgedRequest) and judged.notarised_offset == offset:
             at = offset.to_bytes(8, "big")
             entries[TX_KEY + judged.request.tx_id] = judged.content_digest + at
@@ -82,7 +142,7 @@ def _check_indexes(world: World) -> None:
             states[offset] = (dict(entries), judge.barrier, judge.stamp_us, set(judge.sequences))
     if epochs != sorted(set(epochs)):
         world.blame(f"epochs in force: {epochs}")
-    falls = sum(later < earlier for earlier, later in pairwise(timelines))
+    falls = sum(later < earlier for (one, earlier), (other, later) in pairwise(timelines) if one == other)
     if falls > world.splits:  # once in a split: the old primary's replica may have looked just before the new barrier
         world.blame(f"replicas on an old primary took over again and again: timelines in force {timelines}")
     names = ("entries", "barrier in force", "highest stamp", "sequence numbers")

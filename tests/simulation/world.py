@@ -16,10 +16,12 @@ from ha.ending import Cause
 from ha.errors import LockLost, TransitionFailed
 from ha.settings import ElectionSettings
 from replica.checker.history import Event
-from replica.notary.answers import Answer
+from replica.link.interface import Terms
+from replica.notary.answers import Answer, DeduplicationBound
 from replica.notary.errors import IndexUnreadable
+from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
-from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content, Stranger
+from tests.simulation.clients import AFTER_HEALING_MAX, STRANGER, Balancer, Client, Content, Stranger
 from tests.simulation.doubles import DatabaseServer, Tables, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.misfortune import Misfortune
@@ -83,7 +85,10 @@ class World:
         self.attempts = 0
         self.accepted: set[tuple[str, str]] = set()  # command and submission id of those that are to complete
         self.forgotten: set[tuple[str, str]] = set()  # the same, of those that a standby had never heard of
+        self.terms: dict[str, Terms] = {}  # by submission id: what was asked for
+        self.bounds_told: list[tuple[Terms, DeduplicationBound]] = []  # to whom a period was refused
         self.topic = Topic(self.story)
+        self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
         self.primary = self._server(tables, 1)
         self.deposed: DatabaseServer | None = None  # a primary that does not know that it is none any more
@@ -97,6 +102,7 @@ class World:
         self.balancer = Balancer(self, 0.1)
         self.clients = [Client(number, operations, self) for number, operations in enumerate(plan.clients)]
         self.followers = [Follower(0, self, updates=False), Follower(1, self, updates=True)]
+        self.stranger = Stranger(self)
         self.misfortune = Misfortune(self)
         self.splits = 0
         self.healed = False
@@ -110,7 +116,7 @@ class World:
         for replica in self.replicas:
             replica.start(after_failure=False)
         tasks += [asyncio.create_task(follower.run()) for follower in self.followers]
-        tasks.append(asyncio.create_task(Stranger(self).run()))
+        tasks.append(asyncio.create_task(self.stranger.run()))
         clients = [asyncio.create_task(client.run()) for client in self.clients]
         self.misfortune.plan()
         await self._pass_time(self.plan.duration_s)
@@ -118,6 +124,8 @@ class World:
         self.healed = True
         self.misfortune.heal()
         await self._recover(clients)
+        if self.plan.hostile and not self.violations:
+            await self._withstand(clients)
         for task in clients:
             if task.done():
                 task.result()  # raises what broke a client: a mistake of the simulator's
@@ -171,6 +179,22 @@ class World:
                 return
             await asyncio.sleep(0.1)
 
+    async def _withstand(self, clients: list[asyncio.Task[None]]) -> None:
+        """Strangers alone, now that all is well: nothing that they send costs anybody the reign that there is."""
+        before = self._reigns()
+        for hostile in self.plan.hostile:
+            if not await self.stranger.send(hostile):
+                self.blame(f"a stranger was not answered: {hostile}")
+        await asyncio.sleep(self.plan.core["log_stall_max_s"] + 1.0)
+        if self._reigns() != before:
+            self.blame(f"strangers ended a reign: {before} became {self._reigns()}")
+        if missing := self._missing(clients):
+            self.blame(f"strangers did harm: {'; '.join(missing)}")
+
+    def _reigns(self) -> list[tuple[str, int]]:
+        """Who leads, in which epoch."""
+        return [(r.name, r.core.participant.epoch) for r in self.replicas if r.core is not None and r.claims_to_lead]
+
     def _think_max_s(self) -> float:
         """How long a client may still take its time, once all is healed."""
         thinks_s = [operation.think_s for client in self.plan.clients for operation in client]
@@ -200,8 +224,9 @@ class World:
         ]
         if behind:
             missing.append(f"not told of every completion: {behind}")
-        if self.primary.tables.in_flight:
-            missing.append(f"{len(self.primary.tables.in_flight)} commands in flight")
+        in_flight = [command for command in self.primary.tables.in_flight.values() if command.user_id != STRANGER]
+        if in_flight:
+            missing.append(f"{len(in_flight)} commands in flight")
         return missing
 
     # ---- what replicas and clients see of it ----
@@ -278,13 +303,27 @@ class World:
         self.story.tell("VIOLATED", violation)
         self.violations.append(violation)
 
-    def _server(self, tables: Tables, timeline: int) -> DatabaseServer:
-        return DatabaseServer(self.skies, self.story, tables, election=self.election, timeline=timeline)
+    def _server(self, tables: Tables, timeline: int, system: str = "simulated") -> DatabaseServer:
+        return DatabaseServer(self.skies, self.story, tables, election=self.election, timeline=timeline, system=system)
 
     def fail_over(self, forget: int, *, old_lives_on: bool) -> None:
         """A standby becomes primary; it missed the last commits."""
         old = self.primary
-        self.primary = self._server(old.tables.without_last(forget), old.identity.timeline + 1)
+        self._promote(self._server(old.tables.without_last(forget), *_next_line(old)), old_lives_on=old_lives_on)
+
+    def restore(self, backup: Tables, *, elsewhere: bool) -> None:
+        """A backup takes the primary's place: replayed by a server of the same system, or loaded `elsewhere`."""
+        timeline, system = _next_line(self.primary)
+        if elsewhere:
+            timeline, system = 1, f"restored-{len(self.servers)}"
+        self._promote(self._server(backup, timeline, system), old_lives_on=False)
+
+    def hold_salvage(self, salvage: Salvage) -> None:
+        """Every replica has it from its next start on."""
+        self.salvages = Salvages([*self.salvages.held.values(), salvage])
+
+    def _promote(self, primary: DatabaseServer, *, old_lives_on: bool) -> None:
+        old, self.primary = self.primary, primary
         self.primary.interrupted = old.interrupted | {old.holder()} - {""}
         kept = self.primary.tables.in_flight
         self.forgotten |= {(c.command_id, c.submission_id) for at, c in old.tables.in_flight.items() if at not in kept}
@@ -300,3 +339,8 @@ class World:
         error = context.get("exception")
         if not isinstance(error, LockLost):
             self.story.tell("world", f"not handled: {context.get('message')} {error!r}")
+
+
+def _next_line(server: DatabaseServer) -> tuple[int, str]:
+    """Timeline and system of what goes on from a server's data."""
+    return server.identity.timeline + 1, server.identity.system_identifier

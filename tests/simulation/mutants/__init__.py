@@ -10,10 +10,12 @@ from tests.simulation.mutants import (
     following,
     found,
     leadership,
+    operators,
     primaries,
     publishing,
     reading,
     rules,
+    strangers,
 )
 from tests.simulation.mutants.registry import MUTANTS, Mutant
 
@@ -25,8 +27,10 @@ __all__ = [
     "following",
     "found",
     "leadership",
+    "operators",
     "primaries",
     "publishing",
     "reading",
     "rules",
+    "strangers",
 ]

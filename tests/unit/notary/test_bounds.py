@@ -31,7 +31,7 @@ from replica.local.run_file import RunFile
 from replica.notary.answers import Accepted, Notarised, NotNow
 from replica.notary.documents import BatchDocument, SubmissionDocument
 from replica.notary.errors import BadRequest, Code, ValuesRefused
-from replica.notary.records import Record
+from replica.notary.records import RECORD_MAX_BYTES, Record
 from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission
 from replica.notary.stream_frames import Submissions
 from replica.operators.admin import PruneCall, SwitchoverCall
@@ -170,13 +170,13 @@ def test_a_period_that_gets_past_the_types_harms_nobody_else(number: float) -> N
     run_virtually(story())
 
 
-@pytest.mark.parametrize("place", ["offer", "database", "record", "log"])
+@pytest.mark.parametrize("place", ["offer", "database", "record", "size", "log"])
 def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a failure is answered to its sender, counted and told once. Method: nine good ones with a bad one among
-    them, which fails where it is read, at the database, where its record is made, or when that is read back; the load
-    falls back to nothing."""
+    them, which fails where it is read, at the database, where its record is made, because that is larger than a log
+    takes, or when it is read back; the load falls back to nothing."""
 
     async def story() -> None:
         async with World() as world:
@@ -185,6 +185,8 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             batch = [submission(n, [state(90 + n)], submission_id=f"s{n}") for n in range(10)]
             if place == "offer":
                 batch[4] = msgspec.structs.replace(batch[4], request=b"short")
+            elif place == "size":
+                batch[4] = msgspec.structs.replace(batch[4], request=batch[4].request + bytes(RECORD_MAX_BYTES))
             elif place == "log":
                 batch[4] = msgspec.structs.replace(batch[4], request=b"NOTARY" + batch[4].request[6:])
             elif place == "database":
@@ -200,7 +202,9 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             assert failed[0].code == Code.INTERNAL.name
             assert all(isinstance(answer, Notarised) for answer in answers if answer is not answers[4])
             assert isinstance(again[0], NotNow)
-            assert replica.participant.failures.count == (1 if place in {"record", "log"} else 2)  # those are in flight
+            assert replica.participant.failures.count == (
+                1 if place in {"record", "size", "log"} else 2
+            )  # those are in flight
             assert len([line for line in lines if line["event"] == "submission_failed"]) == 1
             assert replica.participant.activation is not None
             assert (
