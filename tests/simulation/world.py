@@ -180,18 +180,18 @@ class World:
             await asyncio.sleep(0.1)
 
     async def _withstand(self, clients: list[asyncio.Task[None]]) -> None:
-        """Strangers alone, now that all is well: nothing that they send costs anybody the reign that there is."""
-        before = self._reigns()
+        """Strangers alone, now that all is well: nothing that they send ends the activation that there is."""
+        before = self._activations()
         for hostile in self.plan.hostile:
             if not await self.stranger.send(hostile):
                 self.blame(f"a stranger was not answered: {hostile}")
         await asyncio.sleep(self.plan.core["log_stall_max_s"] + 1.0)
-        if self._reigns() != before:
-            self.blame(f"strangers ended a reign: {before} became {self._reigns()}")
+        if self._activations() != before:
+            self.blame(f"strangers ended an activation: {before} became {self._activations()}")
         if missing := self._missing(clients):
             self.blame(f"strangers did harm: {'; '.join(missing)}")
 
-    def _reigns(self) -> list[tuple[str, int]]:
+    def _activations(self) -> list[tuple[str, int]]:
         """Who leads, in which epoch."""
         return [(r.name, r.core.participant.epoch) for r in self.replicas if r.core is not None and r.claims_to_lead]
 

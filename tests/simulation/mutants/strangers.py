@@ -12,7 +12,7 @@ import ha.lock.notes
 import replica.active.activation
 import replica.active.admission
 from ha.lock.interface import ReleaseNote
-from replica.active.activation import Reign
+from replica.active.activation import Activation
 from replica.active.admission import Admission, Found
 from replica.active.deduplication import Period
 from replica.active.failures import SubmissionFailures
@@ -53,7 +53,7 @@ def records_of_any_size(patch: MonkeyPatch) -> None:
 
 @mutant("a request that no reader can read is waited for as if it could still be judged")
 def unreadable_request_waited_for(patch: MonkeyPatch) -> None:
-    patch.setattr(Reign, "_answer_unreadable", lambda self, applied: None)
+    patch.setattr(Activation, "_answer_unreadable", lambda self, applied: None)
 
 
 @mutant("what is told on the lock's channel is read whatever it is")
