@@ -124,7 +124,7 @@ class Admission:
         return len(self._queue)
 
     def _may_linger(self) -> bool:
-        """Under budget, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""
+        """Under load, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""
         settings = self._settings
         busy = self._budget.submissions >= settings.admit_linger_from
         return busy and len(self._queue) < settings.admit_batch_max and not self._stopping

@@ -57,7 +57,7 @@ async def ask(replica: Replica, number: int, asked: Asked) -> None:
 async def overload(replica: Replica) -> tuple[list[Asked], int]:
     """A minute of it, and all answers; returns what was asked, and the most that was in flight."""
     loop, everything, most = asyncio.get_running_loop(), list[Asked](), 0
-    activation = replica.core.participant.activation
+    activation = replica.participant.activation
     assert activation is not None
     began_s, due = loop.time(), dict.fromkeys(USERS, 0.0)
     async with asyncio.TaskGroup() as group:
