@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import ServerLease, WriteSession
 from replica.notary.errors import ConfigError
+from replica.store.neighbours import Neighbours
 from replica.store.oracle.login import is_oracle, parse_oracle, render_oracle
 
 if TYPE_CHECKING:
@@ -50,11 +51,15 @@ class Database(Protocol):
         """The store that writes through a session of this database's."""
 
     async def check_alone(self, name: str, settings: ElectionSettings) -> None:
-        """Before the replica of that name opens a session: nobody else goes by it, and no other ledger shares the lock.
+        """Before the replica of that name opens a session: no other replica goes by it, and it is clear which ledger is
+        ours.
 
         Raises ReplicaNameTaken, LedgersShareDatabase, StoreUnavailable. On Oracle a ledger has a user of its own, and a
         login may not see others' sessions: nothing is checked.
         """
+
+    async def neighbours(self, name: str) -> Neighbours:
+        """Who goes by that replica's name, and copies of the ledger; nothing on Oracle. Raises StoreUnavailable."""
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, guarded by a lock; the names of what was applied.
@@ -138,6 +143,11 @@ class PostgresDatabase:
 
         await check_alone(self._conninfo, name, settings.lease_s)
 
+    async def neighbours(self, name: str) -> Neighbours:
+        from replica.store.postgres.neighbours import look_at_neighbours
+
+        return await look_at_neighbours(self._conninfo, [name], 0.0)
+
     async def migrate(self) -> list[str]:
         from replica.store.postgres.migrate import migrate
 
@@ -205,6 +215,9 @@ class OracleDatabase:
 
     async def check_alone(self, name: str, settings: ElectionSettings) -> None:
         return
+
+    async def neighbours(self, name: str) -> Neighbours:
+        return Neighbours()
 
     async def migrate(self) -> list[str]:
         from replica.store.oracle.tools import migrate

@@ -10,9 +10,10 @@ import random
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -45,6 +46,7 @@ from replica.notary.keys import known_keys
 from replica.operators.admin import AdminListener, Steering
 from replica.operators.front_ends import FrontEnds
 from replica.operators.metrics import make_metrics
+from replica.operators.neighbourhood import Neighbourhood
 from replica.operators.status_page import make_status_page
 from replica.operators.systemd import ServiceManager
 from replica.participant import Participant
@@ -166,8 +168,9 @@ class _Replica:
             stack.push_async_callback(link.stop)
             bulletin = Bulletin(settings.database.board, settings.name)
             participant.is_barred, participant.tell_later = bulletin.is_barred, bulletin.tell
-            posting = asyncio.create_task(bulletin.run(), name="bulletin")
-            stack.push_async_callback(_end, posting)
+            _beside(stack, bulletin.run(), "bulletin")
+            neighbourhood = Neighbourhood(lambda: settings.database.neighbours(settings.name), self._clock)
+            _beside(stack, neighbourhood.run(), "neighbourhood")
             pulse = LoopPulse(self._clock)
             pulse.start()
             stack.callback(pulse.stop)
@@ -192,6 +195,7 @@ class _Replica:
                 scrubber=scrubber,
                 round_trips=lambda: request_log.round_trips.by_broker,
                 peers=settings.peers,
+                neighbours=lambda: neighbourhood.found,
             )
             health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
             await health.start()
@@ -206,8 +210,7 @@ class _Replica:
                     detail=probes.detail,
                     api_counts=link.api_counts,
                 )
-                sampling = asyncio.create_task(page.run(), name="sample")
-                stack.push_async_callback(_end, sampling)
+                _beside(stack, page.run(), "sample")
                 steering = Steering(
                     settings.name, settings.peers, election, lambda: bulletin.pause is not None, participant
                 )
@@ -234,7 +237,7 @@ class _Replica:
         log.info("replica_stopped")
 
     async def _check_alone(self) -> None:
-        """Two replicas of one name, or two ledgers in one database, are found before they meet at the lock."""
+        """Two replicas of one name, or two ledgers that could be ours, are found before they meet at the lock."""
         settings = self._settings
         try:
             async with asyncio.timeout(settings.election.lease_s + _ASK_AROUND_MAX_S):
@@ -288,8 +291,7 @@ class _Replica:
             is_busy=is_busy,
             salvages=self._salvages,
         )
-        scrubbing = asyncio.create_task(participant.guarded(scrubber.run()), name="scrub")
-        stack.push_async_callback(_end, scrubbing)
+        _beside(stack, participant.guarded(scrubber.run()), "scrub")
         return scrubber
 
     def _open_trace(self, stack: contextlib.AsyncExitStack) -> Trace:
@@ -373,6 +375,11 @@ class _Replica:
             is_active=is_active,
             detail=detail,
         )
+
+
+def _beside(stack: contextlib.AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
+    """Do some work from now until the stack ends."""
+    stack.push_async_callback(_end, asyncio.create_task(work, name=name))
 
 
 async def _end(task: asyncio.Task[None]) -> None:

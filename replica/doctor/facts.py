@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
-from replica.store.postgres.neighbours import Neighbours
+from replica.store.neighbours import Neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

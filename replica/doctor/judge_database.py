@@ -7,8 +7,8 @@ from collections.abc import Callable
 from replica.active.lineage import Descent, descent
 from replica.doctor.facts import Facts, PostgresFacts
 from replica.doctor.verdict import Checks, Judge, Verdict, ok, problem, unknown, unless_development, warning
+from replica.store.neighbours import taken_twice
 from replica.store.postgres.looking import ENCODING
-from replica.store.postgres.neighbours import taken_twice
 
 CONNECTIONS_SPARE = 5
 POSTGRES_OLDEST = 140_000
@@ -99,25 +99,33 @@ def _lock_holder(facts: Facts) -> Verdict:
 
 @CHECKS.check("replica-names")
 def _replica_names(facts: Facts) -> Verdict:
-    """No two replicas go by one name: each would take the other's lock for its own."""
-    if facts.database.neighbours is None:
+    """No two replicas go by one name, each would take the other's lock for its own; and no stranger borrows one."""
+    neighbours = facts.database.neighbours
+    if neighbours is None:
         return unknown("the database's sessions were not seen")
-    twice = taken_twice(facts.database.neighbours.sessions)
+    twice = taken_twice(neighbours.replicas)
     if twice:
         texts = [f"{name}: {' and '.join(map(str, sessions))}" for name, sessions in twice.items()]
         return problem("; ".join(texts), "give each replica a name of its own in [[replicas]], or stop one of them")
+    if neighbours.strangers:
+        texts = [f"{session} goes by {session.name}" for session in neighbours.strangers]
+        fix = "it may not write, and stops no replica; end it, and revoke its login's CONNECT: runbooks/failover.md"
+        return warning("; ".join(texts), fix)
     return ok("each name is used once")
 
 
 @CHECKS.check("one-ledger")
 def _one_ledger(facts: Facts) -> Verdict:
-    """The database has one ledger: advisory locks are kept per database, so a second one would share the lock."""
-    if facts.database.neighbours is None:
+    """The search path leads to one ledger, and no other schema has one: advisory locks are kept per database."""
+    neighbours = facts.database.neighbours
+    if neighbours is None:
         return unknown("the database's schemas were not seen")
-    others = [f"{one.schema} (of {one.owner})" for one in facts.database.neighbours.ledgers if not one.ours]
-    if others:
-        fix = "move it to a database of its own, or drop the schema; no replica starts beside it"
-        return problem(f"the tables of another ledger are in schema {', '.join(others)}", fix)
+    if neighbours.rivals:
+        fix = "drop that schema, or ALTER ROLE ... SET search_path to the ledger's alone; no replica starts like this"
+        return problem(f"the search path leads to a ledger in {', '.join(map(str, neighbours.rivals))}, too", fix)
+    if neighbours.copies:
+        fix = "replicas of that ledger would share the lock: move it to a database of its own, or drop the schema"
+        return warning(f"another ledger, or a copy, is in schema {', '.join(map(str, neighbours.copies))}", fix)
     return ok("no other ledger")
 
 

@@ -15,8 +15,9 @@ from replica.database import Database, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
 from replica.notary.errors import ConfigError, InvariantBroken, NotaryError, StoreMismatch
 from replica.store.facts import StoreStatus
+from replica.store.neighbours import Neighbours
 from replica.store.postgres.looking import to_look
-from replica.store.postgres.neighbours import Neighbours, look_at_neighbours
+from replica.store.postgres.neighbours import look_at_neighbours
 
 BETWEEN_LOOKS_S = 1.0  # in which a living replica's session works at least once
 _SETTINGS = (

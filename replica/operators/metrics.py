@@ -18,6 +18,7 @@ from replica.following.scrub import Scrubber
 from replica.log.kafka.round_trips import RoundTrip
 from replica.notary.reading import VoidReason
 from replica.participant import Participant, SessionT
+from replica.store.neighbours import Neighbours
 
 _OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first of a kind is an increase
 _VOIDS = dict.fromkeys((reason.value for reason in VoidReason), 0)
@@ -177,6 +178,20 @@ class _Pause(Collector):
         yield _gauge("notary_failover_paused", "1 while operators have paused fail-over", float(self._is_paused()))
 
 
+class _Neighbours(Collector):
+    """How many only: any login may choose a name, and with the right to make schemas that of a schema."""
+
+    def __init__(self, found: Callable[[], Neighbours]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._found()
+        text = "Schemas with a ledger's tables that our search path does not lead to"
+        yield _gauge("notary_ledger_copies", text, len(found.copies))
+        text = "Sessions that go by this replica's name and may not write the ledger"
+        yield _gauge("notary_name_borrowers", text, len(found.strangers))
+
+
 class _Disk(Collector):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -222,6 +237,7 @@ def make_metrics(
     scrubber: Scrubber | None = None,
     round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
     peers: Collection[str],
+    neighbours: Callable[[], Neighbours] = Neighbours,
 ) -> Callable[[], bytes]:
     """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie.
 
@@ -233,6 +249,7 @@ def make_metrics(
     if scrubber is not None:
         registry.register(_Scrub(scrubber))
     registry.register(_Disk(folder))
+    registry.register(_Neighbours(neighbours))
     registry.register(_Brokers(round_trips))
     registry.register(_Pause(is_paused))
     registry.register(_CoreMetrics(participant, election, version, peers))

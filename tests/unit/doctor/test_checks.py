@@ -23,7 +23,7 @@ from replica.doctor.facts import (
     ReplicaFacts,
 )
 from replica.doctor.verdict import Finding, Severity
-from replica.store.postgres.neighbours import Ledger, NamedSession, Neighbours
+from replica.store.neighbours import Ledger, NamedSession, Neighbours
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -163,7 +163,9 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("lock-holder", Severity.PROBLEM, database(lock_owner=LockOwner(17, "report", "mon")), "pg_terminate_backend"),
     ("lock-holder", Severity.PROBLEM, database(lock_owner=LockOwner(17, "r1", "mon")), "CONNECT"),
     ("replica-names", Severity.PROBLEM, neighbours((*NAMED, NamedSession(20, "r2", "x", "", 1))), "name of its own"),
-    ("one-ledger", Severity.PROBLEM, neighbours(NAMED, Ledger("second", "x", False)), "database of its own"),
+    ("replica-names", Severity.WARNING, neighbours((*NAMED, NamedSession(20, "r2", "x", "", None, False))), "CONNECT"),
+    ("one-ledger", Severity.PROBLEM, neighbours(NAMED, Ledger("second", "x", False, True)), "search_path"),
+    ("one-ledger", Severity.WARNING, neighbours(NAMED, Ledger("second", "x", False)), "database of its own"),
     ("schema", Severity.PROBLEM, database(schema_problem="no tables"), "notary store migrate"),
     ("database-encoding", Severity.PROBLEM, setting("server_encoding", "LATIN1"), "ENCODING 'UTF8'"),
     ("database-encoding", Severity.PROBLEM, setting("server_encoding", "SQL_ASCII"), "database-restore"),

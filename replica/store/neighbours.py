@@ -1,0 +1,93 @@
+"""What else uses the participant's database, judged: sessions that go by a replica's name, and other ledgers' tables.
+
+Two replicas of one name would each take the other's lock for its own, and a search path that leads to two ledgers says
+not which one is ours: neither may start. Whoever may only connect, or make a schema, stops nobody: a session whose
+login may not write the ledger is no replica, whatever it calls itself, and tables beside the search path are none of
+ours. Both are told to people. Nothing is lost either way, because the log decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from replica.notary.errors import LedgersShareDatabase
+
+
+class NamedSession(msgspec.Struct, frozen=True):
+    """A session that goes by a replica's name. `moved_us`: when its newest statement began or ended, by the server;
+    None: hidden from us. `writes`: its login is ours, or may write this ledger."""
+
+    pid: int
+    name: str
+    user: str
+    address: str
+    moved_us: int | None
+    writes: bool = True
+
+    def __str__(self) -> str:
+        return f"session {self.pid} of user {self.user}" + (f" from {self.address}" if self.address else "")
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """A schema with the tables of a participant. `ours`: what the search path leads to; `on_path`: it is named there,
+    first or not."""
+
+    schema: str
+    owner: str
+    ours: bool
+    on_path: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.schema} (of {self.owner})"
+
+
+class Neighbours(msgspec.Struct, frozen=True):
+    """All of them, at one moment."""
+
+    sessions: Sequence[NamedSession] = ()
+    ledgers: Sequence[Ledger] = ()
+
+    @property
+    def replicas(self) -> list[NamedSession]:
+        """Sessions that may be replicas: nobody else has the rights."""
+        return [session for session in self.sessions if session.writes]
+
+    @property
+    def strangers(self) -> list[NamedSession]:
+        """Sessions that only borrow a replica's name."""
+        return [session for session in self.sessions if not session.writes]
+
+    @property
+    def rivals(self) -> list[Ledger]:
+        """Other ledgers on our search path: which one is ours cannot be told."""
+        return [ledger for ledger in self.ledgers if ledger.on_path and not ledger.ours]
+
+    @property
+    def copies(self) -> list[Ledger]:
+        """Other ledgers, or copies of this one, where we never look."""
+        return [ledger for ledger in self.ledgers if not ledger.on_path and not ledger.ours]
+
+
+def alive(before: Iterable[NamedSession], after: Iterable[NamedSession]) -> list[NamedSession]:
+    """Those that have worked between two looks. What a dead replica leaves does not, until the server ends it."""
+    earlier = {session.pid: session.moved_us for session in before}
+    return [session for session in after if session.pid in earlier and session.moved_us != earlier[session.pid]]
+
+
+def taken_twice(living: Iterable[NamedSession]) -> dict[str, list[NamedSession]]:
+    """The names that several living sessions go by, with those."""
+    living = list(living)
+    names = Counter(session.name for session in living)
+    return {name: [s for s in living if s.name == name] for name, count in names.items() if count > 1}
+
+
+def check_ledgers(neighbours: Neighbours) -> None:
+    """Raises LedgersShareDatabase when our search path leads to more than one ledger."""
+    if neighbours.rivals:
+        raise LedgersShareDatabase(
+            f"the search path leads to another ledger as well, in schema {', '.join(map(str, neighbours.rivals))}: "
+            "which one is ours cannot be told"
+        )
