@@ -183,6 +183,7 @@ class Api:
         request_id = self._request_id(request)
         route, argument, query = self.routes.find(request.raw_path)
         label = "other" if route is None else route.path
+        estimates = Estimates(request, request_id)
         try:
             if route is None:
                 raise BadRequest(f"there is no {argument[:100]!r}", Code.ROUTE_NOT_FOUND)
@@ -193,9 +194,9 @@ class Api:
                 caller = self._door.remembered(request) or await self._door.identify(request)
                 self._rates.charge(caller, request, 1)
             if route.method == "POST":
-                reply = await self._answer_body(request, route, request_id, caller)
+                reply = await self._answer_body(request, route, request_id, caller, estimates)
             else:
-                reply = await route.answer(Call(request_id, argument, query, b"", request, caller))
+                reply = await route.answer(Call(request_id, argument, query, b"", request, caller, estimates))
         except RateExceeded as error:
             self._refuse(error, request_id)
             reply = self._reply(NotNow(error.code.name, error.detail, error.retry_after_s), request_id)
@@ -209,6 +210,7 @@ class Api:
             write(_log.error, "request_failed", request_id=request_id, route=label, exc_info=error)
             detail = "an error of the replica's own; whether anything was decided is not known"
             reply = self._reply(NotNow(Code.INTERNAL.name, detail, _RETRY_ERROR_S), request_id)
+        reply = estimates.before(reply)  # here, where all answers come by, a failure's as well
         self._count(label, reply.code, self._loop.time() - started_s)
         return reply
 
@@ -230,7 +232,9 @@ class Api:
             Route("GET", NOTARY, self._describe, _DESCRIBE),
         ]
 
-    async def _answer_body(self, request: web.BaseRequest, route: Route, request_id: str, caller: Caller) -> Reply:
+    async def _answer_body(
+        self, request: web.BaseRequest, route: Route, request_id: str, caller: Caller, estimates: Estimates
+    ) -> Reply:
         """Read the body and answer it; bodies under way are bounded together, because they are held in memory."""
         size = body_size(request, self._settings)
         refusal = self._refusal(0)
@@ -243,7 +247,7 @@ class Api:
             return self._reply(self._no_room(self._bodies, "bodies"), request_id)
         try:
             body = await read_body(request, self._settings)
-            return await route.answer(Call(request_id, "", "", body, request, caller))
+            return await route.answer(Call(request_id, "", "", body, request, caller, estimates))
         finally:
             holding.give_back()
 
@@ -258,12 +262,11 @@ class Api:
         held = self._room.take(answers_max_bytes(len(call.body), 1), call.holder)
         if held is None:
             return self._reply(self._no_room(self._room, "answers"), call.request_id)
-        estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += 1
         try:
             await self._desk.check(submission)
-            (answer,) = await self._participant.submit([submission], terms, estimates.tell)
-            return estimates.before(self._reply(answer, call.request_id).holding(held))
+            (answer,) = await self._participant.submit([submission], terms, call.estimates.tell)
+            return self._reply(answer, call.request_id).holding(held)
         except BaseException:
             held.give_back()
             raise
@@ -292,13 +295,12 @@ class Api:
         held = self._room.take(answers_max_bytes(len(call.body), len(documents)), call.holder)
         if held is None:
             return self._reply(self._no_room(self._room, "answers"), call.request_id)
-        estimates = Estimates(call.request, call.request_id)
         self._counts.in_flight += len(documents)
         try:
-            results = await self._submit_each(documents, call, estimates, asynchronous)
+            results = await self._submit_each(documents, call, asynchronous)
             rendered = [msgspec.Raw(_encoder.encode(self._note(result, call.request_id))) for result in results]
             body = _encoder.encode(BatchAnswerDocument(rendered))
-            return estimates.before(Reply(202 if asynchronous else 200, body, call.request_id).holding(held))
+            return Reply(202 if asynchronous else 200, body, call.request_id).holding(held)
         except BaseException:
             held.give_back()
             raise
@@ -306,7 +308,7 @@ class Api:
             self._counts.in_flight -= len(documents)
 
     async def _submit_each(
-        self, documents: list[msgspec.Raw], call: Call, estimates: Estimates, asynchronous: bool
+        self, documents: list[msgspec.Raw], call: Call, asynchronous: bool
     ) -> list[Answer | ProblemDocument]:
         """Results in order. What is checked goes to the core at once, while the rest is still being checked."""
         results: dict[int, Answer | ProblemDocument] = {}
@@ -324,7 +326,7 @@ class Api:
                 places.append(place)
                 submissions.append(submission)
             for terms, (places, submissions) in good.items():
-                submitting = self._participant.submit(submissions, terms, estimates.tell)
+                submitting = self._participant.submit(submissions, terms, call.estimates.tell)
                 under_way.append((places, asyncio.create_task(submitting)))
             await asyncio.sleep(0)
         for places, task in under_way:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from ledger_api.server.entitlement import Caller, holder_of
 from ledger_api.server.http import Reply
+from ledger_api.server.interim import Estimates
 from replica.notary.errors import Code
 
 
@@ -54,7 +55,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(NamedTuple):
-    """One HTTP request, read: its correlation id, what the path names, its query, its body, and who calls."""
+    """One HTTP request, read: its correlation id, what the path names, its query, its body, who calls, and what the
+    caller is told before the answer."""
 
     request_id: str
     argument: str
@@ -62,6 +64,7 @@ class Call(NamedTuple):
     body: bytes
     request: web.BaseRequest
     caller: Caller
+    estimates: Estimates
 
     @property
     def holder(self) -> Hashable:

@@ -92,6 +92,28 @@ async def test_a_problem_behind_estimates_keeps_its_status(tmp_path: Path) -> No
             assert isinstance(await client.submit(make_submission()), NotNow)
 
 
+async def test_a_failure_behind_estimates_is_their_last_line(tmp_path: Path) -> None:
+    """Goal: one call has one answer, whatever happens. Method: estimates, then an exception, of one and of a batch; by
+    hand, on a connection that is still good afterwards, and through the library."""
+
+    def fail(submission: Submission) -> Answer:
+        raise RuntimeError("broken")
+
+    participant = Telling(20.0, answer=fail)
+    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
+        one = make_submission()
+        for path, body in (("", encode_submission(one)), ("/batch", encode_batch([one, make_submission()]))):
+            kind, lines = await post(session, f"{world.endpoint}/v1/submissions{path}", body, LINES)
+            assert kind == "application/x-ndjson"
+            wait, problem = map(json.loads, lines)
+            assert (wait["kind"], problem["status"], problem["code"]) == ("wait", 500, "INTERNAL")
+        assert len(world.server.connections) == 1
+        async with NotaryClient(world.endpoint, RetryPolicy(deadline_s=0.1, timeout_s=0.01)) as client:
+            answer = await client.submit(one)
+        assert isinstance(answer, NotNow)
+        assert answer.code == "INTERNAL"
+
+
 async def test_an_answer_that_follows_an_estimate_reaches_the_caller(tmp_path: Path) -> None:
     """Goal: an estimate prolongs the wait for the answer. Method: an attempt may take less than the answer does, of
     one and of a batch; without estimates nothing comes."""
