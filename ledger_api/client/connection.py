@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import random
 from collections.abc import Callable
@@ -24,6 +25,7 @@ OnWait = Callable[[float], None]
 LINES = "application/x-ndjson"  # an answer behind interim estimates
 WAIT = "wait"  # the kind of those
 _NO_EXCHANGE = 0
+_AT_ONCE_MAX_BYTES = 2**18  # a larger body is sent in pieces, and others have their turn in between
 _HEADERS = {"Content-Type": "application/json", "Accept": f"application/json, {LINES}"}
 _encoder = msgspec.json.Encoder()
 
@@ -118,11 +120,12 @@ class Connection:
     ) -> tuple[int, bytes]:
         """One HTTP exchange. It may take `attempt_max_s`, and longer only while the server says that it will."""
         session, headers = self.session, headers_with(token, _HEADERS)
+        data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_MAX_BYTES else body
         try:
             async with (
                 asyncio.timeout(self.policy.attempt_max_s) as limit,
                 session.request(
-                    method, self.endpoint + path, data=body, headers=headers, allow_redirects=False
+                    method, self.endpoint + path, data=data, headers=headers, allow_redirects=False
                 ) as response,
             ):
                 if response.content_type != LINES:

@@ -23,7 +23,7 @@ async def notary(*words: str) -> str:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()
     if process.returncode:
         said = f"{printed.decode()[-800:]}\n{complaints.decode()[-800:]}".strip()
         raise ServerFailed(f"notary {' '.join(words)} ended with code {process.returncode}: {said}")

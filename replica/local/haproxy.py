@@ -146,6 +146,7 @@ async def check_keepalived_config(path: Path) -> None:
             printed, _ = await process.communicate()
     except TimeoutError:
         process.kill()
+        await process.communicate()
         raise ServerFailed(f"keepalived --config-test took longer than {CHECK_MAX_S:g} s") from None
     if complaints := printed.decode(errors="replace").strip():
         raise ServerFailed(f"keepalived does not accept {path.name}:\n{complaints}")

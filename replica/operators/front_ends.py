@@ -82,3 +82,4 @@ class FrontEnds:
                     await process.wait()
             except TimeoutError:
                 process.kill()
+                await process.wait()

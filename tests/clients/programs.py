@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.closing import ended
+
 CLIENTS = Path(__file__).parents[2] / "clients"
 LANGUAGES = ("typescript", "java")
 LINE_MAX_BYTES = 2**20
@@ -65,6 +67,4 @@ async def running(language: str, program: str, *words: str) -> AsyncIterator[Pro
     try:
         yield Program(process)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await ended(process)

@@ -25,6 +25,7 @@ from ledger_api.client import (
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.documents import ProblemDocument
 from tests.certificates import Authority
+from tests.closing import listening
 from tests.integration.test_api_client import make_completion
 from tests.integration.test_cli_ledger import notary
 from tests.tokens import AUDIENCE, Issuer
@@ -190,29 +191,24 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(await reader.read(10_000))
-        writer.close()
-
-    other = await asyncio.start_server(elsewhere, "127.0.0.1", 0)
-    location = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}/"
 
     async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 307 Go\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
-        await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(redirect, "127.0.0.1", 0)
-    endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     impatient = RetryPolicy(deadline_s=0.3, timeout_s=0.05)
-    async with NotaryClient(endpoint, impatient, access=Access(token="secret")) as client:
+    async with (
+        listening(elsewhere, "127.0.0.1") as other,
+        listening(redirect, "127.0.0.1") as port,
+        NotaryClient(f"http://127.0.0.1:{port}", impatient, access=Access(token="secret")) as client,
+    ):
+        location = f"http://127.0.0.1:{other}/"
         assert isinstance(await client.submit(make_submission()), NotNow)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(client.completions()), 0.5)
         assert heard == []
         assert isinstance((await client.submit_all([make_submission()]))[0], NotNow)  # a handshake is redirected
     assert [raw for raw in heard if b"secret" in raw] == []
-    server.close()
-    other.close()
 
 
 async def test_the_commands_show_a_token_from_a_file(tmp_path: Path) -> None:

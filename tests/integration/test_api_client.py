@@ -72,6 +72,16 @@ async def test_not_now_is_tried_again_with_the_same_ids(tmp_path: Path) -> None:
     assert judge.seen == {submission: 3}
 
 
+async def test_a_large_body_is_sent_piece_by_piece(tmp_path: Path) -> None:
+    """Goal: a batch of megabytes holds nobody up, and warns of nothing. Method: warnings are errors; two megabytes."""
+    submissions = [make_submission(inputs_count=1_000) for _ in range(24)]
+    async with (
+        ApiWorld(tmp_path, StubParticipant()).serve() as world,
+        NotaryClient(world.endpoint, QUICK) as client,
+    ):
+        assert all(isinstance(answer, Notarised) for answer in await client.submit_batch(submissions))
+
+
 async def test_only_what_is_open_in_a_batch_is_sent_again(tmp_path: Path) -> None:
     """Goal: final answers stand, results keep their places. Method: every third one stumbles once, one is refused."""
     submissions = [make_submission() for _ in range(9)]

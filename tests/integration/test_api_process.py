@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -24,6 +23,7 @@ from replica.link.unix import LinkServer
 from replica.local.ports import PortReservation
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.documents import ProblemDocument
+from tests.closing import ended
 from tests.waiting import eventually
 from tests.worlds.api_world import BANK, NOTARY_KEY, PASSIVE, StubHandler, make_submission
 
@@ -97,9 +97,7 @@ async def core(folder: Path, ports: PortReservation) -> AsyncIterator[Core]:
     yield core
     await core.link.stop()
     for process in core.processes:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        await ended(process)
 
 
 async def connected(core: Core, count: int = 1) -> None:

@@ -26,15 +26,14 @@ async def notary(
         env=os.environ | (environment or {}),
     )
     assert process.stdout is not None
-    assert process.stderr is not None
     found: list[dict[str, object]] = []
     async with asyncio.timeout(60):
         while (lines is None or len(found) < lines) and (line := await process.stdout.readline()):
             found.append(json.loads(line))
         if lines is not None:
             process.terminate()
-        told = (await process.stderr.read()).decode()
-        return await process.wait(), found, told
+        _, told = await process.communicate()
+        return process.returncode, found, told.decode()
 
 
 async def test_a_file_of_submissions_is_notarised_and_verified(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -21,6 +21,7 @@ from haproxy.runtime import RuntimeRefused
 from replica.local.haproxy import NO_STATE, HaproxyServer, check_config, check_keepalived_config, find_keepalived
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.process import ServerFailed
+from tests.closing import listening
 from tests.waiting import eventually
 
 OUTAGE_MAX_S = 5.0  # far above the fraction of a second that is expected: a busy machine must not fail the test
@@ -36,28 +37,23 @@ class StandIn:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        api = await asyncio.start_server(self._tell_name, LOOPBACK, self.address.api_port)
-        health = await asyncio.start_server(self._tell_health, LOOPBACK, self.address.health_port)
-        try:
+        async with (
+            listening(self._tell_name, LOOPBACK, self.address.api_port),
+            listening(self._tell_health, LOOPBACK, self.address.health_port),
+        ):
             yield
-        finally:
-            api.close()
-            health.close()
 
     async def _tell_name(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with contextlib.suppress(ConnectionError):
-            while await reader.readline():
-                writer.write(self.address.name.encode() + b"\n")
-        writer.close()
+        while await reader.readline():
+            writer.write(self.address.name.encode() + b"\n")
 
     async def _tell_health(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(asyncio.IncompleteReadError):
             request = await reader.readuntil(b"\r\n\r\n")
             good = self.active and request.startswith(b"GET /health/active ")
             writer.write(b"HTTP/1.1 200 OK\r\n" if good else b"HTTP/1.1 503 Service Unavailable\r\n")
             writer.write(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
-        writer.close()
 
 
 class Session:
@@ -67,8 +63,13 @@ class Session:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def open(cls, port: int) -> Session:
-        return cls(*await asyncio.open_connection(LOOPBACK, port))
+    @asynccontextmanager
+    async def open(cls, port: int) -> AsyncIterator[Session]:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.transport.abort()
 
     async def who(self) -> str | None:
         """The name of the replica at the other end; None once the connection is cut."""
@@ -78,20 +79,14 @@ class Session:
         except ConnectionError:
             return None
 
-    def close(self) -> None:
-        self._writer.close()
-
 
 async def who_answers(port: int) -> str | None:
     """What a new connection meets; None when there is none to be had."""
     try:
-        session = await Session.open(port)
+        async with Session.open(port) as session:
+            return await session.who()
     except ConnectionError:
         return None
-    try:
-        return await session.who()
-    finally:
-        session.close()
 
 
 @pytest.fixture
@@ -140,10 +135,10 @@ async def is_cut(session: Session) -> bool:
 
 async def refuses(port: int) -> bool:
     try:
-        (await Session.open(port)).close()
+        async with Session.open(port):
+            return False
     except ConnectionRefusedError:
         return True
-    return False
 
 
 async def has_ended(pid: int) -> bool:
@@ -178,9 +173,14 @@ async def test_a_demoted_replica_loses_its_sessions_and_the_next_one_gets_them(
     """Goal: nobody stays connected to a passive. Method: flip the health of two stand-ins under an open session."""
     old, new, port = StandIn("old", ports), StandIn("new", ports), ports.take()
     old.active = True
-    async with old.serving(), new.serving(), running(HaproxyServer(folder, settings_for(folder, port, old, new))) as lb:
+    async with (
+        old.serving(),
+        new.serving(),
+        running(HaproxyServer(folder, settings_for(folder, port, old, new))) as lb,
+        AsyncExitStack() as stack,
+    ):
         await eventually(lambda: only_up(lb, "old"))
-        pooled = await Session.open(port)
+        pooled = await stack.enter_async_context(Session.open(port))
         assert await pooled.who() == "old"
 
         flipped_at = perf_counter()
@@ -199,10 +199,10 @@ async def test_a_takeover_that_haproxy_is_told_of_waits_for_no_check(folder: Pat
     old.active = True
     rare = {"check_interval_s": 60.0, "check_interval_changing_s": 60.0, "check_interval_down_s": 60.0}
     settings = settings_for(folder, port, old, new, fall=1, **rare)
-    async with old.serving(), new.serving(), running(HaproxyServer(folder, settings)) as lb:
+    async with old.serving(), new.serving(), running(HaproxyServer(folder, settings)) as lb, AsyncExitStack() as stack:
         await lb.runtime.point_at("old")
         assert await only_up(lb, "old")
-        pooled = await Session.open(port)
+        pooled = await stack.enter_async_context(Session.open(port))
         assert await pooled.who() == "old"
         old.active, new.active = False, True
         told_at = perf_counter()
@@ -229,6 +229,7 @@ async def test_a_load_balancer_that_is_killed_is_started_again_and_it_is_told(
         await eventually(lambda: asyncio.sleep(0, lb.process.pid != before))
         await eventually(lambda: reaches(port, "only"))
         keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         assert told == ["HAProxy was ended by SIGKILL; starts again"]
 
 
@@ -236,9 +237,13 @@ async def test_a_drained_replica_keeps_its_sessions_and_gets_no_new_one(folder: 
     """Goal: maintenance without a cut. Method: drain under an open session, connect, end the drain, connect."""
     only, port = StandIn("only", ports), ports.take()
     only.active = True
-    async with only.serving(), running(HaproxyServer(folder, settings_for(folder, port, only))) as lb:
+    async with (
+        only.serving(),
+        running(HaproxyServer(folder, settings_for(folder, port, only))) as lb,
+        AsyncExitStack() as stack,
+    ):
         await eventually(lambda: only_up(lb, "only"))
-        pooled = await Session.open(port)
+        pooled = await stack.enter_async_context(Session.open(port))
         assert await pooled.who() == "only"
         await lb.runtime.drain("only")
         assert (await lb.servers())["only"].draining
@@ -300,9 +305,14 @@ async def test_a_reload_refuses_no_connection_and_lets_open_ones_finish(folder: 
     active, passive, port = StandIn("active", ports), StandIn("passive", ports), ports.take()
     active.active = True
     settings = settings_for(folder, port, active, passive, old_worker_max_s=1.5)
-    async with active.serving(), passive.serving(), running(HaproxyServer(folder, settings)) as lb:
+    async with (
+        active.serving(),
+        passive.serving(),
+        running(HaproxyServer(folder, settings)) as lb,
+        AsyncExitStack() as stack,
+    ):
         await eventually(lambda: only_up(lb, "active"))
-        pooled = await Session.open(port)
+        pooled = await stack.enter_async_context(Session.open(port))
         assert await pooled.who() == "active"
         seen_by_passive = passive.connections
         answers: list[str | None] = []
@@ -316,6 +326,7 @@ async def test_a_reload_refuses_no_connection_and_lets_open_ones_finish(folder: 
         assert await pooled.who() == "active"
         await asyncio.sleep(0.5)  # the new worker's first checks
         client.cancel()
+        await asyncio.gather(client, return_exceptions=True)
         assert "inter 400ms" in lb.config_path.read_text()
         assert len(answers) > 10
         assert set(answers) == {"active"}
@@ -351,7 +362,8 @@ async def test_master_and_worker_end_with_their_supervisor(folder: Path, ports: 
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
         assert supervisor.stdout is not None
         master = int(await asyncio.to_thread(supervisor.stdout.readline))
-        (await Session.open(port)).close()
+        async with Session.open(port):
+            pass
         supervisor.send_signal(signal.SIGKILL)
     await eventually(lambda: refuses(port))  # the worker has ended
     await eventually(lambda: has_ended(master))

@@ -23,6 +23,7 @@ from replica.notary.answers import Notarised, Refused
 from replica.notary.requests import format_state_ref, state_ref
 from replica.notary.rules import hash_of_tx_id
 from replica.store.postgres.status import read_status
+from tests.closing import ended
 from tests.ends import guarded
 from tests.waiting import eventually
 
@@ -67,8 +68,7 @@ async def test_a_file_is_imported_across_a_fail_over_and_a_killed_import(cluster
 
     first = await start_import(cluster, "import.work", str(source))
     await eventually(lambda: _accepted(cluster, 500), 30.0)
-    first.kill()
-    await first.wait()
+    await ended(first)
     second = await start_import(cluster, "import.work", str(source))
     (await cluster.wait_for_active()).kill_group()
     report = await finished(second)

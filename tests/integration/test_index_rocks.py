@@ -99,14 +99,14 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
         "for batch in range(10_000):\n"
         "    index.write(entries_of(batch), at(batch)); print(batch, flush=True)\n"
     )
-    writer = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "index")], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
+    argv = [sys.executable, "-c", code, str(tmp_path / "index")]
     reported = -1
-    for line in writer.stdout:
-        reported = int(line)
-        if reported == 150:
-            writer.send_signal(signal.SIGKILL)
-    writer.wait()
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            reported = int(line)
+            if reported == 150:
+                writer.send_signal(signal.SIGKILL)
     state = state_of(tmp_path / "index")
     assert state is not None
     assert state in (reported, reported + 1)

@@ -19,6 +19,7 @@ from haproxy.render import HaproxySettings, render_keepalived
 from replica.local.haproxy import HaproxyServer, find_keepalived
 from replica.local.machine import Machine
 from replica.local.process import Command, ManagedProcess
+from tests.closing import listening
 from tests.waiting import eventually
 
 NETWORK = "198.18.77"  # of the addresses set apart for tests of networks: hardly any machine has one
@@ -113,11 +114,8 @@ async def standing_in() -> AsyncIterator[None]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        writer.close()
 
-    async with AsyncExitStack() as stack:
-        for port in (API_PORT, HEALTH_PORT):
-            await stack.enter_async_context(await asyncio.start_server(answer, DESK, port))
+    async with listening(answer, DESK, API_PORT), listening(answer, DESK, HEALTH_PORT):
         yield
 
 

@@ -28,6 +28,7 @@ from ha.lock.interface import ReleaseNote
 from ha.lock.postgres import DirectConnection, PostgresLockSession, connection_parameters, session_options
 from ha.settings import ElectionSettings
 from replica.local.postgres import PostgresServer
+from tests.closing import ended
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
 from tests.waiting import eventually
 
@@ -310,9 +311,7 @@ async def test_a_holder_that_is_stopped_or_killed_loses_the_lock(database_dsn: s
                 _, errors = await asyncio.wait_for(process.communicate(), 10)
                 assert b"HA_LOCK_LOST" in errors
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await ended(process)
 
 
 async def test_a_holder_that_is_silent_within_a_statement_loses_the_lock(database_dsn: str) -> None:

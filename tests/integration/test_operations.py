@@ -258,7 +258,7 @@ async def test_status_follows(cluster: LocalCluster) -> None:
             assert status["replicas"][active.name]["lock_owner"] == active.name
     finally:
         process.terminate()
-        await process.wait()
+        await process.communicate()
 
 
 # ---- the doctor ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from replica.log.raft.settings import LogNodeSettings, LogNodeTls
 from replica.log.raft.wire import Answer, Call, FrameRefused, Frames, Hello, Refusal, Told, encode_frame
 from replica.notary.errors import LogUnavailable
 from tests.certificates import Authority
+from tests.closing import listening
 from tests.lognode.real_nodes import free_ports
 
 
@@ -191,6 +193,30 @@ async def test_certificates_say_who_a_node_is_and_may_be_changed(tmp_path: Path)
     await until(lambda: not nodes["r1"].connected)
     await wrong.stop()
     await nodes["r1"].stop()
+
+
+async def test_a_peer_that_says_nothing_is_left_with_the_rest(tmp_path: Path) -> None:
+    """Goal: whoever stops cuts everything. Method: a peer that takes the connection and is silent; stop, collect."""
+    reached = asyncio.Event()
+
+    async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read(-1)
+
+    ports = dict(zip(["r1", "r2"], free_ports(2), strict=True))
+    async with listening(be_silent, "127.0.0.1", ports["r2"]):
+        links = Links(settings(tmp_path, "r1", ports), "r1.00000001", Hearer())
+        await links.start()
+        await reached.wait()
+        await links.stop()
+    gc.collect()  # tells of an open socket, and warnings are errors
+
+
+async def test_a_client_that_is_refused_leaves_nothing_open(one: Links) -> None:
+    """Goal: whoever asks again and again does not run out of sockets. Method: another group; collect what is left."""
+    with pytest.raises(LogUnavailable, match="belongs to 'g'"):
+        await LogClient.connect(one.settings.listen, "other")
+    gc.collect()  # tells of an open socket, and warnings are errors
 
 
 async def test_wrong_certificates_change_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from replica.local.kafka import find_java, find_libs
 from replica.local.postgres import PostgresServer, find_binaries
 from replica.local.process import ServerFailed
 from replica.local.replica import ReplicaProcess
+from tests.closing import ended
 from tests.runbooks.pages import Block, read_page
 
 BLOCK_MAX_S = 180.0
@@ -105,6 +106,7 @@ class Stage:
                 printed, _ = await process.communicate()
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
+            await ended(process)
             raise AssertionError(
                 f"{page}.md, line {block.line}: no end within {BLOCK_MAX_S:g} s\n{block.text}"
             ) from None

@@ -29,6 +29,7 @@ from ledger_api.server.traces import FrontEndTraces
 from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
+from replica.log.raft.links import close_server
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import summarise
 from replica.notary.documents import NotaryDocument, NotaryKey
@@ -193,7 +194,7 @@ class ApiWorld:
         try:
             yield self
         finally:
-            listener.close()
+            await close_server(listener)
             await self.feed.close()
             await self.server.shutdown(0.5)
 

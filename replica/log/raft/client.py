@@ -68,8 +68,12 @@ class LogClient:
         try:
             async with asyncio.timeout(answer_max_s):
                 reader, writer = await asyncio.open_connection(host, port, ssl=tls)
-                writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client")))
-                node_id = await _greeted(reader, frames)
+                try:
+                    writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client")))
+                    node_id = await _greeted(reader, frames)
+                except BaseException:  # a node refused, or was silent: nobody else would close it
+                    writer.transport.abort()
+                    raise
         except (OSError, TimeoutError, FrameRefused) as error:
             raise LogUnavailable(f"{address}: {error or 'no answer in time'}") from None
         frames.max_bytes = frame_max_bytes

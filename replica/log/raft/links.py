@@ -63,6 +63,16 @@ def certificate_names(certificate: Mapping[str, Any]) -> set[str]:
     return subject | {value for key, value in certificate.get("subjectAltName", ()) if key == "DNS"}
 
 
+async def close_server(server: asyncio.Server) -> None:
+    """Stop listening. A connection that was taken this very moment would be left open by a server that is closed
+    before it got it; so no more are taken first, and the last ones are let in."""
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener.fileno())
+    await asyncio.sleep(0)
+    server.close()
+
+
 class Links:
     """All connections of one node."""
 
@@ -72,6 +82,7 @@ class Links:
         self.handler = handler
         self._tls = self._contexts()
         self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()  # all that are open, greeted or not
         self._incoming: set[_Incoming] = set()
         self._speaking: dict[NodeId, _Incoming] = {}
         self._outgoing: dict[NodeId, _Outgoing] = {}
@@ -91,16 +102,16 @@ class Links:
             task.cancel()
         await asyncio.gather(*self._dialling, return_exceptions=True)
         if self._server is not None:
-            self._server.close()
-        for connection in [*self._incoming, *self._outgoing.values()]:
+            await close_server(self._server)
+        for connection in tuple(self._connections):
             connection.end()
 
     async def reload(self) -> None:
         """Read the certificates again; all connections are made anew. Raises ConfigError, and nothing has changed."""
         self._tls = self._contexts()
         if self._server is not None:
-            self._server.close()
-        for connection in [*self._incoming, *self._outgoing.values()]:
+            await close_server(self._server)
+        for connection in tuple(self._connections):
             connection.end()
         await self._listen()
 
@@ -155,6 +166,14 @@ class Links:
         if self._tls is not None and name not in certificate_names(certificate or {}):
             return f"node {node_id!r} has a certificate for {sorted(certificate_names(certificate or {}))}"
         return None
+
+    def made(self, connection: _Connection) -> None:
+        """A connection is there, whosoever's."""
+        self._connections.add(connection)
+
+    def lost(self, connection: _Connection) -> None:
+        """It is no longer."""
+        self._connections.discard(connection)
 
     def opened(self, connection: _Incoming) -> bool:
         """Whether there is room for one more."""
@@ -232,11 +251,15 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.links.made(self)
         hello_max_s = self.links.settings.hello_max_s
         self._hello_due = asyncio.get_running_loop().call_later(hello_max_s, self.refuse, "no hello in time")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.transport is not None:
+            self.transport.close()  # with TLS the socket is closed then, and its transport only by whoever has it
         self.transport = None
+        self.links.lost(self)
         self.greeted()
 
     def greeted(self) -> None:
