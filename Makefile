@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks lognode soak clients dist sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks lognode soak fuzz clients dist sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ lognode: setup ## The log node of our own consensus, as real processes: killed, 
 soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 	@$(BIN)/python -m tests.raft.soak
 	@$(BIN)/python -m tests.simulation.soak $(ARGS)
+
+fuzz: setup ## Thousands of hostile values at each socket of a running replica; CI tries few
+	@$(BIN)/pytest -m slow tests/integration/test_fuzz_replica.py $(ARGS)
 
 clients: setup ## Build and test the Java and TypeScript clients, and run them against a cluster across a fail-over
 	@scripts/clients.sh $(ARGS)

@@ -53,6 +53,7 @@ from tests.integration.fuzz_world import FuzzedReplica, HttpAnswer, fuzzed_repli
 pytestmark = [pytest.mark.cluster]
 
 FEW, MANY = 60, 3_000  # examples of Hypothesis for each document
+MANY_MAX_S = 1_800  # for so many in one test
 # Nobody who sends nonsense is told that the notary does not know, or is not there.
 NEVER = {"INTERNAL", "NOT_ACTIVE", "OUTCOME_UNKNOWN", "FEED_UNAVAILABLE", "SUBMISSION_NOT_SEQUENCED"}
 REQUEST_IDS = (
@@ -79,7 +80,9 @@ def replica(servers_folder: Path) -> Iterator[FuzzedReplica]:
         replica.check("the end")
 
 
-@pytest.fixture(params=[FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.fixture(
+    params=[FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(MANY_MAX_S)])], ids=["few", "many"]
+)
 def examples(request: pytest.FixtureRequest) -> int:
     """How many documents Hypothesis makes, beside those that are tried always."""
     count: int = request.param
