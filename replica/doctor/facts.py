@@ -19,6 +19,7 @@ class FileFacts:
     notary_key_ended: datetime | None = None  # the key that signs, by the list of the notary's keys
     certificates: Mapping[str, datetime] = field(default_factory=dict)  # setting: when the first of the file expires
     password_in_conninfo: bool = False
+    salvages: Mapping[str, frozenset[str]] = field(default_factory=dict)  # digests, by the replicas of this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ class DatabaseFacts:
     schema_problem: str | None = None
     bound_topic_id: str | None = None
     published_offset: int = -1
+    salvages: tuple[str, ...] = ()  # digests of those that the database demands
     paused_because: str | None = None
     postgres: PostgresFacts | None = None  # None: not reached, or no Postgres
     reach_problem: str | None = None

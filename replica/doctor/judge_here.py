@@ -74,6 +74,20 @@ def _tracing(facts: Facts) -> Verdict:
     return ok("as it must be")
 
 
+@CHECKS.of_file("salvages", "notary index salvage FILE --name R, with the file from beside the archive")
+def _salvages(facts: Facts) -> Verdict:
+    """Each replica of this machine has, undamaged, the salvages of lost records that the database demands."""
+    lacking = {
+        name: [digest[:12] for digest in facts.database.salvages if digest not in held]
+        for name, held in facts.files.salvages.items()
+    }
+    texts = [f"{name} lacks {', '.join(digests)}" for name, digests in lacking.items() if digests]
+    if texts:
+        fix = "notary index salvage, with the file from beside the archive; until then it cannot lead"
+        return problem("; ".join(texts), fix)
+    return ok(f"{len(facts.database.salvages)} demanded")
+
+
 @CHECKS.check("certificates")
 def _certificates(facts: Facts) -> Verdict:
     """No certificate that the configuration names has expired, or is about to."""

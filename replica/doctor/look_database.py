@@ -82,6 +82,7 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         reach_problem=reach_problem,
         bound_topic_id=None if status is None else status.topic_id,
         published_offset=-1 if status is None else status.published_offset,
+        salvages=() if status is None else status.salvages,
         paused_because=paused_because,
         postgres=await _look_at_postgres(config.conninfo()) if on_postgres and not reach_problem else None,
     )

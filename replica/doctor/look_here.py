@@ -19,6 +19,7 @@ from ledger_api.server.tokens import read_keys as read_token_keys
 from replica.active.signer import check_signer
 from replica.config.model import Config, DatabaseSettings
 from replica.doctor.facts import FileFacts, MachineFacts
+from replica.following.salvaged import read_salvages
 from replica.link.traces import check_tracing
 from replica.notary.errors import NotaryError
 from replica.notary.keys import ended_at, known_keys
@@ -45,6 +46,7 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
         "api-certificates": lambda: None if api.tls is None else make_tls(api.tls),
         "token-keys": lambda: None if tokens is None or tokens.keys_file is None else read_token_keys(tokens.keys_file),
         "tracing": lambda: check_tracing(config.tracing),
+        "salvages": lambda: _salvages(config),
     }
 
 
@@ -61,6 +63,7 @@ def look_at_files(config: Config) -> FileFacts:
         notary_key_ended=ended,
         password_in_conninfo="password" in in_conninfo,
         certificates=expiries | dict(certificates(config)),
+        salvages={} if "salvages" in problems else _salvages(config),
     )
 
 
@@ -115,6 +118,16 @@ def _check_key(config: Config) -> None:
 def _key_ended(config: Config) -> datetime | None:
     signing = config.notary_signer().public_key
     return ended_at(known_keys(config.notary_keys_file, signing), signing, datetime.now(UTC))
+
+
+def _salvages(config: Config) -> dict[str, frozenset[str]]:
+    """Digests of those that each replica of this machine has; a replica that was never started here has no folder."""
+    folders = {address.name: config.replica_dir(address.name) for address in config.replicas}
+    return {
+        name: frozenset(digest.hex() for digest in read_salvages(folder).held)
+        for name, folder in folders.items()
+        if os.path.isdir(folder)
+    }
 
 
 def _check_passwords(database: DatabaseSettings) -> None:

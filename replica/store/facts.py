@@ -24,6 +24,7 @@ class StoreStatus(msgspec.Struct, frozen=True):
     ledger_end: int
     in_flight: int
     schema_version: int
+    salvages: tuple[str, ...] = ()  # digests, in hexadecimal, of those that the database demands
 
 
 class Export(msgspec.Struct, frozen=True):

@@ -69,6 +69,7 @@ class ClientLoad:
             code = await asyncio.to_thread(process.wait, self._order.give_up_s + ATTEMPT_MAX_S + STOP_MAX_S)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
             raise LoadBroken(f"{self._order.process} did not stop") from None
         if code != 0:
             raise LoadBroken(f"{self._order.process} ended with code {code}")

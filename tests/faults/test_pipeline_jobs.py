@@ -12,6 +12,7 @@ import pytest
 
 from replica.local.cluster import LocalCluster
 from replica.local.process import descendants
+from tests.closing import ended
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 from tests.faults.tools import audited_by_spark, notary
@@ -74,4 +75,5 @@ async def killed_half_way(cluster: LocalCluster) -> None:
     for pid in (process.pid, *descendants(process.pid)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert await process.wait() == -signal.SIGKILL
+    await ended(process)
+    assert process.returncode == -signal.SIGKILL

@@ -14,6 +14,7 @@ from replica.index.rocks import verify_index
 from replica.index.summary import IndexSummary
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
+from tests.closing import ended
 from tests.faults.scenarios import wait_for_return
 from tests.promises import promised
 from tests.waiting import eventually
@@ -85,7 +86,7 @@ async def notary(cluster: LocalCluster, *words: str, timeout_s: float = COMMAND_
         async with asyncio.timeout(timeout_s):
             printed, _ = await process.communicate()
     except TimeoutError:
-        process.kill()
+        await ended(process)
         raise AssertionError(f"notary {' '.join(words)} took longer than {timeout_s:g} s") from None
     return process.returncode or 0, printed.decode()
 

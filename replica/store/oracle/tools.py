@@ -84,10 +84,19 @@ async def read_status(login: Mapping[str, str]) -> StoreStatus:
         row = await cursor.fetchone()
     if row is None:
         raise StoreMismatch("the database has lost its participant row; restore it from a backup")
-    ledger_id, topic_id, epoch, replica, granted_at, *numbers = row
-    granted_at = None if granted_at is None else granted_at.replace(tzinfo=UTC)
+    ledger_id, bound, epoch, replica, granted_at, *numbers = row
+    published_offset, ledger_end, in_flight, schema_version = map(int, numbers)
     return StoreStatus(
-        ledger_id, bound_topic_id(topic_id), int(epoch), replica, granted_at, *(int(number) for number in numbers)
+        ledger_id,
+        bound_topic_id(bound),
+        int(epoch),
+        replica,
+        None if granted_at is None else granted_at.replace(tzinfo=UTC),
+        published_offset,
+        ledger_end,
+        in_flight,
+        schema_version,
+        salvages_named(bound),
     )
 
 

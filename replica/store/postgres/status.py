@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.notary.salvage import bound_topic_id
+from replica.notary.salvage import bound_topic_id, salvages_named
 from replica.store.facts import StoreStatus
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.store import named_statement
@@ -24,4 +25,5 @@ async def read_status(conninfo: str) -> StoreStatus:
     if row is None:
         raise StoreMismatch("the database has lost its participant row; restore it from a backup")
     ledger_id, bound, *rest = row
-    return StoreStatus(ledger_id, bound_topic_id(bound), *rest)
+    status = StoreStatus(ledger_id, bound_topic_id(bound), *rest)
+    return msgspec.structs.replace(status, salvages=salvages_named(bound))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -79,12 +81,15 @@ _FUNCTIONS = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnam
 
 
 @pytest.fixture
-async def owner(dsn: str, postgres_server: PostgresServer) -> psycopg.AsyncConnection[tuple[object, ...]]:
+async def owner(
+    dsn: str, postgres_server: PostgresServer
+) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
     """The administrator's connection to a database with the schema and its roles."""
     name = str(conninfo_to_dict(dsn)["dbname"])
     await postgres_server.run_script(read_statement("postgres", "roles").encode(), name)
     await postgres_server.ensure_role(NOBODY, "pw")
-    return await psycopg.AsyncConnection.connect(postgres_server.dsn(name), autocommit=True)
+    async with await psycopg.AsyncConnection.connect(postgres_server.dsn(name), autocommit=True) as connection:
+        yield connection
 
 
 async def test_every_role_has_the_rights_of_the_table_and_no_more(

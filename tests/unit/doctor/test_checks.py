@@ -92,6 +92,12 @@ def missing(check: str) -> Facts:
     return files(problems={check: "the file cannot be read"})
 
 
+def lacking(*digests: str) -> Facts:
+    """A database that demands salvages, and a replica here that has another one."""
+    facts = database(salvages=digests)
+    return replace(facts, files=replace(facts.files, salvages={"r1": frozenset({"cd" * 32})}))
+
+
 def machine(**changes: Any) -> Facts:
     return replace(HEALTHY, machine=replace(HEALTHY.machine, **changes))
 
@@ -141,6 +147,8 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("api-certificates", Severity.PROBLEM, missing("api-certificates"), "SIGHUP"),
     ("token-keys", Severity.PROBLEM, missing("token-keys"), "api.tokens"),
     ("tracing", Severity.PROBLEM, missing("tracing"), "tracing.ca_file"),
+    ("salvages", Severity.PROBLEM, missing("salvages"), "notary index salvage"),
+    ("salvages", Severity.PROBLEM, lacking("ab" * 32), "cannot lead"),
     ("certificates", Severity.PROBLEM, files(certificates={"a": NOW, "b": NOW + timedelta(9)}), "one by one"),
     ("certificates", Severity.WARNING, files(certificates={"a": NOW + timedelta(days=29)}), "one by one"),
     ("data-folder", Severity.PROBLEM, machine(data_dir_problem="cannot be written"), "owns"),

@@ -157,6 +157,20 @@ def test_a_broken_file_is_a_finding_of_its_own_check(set_up: SetUp, name: str) -
     assert found[check]
 
 
+def test_salvages_are_found_by_replica_and_a_damaged_one_is_a_finding(set_up: SetUp) -> None:
+    """Goal: a replica that could not start, or not lead, is found before it must. Method: none, an empty folder, one
+    that is no salvage."""
+    config = set_up.config()
+    assert look_at_files(config).salvages == {}
+    folder = config.replica_dir("r1") / "salvages"
+    folder.mkdir(parents=True)
+    assert look_at_files(config).salvages == {"r1": frozenset()}
+    (folder / f"{'ab' * 32}.salvage").write_bytes(b"none")
+    found = look_at_files(config)
+    assert set(found.problems) == {"salvages"}
+    assert found.salvages == {}
+
+
 async def doctor(set_up: SetUp, path: Path) -> tuple[int | None, dict[str, dict[str, str]]]:
     """The exit code of `notary doctor`, and its findings by check. Its standard output is JSON and nothing else."""
     argv = [sys.executable, "-m", "replica.cli", "doctor", "--json", "--config", str(path)]
