@@ -142,7 +142,8 @@ async def test_a_node_speaks_on_one_connection(one: Links) -> None:
     handler = one.handler
     assert isinstance(handler, Hearer)
     await until(lambda: handler.heard == [("r2.00000001", VoteResponse(7, True))])
-    readers[1][1].close()
+    for _, writer in readers:
+        writer.close()
 
 
 async def test_certificates_say_who_a_node_is_and_may_be_changed(tmp_path: Path) -> None:
