@@ -29,6 +29,7 @@ from replica.database import Database, Session
 from replica.failure import exit_code, told_of
 from replica.following.salvaged import read_salvages
 from replica.following.scrub import BOOKMARK, Scrubber
+from replica.health import HealthDocument
 from replica.index.quarantine import open_or_start_anew, quarantined, set_aside
 from replica.index.rocks import RocksIndex
 from replica.link.counts import metric_families
@@ -345,29 +346,28 @@ class _Replica:
 
         def detail() -> Mapping[str, object]:
             follower, activation = participant.follower, participant.activation
-            return {
-                "replica": settings.name,
-                "version": settings.version,
-                "active": is_active(),
-                "ready": is_ready(),
+            position = follower.position
+            return HealthDocument(
+                replica=settings.name,
+                version=settings.version,
+                active=is_active(),
+                ready=is_ready(),
                 **election.status(),
-                "failover_paused": bulletin.pause is not None,
-                "epoch": participant.epoch,
-                "applied_offset": follower.applied_offset,
-                "lag_records": follower.lag_records,
-                "granted_by": ""
-                if follower.position is None or follower.position.barrier is None
-                else follower.position.barrier.database,
-                "reaches_log": follower.reaches_log(),
-                "log_hazards": list(follower.hazards),
-                "front_ends": len(link.front_ends),
-                "scrub": scrubber.progress(),
-                "index_digests": {str(at): digest.hex() for at, digest in scrubber.digests().items()},
-                "ledger_end": None if activation is None else activation.publisher.ledger_end,
-                "in_flight": 0 if activation is None else activation.budget.submissions,
-                "formats_known": msgspec.to_builtins(known()),
-                "activation_steps_s": {} if activation is None else activation.steps_s,
-            }
+                failover_paused=bulletin.pause is not None,
+                epoch=participant.epoch,
+                applied_offset=follower.applied_offset,
+                lag_records=follower.lag_records,
+                granted_by="" if position is None or position.barrier is None else position.barrier.database,
+                reaches_log=follower.reaches_log(),
+                log_hazards=follower.hazards,
+                front_ends=len(link.front_ends),
+                scrub=scrubber.progress(),
+                index_digests={str(at): digest.hex() for at, digest in scrubber.digests().items()},
+                ledger_end=None if activation is None else activation.publisher.ledger_end,
+                in_flight=0 if activation is None else activation.budget.submissions,
+                formats_known=known(),
+                activation_steps_s={} if activation is None else activation.steps_s,
+            ).as_json_object()
 
         return Probes(
             is_live=lambda: pulse.age_s() < settings.election.lease_s,

@@ -26,6 +26,7 @@ from ha.election.states import (
     CloseSession,
     ConfirmLock,
     Crashed,
+    ElectionStatus,
     Ended,
     EndProcess,
     Event,
@@ -190,7 +191,7 @@ class Election(Generic[SessionT]):
         """What the server does about a silent session of this replica's; None while it has none."""
         return None if self._session is None or self._session.closed else self._session.server_lease
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> ElectionStatus:
         """For the health page: role, session and ages in seconds. Does no I/O."""
         now_s, session = self._clock.boottime_s(), self._session
         answered_at_s = NEVER_S if session is None else session.answered_at_s

@@ -6,9 +6,10 @@ carries the session's number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 from ha.ending import STOPPED, Ending
 from ha.lock.interface import NEVER_S, LockOwner
@@ -347,3 +348,17 @@ class EndProcess:
 Action: TypeAlias = (
     OpenSession | TryLock | Look | ConfirmLock | CloseSession | Activate | StepDown | ReportHandover | EndProcess
 )
+
+
+class ElectionStatus(TypedDict):
+    """The election as the health page shows it: role, session, and ages in seconds."""
+
+    role: str
+    leading: bool
+    lock_session: int
+    lock_session_open: bool
+    lock_answer_age_s: float | None  # since the newest answered statement was sent
+    lock_owner: str | None
+    lock_lease: Mapping[str, object] | None  # a `ServerLease`; None without a session
+    clock_skew_s: float
+    hold_down_s: float

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from replica.cli.budget import Budget
     from replica.config.file import Setting
     from replica.config.model import Config
-    from replica.local.health import ReplicaHealth
+    from replica.health import ReplicaHealth
 
 app = typer.Typer(help="Check and show a participant's configuration.", no_args_is_help=True)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ha.lock.interface import ServerLease
     from replica.config.model import Config
-    from replica.local.health import ReplicaHealth
+    from replica.health import ReplicaHealth
     from replica.store.bulletin import Pause
 
 NOBODY = "nobody"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from haproxy.render import ReplicaAddress
     from replica.config.model import Config
-    from replica.local.health import ReplicaHealth
+    from replica.health import ReplicaHealth
     from replica.operators.admin import SwitchoverAnswer
 
 LOOK_EVERY_S = 0.02  # while the new active is awaited: the load balancer is told as soon as it is seen

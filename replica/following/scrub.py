@@ -26,6 +26,7 @@ from replica.following.index_check import (
     room_of,
 )
 from replica.following.pace import Pace, choose_pace, room_for
+from replica.health import ScrubProgress
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.notary.errors import LogUnavailable
@@ -99,7 +100,7 @@ class Scrubber:
         """How long a pass may take, seconds."""
         return self._settings.scrub_within_s
 
-    def progress(self) -> dict[str, float]:
+    def progress(self) -> ScrubProgress:
         """How far this pass is, for people: records and seconds."""
         applied = self._follower.applied_offset + 1
         return {

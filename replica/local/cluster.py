@@ -26,8 +26,9 @@ from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
 from replica.config.load import load_config
 from replica.config.model import Config
+from replica.health import ReplicaHealth
 from replica.local.haproxy import HaproxyServer
-from replica.local.health import ReplicaHealth, fetch_health
+from replica.local.health import fetch_health
 from replica.local.kafka import KafkaCluster
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.participant import ParticipantFiles, merged

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from replica.health import ReplicaHealth
 from replica.local.cluster import LocalCluster
-from replica.local.health import ReplicaHealth
 from replica.local.replica import Say
 
 WATCH_INTERVAL_S = 0.2

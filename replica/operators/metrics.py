@@ -50,7 +50,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         yield _gauge("notary_epoch", "Newest epoch the replica knows of", participant.epoch)
         yield _gauge("notary_leading", "1 while the replica may call itself active", float(election.is_leading()))
         age_s = election.status()["lock_answer_age_s"]
-        if isinstance(age_s, float):
+        if age_s is not None:
             yield _gauge("notary_lock_heartbeat_age_seconds", "Since the last answered statement was sent", age_s)
         yield from _lease_metrics(election.server_lease)
         yield _foreign_holder(election.owner, self._peers)
@@ -65,8 +65,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         yield _gauge("notary_log_hazards", "Broken rules of the topic's contract, lost first records included", hazards)
         yield _gauge("notary_log_reached", "1 while the log answers", float(participant.follower.reaches_log()))
         skew_s = election.status()["clock_skew_s"]
-        if isinstance(skew_s, float):
-            yield _gauge("notary_clock_skew_seconds", "Own wall clock minus the database's", skew_s)
+        yield _gauge("notary_clock_skew_seconds", "Own wall clock minus the database's", skew_s)
         yield from self._activation_metrics()
         counters = participant.counters
         yield _counter("notary_judged", "Requests judged, by code", "code", _OUTCOMES | counters.outcomes)

@@ -11,7 +11,7 @@ from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
 from replica.cli.history import _told, why_it_ended
 from replica.cli.steer import judge, why_not
-from replica.local.health import ReplicaHealth
+from replica.health import ReplicaHealth
 from replica.notary.errors import NotActive
 from replica.operators.admin import PruneCall, Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
 from replica.settings import AdminSettings

@@ -1,0 +1,113 @@
+"""What a replica says of itself on its health port: the document that it writes, and what people and tools read of it.
+
+Two types, because two releases meet: a replica writes all fields, while a reader takes what it needs of a document that
+an older or a newer release wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import msgspec
+
+from ha.lock.interface import ServerLease
+from replica.notary.formats import Known
+
+
+class ScrubProgress(TypedDict):
+    """How far the present pass is that compares the index with the log: records, seconds, and records a second."""
+
+    records: int
+    of_records: int
+    age_s: float
+    within_s: float
+    rate_per_s: float
+    wanted_per_s: float
+    complete_walks: int
+
+
+class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """All that /health shows, in its order. Offsets are -1 when nothing is applied; None: not while it is passive."""
+
+    replica: str
+    version: str
+    active: bool
+    ready: bool
+    # What the election says of itself: `ha.election.states.ElectionStatus`.
+    role: str
+    leading: bool
+    lock_session: int
+    lock_session_open: bool
+    lock_answer_age_s: float | None
+    lock_owner: str | None
+    lock_lease: Mapping[str, object] | None
+    clock_skew_s: float
+    hold_down_s: float
+    # And the rest of the replica.
+    failover_paused: bool
+    epoch: int
+    applied_offset: int
+    lag_records: int
+    granted_by: str
+    reaches_log: bool
+    log_hazards: Sequence[str]
+    front_ends: int
+    scrub: ScrubProgress
+    index_digests: Mapping[str, str]
+    ledger_end: int | None
+    in_flight: int
+    formats_known: Known
+    activation_steps_s: Mapping[str, float]
+
+    def as_json_object(self) -> dict[str, object]:
+        """Plain values, in the same order."""
+        plain: dict[str, object] = msgspec.to_builtins(self)
+        return plain
+
+
+class Scrubbed(msgspec.Struct, frozen=True):
+    """How far a replica's present pass is that compares its index with the log: records, and seconds."""
+
+    records: int
+    of_records: int
+    age_s: float
+    within_s: float
+
+    def __str__(self) -> str:
+        share = f"{100 * self.records // self.of_records if self.of_records else 100} %"
+        return f"{share}, late" if self.age_s > self.within_s else share
+
+
+class ReplicaHealth(msgspec.Struct, frozen=True):
+    """The document as far as people and tools need it; what an older release does not write has a default."""
+
+    replica: str
+    version: str
+    role: str
+    active: bool
+    ready: bool
+    epoch: int
+    applied_offset: int
+    lag_records: int
+    reaches_log: bool
+    front_ends: int
+    lock_owner: str | None
+    hold_down_s: float
+    ledger_end: int | None
+    activation_steps_s: dict[str, float]
+    lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
+    failover_paused: bool = False
+    index_digests: dict[str, str] = {}  # of all entries, by the number of records that made them
+    scrub: Scrubbed | None = None  # None: a release that does not tell
+    formats_known: Known = Known()  # what its release can read
+    granted_by: str = ""  # the database that granted the epoch in force, as its barrier names it
+    lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
+
+
+_decoder = msgspec.json.Decoder(ReplicaHealth)
+
+
+def read_health(body: bytes) -> ReplicaHealth:
+    """The health in a replica's answer. Raises what `replica.notary.untrusted.UNREADABLE` names."""
+    return _decoder.decode(body)
