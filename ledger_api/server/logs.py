@@ -1,34 +1,9 @@
-"""Structured logs of a front end: one JSON object a line on standard output, in the same form as the core's."""
+"""Bounds on what a front end logs of its callers."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from typing import TextIO, cast
-
-import structlog
-
-from replica.notary.library_lines import take_library_lines
-from replica.notary.log_lines import LogLines
-
-
-def set_up_logging(level: str, **bound: str) -> None:
-    """Log from now on, at this level and above, with these values in every line."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, LogLines())),
-        cache_logger_on_first_use=True,
-    )
-    structlog.contextvars.bind_contextvars(**bound)
-    take_library_lines()
 
 
 class LogLimit:

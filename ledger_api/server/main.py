@@ -26,7 +26,6 @@ from ledger_api.server.doorkeeper import OpenDoor, TokenDoor, make_doorkeeper
 from ledger_api.server.feed import Feed
 from ledger_api.server.gate import Gate
 from ledger_api.server.http import Handle, HttpServer
-from ledger_api.server.logs import set_up_logging
 from ledger_api.server.queries import Queries
 from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry
@@ -44,6 +43,7 @@ from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from replica.notary.signatures import checks_together
 from replica.store.open import open_reader
+from replica.telemetry.log_lines import set_up_logging
 
 DOCUMENT_MAX_BYTES = 1_000_000
 _BACKLOG = 1_024

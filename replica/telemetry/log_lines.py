@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard output, with stable event names."""
+"""Structured logs of every process: one JSON object a line on standard output, with stable event names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TextIO, cast
 
 import structlog
 
-from replica.notary.library_lines import take_library_lines
-from replica.notary.log_lines import LogLines
+from replica.telemetry.library_lines import take_library_lines
+from replica.telemetry.standard_output import LogLines
 
 
-def set_up_logging(**bound: str) -> None:
-    """Log JSON lines, each with the given fields; call once, before anything logs."""
+def set_up_logging(level: str = "info", /, **bound: str) -> None:
+    """Log JSON lines at this level and above, each with the given fields; call once, before anything logs."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -21,7 +21,7 @@ def set_up_logging(**bound: str) -> None:
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, LogLines())),
         cache_logger_on_first_use=True,
     )

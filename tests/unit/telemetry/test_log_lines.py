@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from replica.notary.library_lines import LibraryLines
+from replica.telemetry.library_lines import LibraryLines
 
 CORE = "from replica.telemetry.log_lines import set_up_logging; set_up_logging(replica='r1')"
-FRONT_END = "from ledger_api.server.logs import set_up_logging; set_up_logging('info', replica='r1')"
+FRONT_END = "from replica.telemetry.log_lines import set_up_logging; set_up_logging('info', replica='r1')"
 SPEAK = "import structlog; log = structlog.get_logger(); log.critical('one', detail='ä'); log.info('two'); print('x')"
 
 
