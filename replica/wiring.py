@@ -39,11 +39,10 @@ from replica.link.unix import LinkServer
 from replica.log.interface import RequestLog
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log
-from replica.notary.documents import NotaryKey
 from replica.notary.errors import IndexDamaged, InvariantBroken, NotaryError, StoreUnavailable
 from replica.notary.exit_codes import EXIT_OK
 from replica.notary.formats import known
-from replica.notary.keys import known_keys
+from replica.notary.keys import NotaryKey, known_keys
 from replica.operators.admin import AdminListener, Steering
 from replica.operators.front_ends import FrontEnds
 from replica.operators.metrics import make_metrics

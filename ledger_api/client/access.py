@@ -14,7 +14,7 @@ import msgspec
 from yarl import URL
 
 from ledger_api.client.errors import TokenUnavailable
-from replica.notary.documents import ProblemDocument
+from ledger_api.wire.problems import ProblemDocument
 from replica.notary.errors import Code, ConfigError
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import check_secret

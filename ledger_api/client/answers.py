@@ -8,14 +8,9 @@ import msgspec
 
 from ledger_api.client.errors import AnswerUnreadable, RequestRejected
 from ledger_api.client.exchange import QUOTE_MAX, decode
+from ledger_api.wire.answers import ACCEPTED, AcceptedDocument, NotarisedDocument, answer_from_document
+from ledger_api.wire.problems import ProblemDocument
 from replica.notary.answers import Accepted, Decision, NotNow
-from replica.notary.documents import (
-    ACCEPTED,
-    AcceptedDocument,
-    NotarisedDocument,
-    ProblemDocument,
-    answer_from_document,
-)
 from replica.notary.errors import BadRequest, Code, NotActive, Retry
 
 Result = Decision | ProblemDocument

@@ -21,10 +21,8 @@ from ledger_api.client.feeds import COMPLETIONS, UPDATES, completion_lines, feed
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication, certifies, encode_batch, encode_submission
 from ledger_api.client.stream import SubmissionStream
-from replica.notary.answers import Accepted, Notarised, NotNow
-from replica.notary.documents import BatchAnswerDocument, NotaryDocument, ProblemDocument
-from replica.notary.errors import Code
-from replica.notary.feed_documents import (
+from ledger_api.wire.answers import BatchAnswerDocument, NotaryDocument
+from ledger_api.wire.feed import (
     AttemptsDocument,
     CompletionDocument,
     CompletionsDocument,
@@ -33,6 +31,9 @@ from replica.notary.feed_documents import (
     TransactionStatusDocument,
     UpdateDocument,
 )
+from ledger_api.wire.problems import ProblemDocument
+from replica.notary.answers import Accepted, Notarised, NotNow
+from replica.notary.errors import Code
 from replica.notary.requests import Submission, format_state_ref
 
 PAGE = 500

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ledger_api.wire.problems import ProblemDocument
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Code, NotaryError
 
 

@@ -25,9 +25,9 @@ from ledger_api.client.exchange import (
     read_lines,
     told_by,
 )
-from replica.notary.documents import ProblemDocument
+from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
+from ledger_api.wire.problems import ProblemDocument
 from replica.notary.errors import Code, Retry
-from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 
 COMPLETIONS, UPDATES = "/v1/completions", "/v1/updates"
 completion_lines = msgspec.json.Decoder(CompletionDocument | CheckpointDocument | EndDocument)

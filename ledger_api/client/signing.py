@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import msgspec
 from nacl.signing import SigningKey
 
+from ledger_api.wire.submissions import ANONYMOUS, BatchDocument, DeduplicationDocument, submission_to_document
 from replica.notary.answers import Notarised
 from replica.notary.canonical import encode_request, summarise
-from replica.notary.documents import ANONYMOUS, BatchDocument, DeduplicationDocument, submission_to_document
 from replica.notary.receipts import verify_receipt
 from replica.notary.requests import Submission, TimeWindow, check_command, make_request
 

@@ -18,11 +18,9 @@ from ledger_api.client.errors import AnswerUnreadable
 from ledger_api.client.exchange import NO_ANSWER, decode, told_by
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication
-from replica.notary.answers import Accepted, Notarised, NotNow, Refused
-from replica.notary.documents import ACCEPTED, PROBLEM_TYPE, ProblemDocument, problem_document
-from replica.notary.errors import Code, Retry
-from replica.notary.requests import Submission
-from replica.notary.stream_frames import (
+from ledger_api.wire.answers import ACCEPTED
+from ledger_api.wire.problems import PROBLEM_TYPE, ProblemDocument, problem_document
+from ledger_api.wire.stream_frames import (
     PROTOCOL,
     Answers,
     Closing,
@@ -34,6 +32,9 @@ from replica.notary.stream_frames import (
     Welcome,
     encoder,
 )
+from replica.notary.answers import Accepted, Notarised, NotNow, Refused
+from replica.notary.errors import Code, Retry
+from replica.notary.requests import Submission
 
 STREAM_PATH = "/v1/submissions/stream"
 FRAME_SUBMISSIONS = 100

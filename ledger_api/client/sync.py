@@ -13,15 +13,15 @@ from ledger_api.client.answers import Result
 from ledger_api.client.client import NotaryClient
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication
-from replica.notary.answers import Accepted, Notarised
-from replica.notary.documents import NotaryDocument
-from replica.notary.feed_documents import (
+from ledger_api.wire.answers import NotaryDocument
+from ledger_api.wire.feed import (
     CompletionDocument,
     LedgerEndDocument,
     StateStatusDocument,
     TransactionStatusDocument,
     UpdateDocument,
 )
+from replica.notary.answers import Accepted, Notarised
 from replica.notary.requests import Submission
 
 ResultT = TypeVar("ResultT")

@@ -25,24 +25,22 @@ from ledger_api.server.routes import About, Call, Parameter, Right, Route, Route
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.submit_stream import SubmitStreams
 from ledger_api.server.together import SignatureDesk
-from replica.link.counts import ApiCounts, Latency
-from replica.link.interface import CoreLink, Terms, refuse_as_overloaded, refuse_as_passive
-from replica.notary.answers import Answer, NotNow
-from replica.notary.documents import (
+from ledger_api.wire.answers import (
     AcceptedDocument,
     AnswerDocument,
     BatchAnswerDocument,
-    BatchDocument,
     NotarisedDocument,
     NotaryDocument,
-    ProblemDocument,
-    SubmissionDocument,
     answer_to_document,
-    problem_document,
 )
+from ledger_api.wire.problems import ProblemDocument, problem_document
+from ledger_api.wire.stream_frames import VERSION, Welcome
+from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
+from replica.link.counts import ApiCounts, Latency
+from replica.link.interface import CoreLink, Terms, refuse_as_overloaded, refuse_as_passive
+from replica.notary.answers import Answer, NotNow
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission, parse_tx_id
-from replica.notary.stream_frames import VERSION, Welcome
 
 CHUNK = 32  # submissions of a batch that are checked together: at most 2 ms, then others get their turn
 SUBMISSIONS, BATCH = "/v1/submissions", "/v1/submissions/batch"

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
+from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
+from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, Submissions, Waits, Welcome
 from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, SettlementRecord
-from replica.notary.stream_frames import PROTOCOL, Answers, Closing, Submissions, Waits, Welcome
 
 Schema = dict[str, Any]
 _STREAMED = (CompletionDocument, UpdateDocument, CheckpointDocument, EndDocument)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
 
-from replica.notary.documents import ANONYMOUS, SubmissionDocument
+from ledger_api.wire.submissions import ANONYMOUS, SubmissionDocument
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 

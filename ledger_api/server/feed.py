@@ -17,13 +17,16 @@ import msgspec
 
 from ledger_api.server.entitlement import Caller, may_see, may_see_parties, parties_shown
 from ledger_api.server.room import Held, Room
+from ledger_api.wire.answers import NOTARISED
+from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, UpdateDocument
+from ledger_api.wire.problems import ConflictDocument
+from ledger_api.wire.submissions import DeduplicationDocument
 from replica.link.interface import CoreLink, Standing, refuse_as_passive
 from replica.notary.answers import StateStatus
-from replica.notary.documents import NOTARISED, ConflictDocument, DeduplicationDocument, format_time
 from replica.notary.errors import Code, NotaryError, StoreUnavailable
-from replica.notary.feed_documents import CheckpointDocument, CompletionDocument, UpdateDocument
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict
+from replica.notary.texts import format_time
 from replica.store.interface import Completion
 from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader, Row, Scan
 

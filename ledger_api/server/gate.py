@@ -11,17 +11,17 @@ import msgspec
 
 from ledger_api.server.entitlement import EVERYBODY, Caller, as_submitted_by, signed_submitted_by
 from ledger_api.server.registry import ALWAYS, Registry
-from replica.link.counts import ApiCounts
-from replica.link.interface import PLAIN, Terms
-from replica.notary.canonical import decode_request
-from replica.notary.documents import (
+from ledger_api.wire.repeated_keys import check_batch, check_submission
+from ledger_api.wire.submissions import (
     BatchDocument,
     DeduplicationDocument,
     SubmissionDocument,
     submission_from_document,
 )
+from replica.link.counts import ApiCounts
+from replica.link.interface import PLAIN, Terms
+from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, Code
-from replica.notary.one_value import check_batch, check_submission
 from replica.notary.requests import Submission, check_command
 from replica.notary.signatures import signatures_hold
 

@@ -24,7 +24,7 @@ from aiohttp.web_protocol import _ErrInfo
 from ledger_api.server.logs import LogLimit
 from ledger_api.server.room import Held
 from ledger_api.server.settings import ApiSettings
-from replica.notary.documents import problem_document
+from ledger_api.wire.problems import problem_document
 from replica.notary.errors import BadRequest, Code
 
 JSON, PROBLEM = b"application/json", b"application/problem+json"

@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from ledger_api.server.http import Reply, chunk, http_head
 from ledger_api.server.streams import NDJSON
-from replica.notary.documents import WaitDocument
+from ledger_api.wire.answers import WaitDocument
 
 _OK = 200
 _NEVER = float("-inf")

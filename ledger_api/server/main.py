@@ -33,14 +33,15 @@ from ledger_api.server.room import Room
 from ledger_api.server.settings import FrontEndDocument
 from ledger_api.server.tls import load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
+from ledger_api.wire.answers import NotaryDocument
 from replica.link.counts import ApiCounts
 from replica.link.frames import LinkBroken
 from replica.link.interface import CoreLink
 from replica.link.traces import open_traces
 from replica.link.unix import LinkClient
-from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
+from replica.notary.keys import NotaryKey
 from replica.notary.signatures import checks_together
 from replica.store.open import open_reader
 from replica.telemetry.log_lines import set_up_logging

@@ -9,15 +9,11 @@ from typing import Any
 import msgspec
 
 from ledger_api.server.routes import About, Parameter, Right, Route
-from replica.notary.documents import (
-    AcceptedDocument,
-    NotarisedDocument,
-    ProblemDocument,
-    SubmissionDocument,
-    WaitDocument,
-)
+from ledger_api.wire.answers import AcceptedDocument, NotarisedDocument, WaitDocument
+from ledger_api.wire.feed import CompletionDocument, UpdateDocument
+from ledger_api.wire.problems import ProblemDocument
+from ledger_api.wire.submissions import SubmissionDocument
 from replica.notary.errors import Code
-from replica.notary.feed_documents import CompletionDocument, UpdateDocument
 
 REF = "#/components/schemas/{name}"
 TOKEN_SCHEME = "token"  # noqa: S105 (a name in the document)

@@ -17,19 +17,14 @@ from ledger_api.server.http import Reply
 from ledger_api.server.query import Query
 from ledger_api.server.reads import Explainer
 from ledger_api.server.routes import About, Call, Parameter, Right, Route
+from ledger_api.wire.feed import AttemptsDocument, RequesterDocument, StateStatusDocument, TransactionStatusDocument
 from replica.link.interface import CoreLink
 from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
-from replica.notary.documents import format_time
 from replica.notary.errors import Code
-from replica.notary.feed_documents import (
-    AttemptsDocument,
-    RequesterDocument,
-    StateStatusDocument,
-    TransactionStatusDocument,
-)
 from replica.notary.receipts import ReceiptDocument, receipt_to_document
 from replica.notary.requests import format_state_ref, parse_state_ref, parse_tx_id
 from replica.notary.rules import hash_of_tx_id
+from replica.notary.texts import format_time
 from replica.store.reader import Row
 
 TRANSACTIONS, STATES = "/v1/transactions/", "/v1/states/"

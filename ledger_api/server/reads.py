@@ -10,11 +10,12 @@ from ledger_api.server.query import Query
 from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.streams import EVENTS, StreamReply
+from ledger_api.wire.answers import answer_to_document
+from ledger_api.wire.feed import CompletionsDocument, LedgerEndDocument, StreamDocument, UpdatesDocument
+from ledger_api.wire.problems import ProblemDocument, problem_document
 from replica.link.counts import ApiCounts
 from replica.notary.answers import Answer
-from replica.notary.documents import ProblemDocument, answer_to_document, problem_document
 from replica.notary.errors import BadRequest, Code, Retry
-from replica.notary.feed_documents import CompletionsDocument, LedgerEndDocument, StreamDocument, UpdatesDocument
 
 COMPLETIONS, UPDATES, LEDGER_END = "/v1/completions", "/v1/updates", "/v1/ledger-end"
 PAGE_DEFAULT = 100

@@ -24,10 +24,10 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from replica.notary.documents import bytes_from_hex
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.requests import PUBLIC_KEY_BYTES
 from replica.notary.requests import check_party as check_party_name
+from replica.notary.texts import bytes_from_hex
 from replica.notary.untrusted import parse_toml
 
 KEYS_PER_PARTY_MAX = 100

@@ -12,10 +12,10 @@ from aiohttp.abc import AbstractStreamWriter
 
 from ledger_api.server.feed import FeedRefused, Line
 from ledger_api.server.http import Connection, Reply, chunk, http_head
+from ledger_api.wire.feed import EndDocument
+from ledger_api.wire.problems import ProblemDocument, problem_document
 from replica.link.counts import ApiCounts
-from replica.notary.documents import ProblemDocument, problem_document
 from replica.notary.errors import Code
-from replica.notary.feed_documents import EndDocument
 
 NDJSON, EVENTS = b"application/x-ndjson", b"text/event-stream"
 BUFFER_MAX_BYTES = 256 * 1024  # written to one reader and not taken by it; more is not made before it is

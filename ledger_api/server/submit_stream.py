@@ -20,13 +20,8 @@ from ledger_api.server.http import Connection, Reply
 from ledger_api.server.logs import LogLimits
 from ledger_api.server.room import ANSWER_BYTES, Held, Room, signed_answers_max_bytes
 from ledger_api.server.settings import ApiSettings
-from replica.link.counts import ApiCounts
-from replica.link.interface import CoreLink, Terms
-from replica.notary.answers import NotNow
-from replica.notary.documents import printable
-from replica.notary.errors import BadRequest, Code
-from replica.notary.requests import Submission
-from replica.notary.stream_frames import (
+from ledger_api.wire.problems import printable
+from ledger_api.wire.stream_frames import (
     PROTOCOL,
     Answers,
     Closing,
@@ -38,6 +33,11 @@ from replica.notary.stream_frames import (
     Welcome,
     encoder,
 )
+from replica.link.counts import ApiCounts
+from replica.link.interface import CoreLink, Terms
+from replica.notary.answers import NotNow
+from replica.notary.errors import BadRequest, Code
+from replica.notary.requests import Submission
 from replica.notary.untrusted import UNREADABLE
 
 CHUNK = 104  # submissions that are checked and handed over together: some ms, then others get their turn

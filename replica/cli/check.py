@@ -169,7 +169,7 @@ def _public_keys(config: Config, given: str | None) -> list[bytes]:
     if given is None:
         signing = config.notary_signer().public_key
         return [key.raw for key in known_keys(config.notary_keys_file, signing)]
-    from replica.notary.documents import bytes_from_hex
+    from replica.notary.texts import bytes_from_hex
 
     try:
         return [bytes_from_hex("--notary-key", given, 32)]

@@ -68,8 +68,10 @@ def submit(
     """
     import msgspec
 
+    from ledger_api.wire.answers import answer_to_document
+    from ledger_api.wire.problems import ProblemDocument
     from replica.notary.answers import Notarised
-    from replica.notary.documents import ProblemDocument, answer_to_document, bytes_from_hex
+    from replica.notary.texts import bytes_from_hex
 
     try:
         submissions = _read(file.read().splitlines())
@@ -142,8 +144,8 @@ def _read(lines: list[bytes]) -> list[Submission]:
 
     import msgspec
 
-    from replica.notary.documents import SubmissionDocument, submission_from_document
-    from replica.notary.one_value import check_submission
+    from ledger_api.wire.repeated_keys import check_submission
+    from ledger_api.wire.submissions import SubmissionDocument, submission_from_document
     from replica.notary.untrusted import UNREADABLE
 
     decoder = msgspec.json.Decoder(SubmissionDocument)

@@ -74,7 +74,7 @@ def archive_signer(config: Config) -> FileSigner:
 def archive_public_key(config: Config, given: str | None) -> bytes:
     """The key that an archive is verified with. Raises ConfigError and BadRequest."""
     from replica.active.signer import load_signer
-    from replica.notary.documents import bytes_from_hex
+    from replica.notary.texts import bytes_from_hex
 
     return (
         load_signer(config.archive.key_file).public_key if given is None else bytes_from_hex("--archive-key", given, 32)

@@ -46,9 +46,9 @@ def verify(
 
     Exit code 0: it did. 1: the receipt proves nothing of the kind. 2: a file is not what it should be.
     """
-    from replica.notary.documents import bytes_from_hex
     from replica.notary.keys import read_keys
     from replica.notary.receipts import verify_receipt
+    from replica.notary.texts import bytes_from_hex
 
     try:
         found = _receipt(receipt.read(RECEIPT_MAX_BYTES + 1))
@@ -100,8 +100,8 @@ def _content(path: Path) -> tuple[bytes, bytes]:
     """Transaction id and content digest of a submission document."""
     import msgspec
 
+    from ledger_api.wire.submissions import SubmissionDocument, submission_from_document
     from replica.notary.canonical import summarise
-    from replica.notary.documents import SubmissionDocument, submission_from_document
     from replica.notary.one_value import check_keys
     from replica.notary.untrusted import UNREADABLE, read_bounded
 

@@ -17,12 +17,26 @@ from pathlib import Path
 
 import msgspec
 
-from replica.notary.documents import NotaryKey
 from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.requests import PUBLIC_KEY_BYTES
+from replica.notary.texts import Instant, bytes_from_hex
 from replica.notary.untrusted import UNREADABLE, read_bounded
 
 KEYS_MAX = 1_000
 KEYS_NAME = "notary-keys.toml"  # beside the key, unless the configuration names another
+
+
+class NotaryKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One public key of the notary's, and when it signed: for people, as receipts have no date."""
+
+    public_key: str
+    from_: Instant | None = msgspec.field(default=None, name="from")
+    until: Instant | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The 32 bytes of the key. Raises BadRequest."""
+        return bytes_from_hex("public_key", self.public_key, PUBLIC_KEY_BYTES)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

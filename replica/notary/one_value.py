@@ -1,21 +1,14 @@
 """JSON in which a key is given twice is refused: decoders would take the last value, and others may take the first.
 
-Few bodies have to be read a second time for that. A colon that is not in a text follows a key, so a body with as many
-colons as its document's texts and keys account for has each key once.
+`ledger_api.wire.repeated_keys` does the same for submissions, mostly without reading them a second time.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
 from typing import Any
 
-from replica.notary.documents import ANONYMOUS, SubmissionDocument
 from replica.notary.errors import BadRequest, Code
-
-_INSTANT_COLONS = 2  # at least: hours, minutes and seconds
-_LIST = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*\[\s*')  # the key may be written with escapes, of other characters
 
 
 def check_keys(raw: bytes) -> None:
@@ -29,68 +22,15 @@ def check_keys(raw: bytes) -> None:
         return
 
 
-def check_submission(raw: bytes, document: SubmissionDocument) -> None:
-    """The same for a submission and the document that was read from it; seldom reads it again."""
-    if b"\\" in raw or raw.count(b":") != _colons(document):
-        check_keys(raw)
-
-
-def check_batch(raw: bytes, submissions: Sequence[object]) -> None:
-    """The same for the outside of a batch that was read, and whose submissions are checked one by one.
-
-    Nothing is read again: a submission may be a million small objects, whose reader would hold everybody else up.
-    """
-    start = _LIST.match(raw)
-    if start is None or not _ends_with(raw, start.end(), submissions):
-        raise _given_twice("submissions")
-
-
-def _colons(document: SubmissionDocument) -> int:
-    """How many there are at least when each key whose value is not its default is there once."""
-    request, user_id, command_id = document.request, document.user_id, document.command_id
-    count = 6 + len(request.inputs) + request.party.count(":")  # request and five of its keys
-    if request.references:
-        count += 1 + len(request.references)
-    if (window := request.time_window) is not None:
-        ends = (window.from_ is not None) + (window.until is not None)
-        count += 1 + ends * (1 + _INSTANT_COLONS)
-    if user_id != ANONYMOUS:
-        count += 1 + user_id.count(":")
-    if command_id is not None:
-        count += 1 + command_id.count(":")
-    if document.act_as is not None:
-        count += 1 + sum([party.count(":") for party in document.act_as])
-    if document.submission_id is not None:
-        count += 1 + document.submission_id.count(":")
-    if (period := document.deduplication) is not None:
-        count += 1 + (period.duration_s is not None) + (period.after_offset is not None)
-    return count
-
-
-def _ends_with(raw: bytes, at: int, submissions: Sequence[Any]) -> bool:
-    """Whether nothing but these follows, each where the one before ends, and the end of list and object."""
-    for submission in submissions:
-        piece = bytes(submission)
-        if not raw.startswith(piece, at):
-            return False
-        at += len(piece)
-        while raw[at : at + 1] in _BETWEEN:
-            at += 1
-    return raw[at:].split() in (_END, _ENDS)
-
-
-_BETWEEN = frozenset([b",", b" ", b"\n", b"\r", b"\t"])
-_END, _ENDS = [b"]}"], [b"]", b"}"]
-
-
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _given_twice(twice)
+        raise given_twice(twice)
     return found
 
 
-def _given_twice(key: str) -> BadRequest:
+def given_twice(key: str) -> BadRequest:
+    """The error for a key that is given twice."""
     return BadRequest(f"the key {key[:100]!r} is given twice", Code.MALFORMED_JSON)

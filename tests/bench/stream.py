@@ -19,10 +19,10 @@ import msgspec
 
 from haproxy.render import Endpoint
 from ledger_api.client import NotaryClient, Party, encode_submission
+from ledger_api.wire.stream_frames import Submissions, encoder
 from replica.local.cluster import LocalCluster
 from replica.notary.answers import Notarised
 from replica.notary.requests import Submission
-from replica.notary.stream_frames import Submissions, encoder
 from tests.bench.load import INPUTS
 from tests.bench.report import Report
 from tests.bench.sizes import Sizes

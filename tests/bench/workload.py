@@ -17,8 +17,8 @@ from pathlib import Path
 from random import Random
 
 from ledger_api.client.signing import Party
+from ledger_api.wire.submissions import ANONYMOUS
 from replica.notary.canonical import encode_request
-from replica.notary.documents import ANONYMOUS
 from replica.notary.requests import Submission, format_state_ref, make_request
 
 CHUNK_SUBMISSIONS = 2_000

@@ -12,9 +12,9 @@ import aiohttp
 import msgspec
 
 from ledger_api.client import NotaryClient, Party, RetryPolicy, SubmissionStream, encode_submission
+from ledger_api.wire.feed import CompletionDocument, CompletionsDocument, LedgerEndDocument
 from replica.notary.answers import Notarised
 from replica.notary.errors import Code
-from replica.notary.feed_documents import CompletionDocument, CompletionsDocument, LedgerEndDocument
 from replica.notary.requests import Submission
 from tests.promises import promised
 

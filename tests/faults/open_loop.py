@@ -12,9 +12,9 @@ import aiohttp
 import msgspec
 
 from ledger_api.client import Party
+from ledger_api.wire.stream_frames import Answers, FromServer, StreamAnswer, Submissions, Waits, encoder
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.requests import Submission
-from replica.notary.stream_frames import Answers, FromServer, StreamAnswer, Submissions, Waits, encoder
 from tests.promises import promised
 
 INPUTS = 4

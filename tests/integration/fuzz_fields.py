@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from pydantic import BaseModel
 
-from replica.notary import documents
+from ledger_api.wire import submissions
 
 Place = tuple[str | int, ...]
 DEEP = 100_000
@@ -34,7 +34,7 @@ def places(kind: object) -> list[Place]:
 def _places(kind: inspect.Type, at: Place) -> Iterator[Place]:
     match kind:
         case inspect.Metadata(extra_json_schema={"$ref": str(reference)}):
-            document = getattr(documents, reference.rpartition("/")[2])
+            document = getattr(submissions, reference.rpartition("/")[2])
             yield from _places(inspect.type_info(document), at)
         case inspect.Metadata(type=inner):
             yield from _places(inner, at)

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from ledger_api.client import Party
+from ledger_api.wire.submissions import SubmissionDocument, submission_from_document, submission_to_document
 from replica.link.frames import PROTOCOL, Answers, FromCore, Hello, Wait, Word
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.local.process import descendants
-from replica.notary.documents import SubmissionDocument, submission_from_document, submission_to_document
 from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission
 from tests.integration.fuzz_core import GENERATION

@@ -22,8 +22,8 @@ from ledger_api.client import (
     SyncNotaryClient,
     encode_submission,
 )
+from ledger_api.wire.problems import ProblemDocument
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.documents import ProblemDocument
 from tests.certificates import Authority
 from tests.closing import listening
 from tests.integration.test_api_client import make_completion

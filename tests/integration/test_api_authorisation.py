@@ -22,10 +22,10 @@ from joserfc.jwk import OctKey
 
 from ha.clock import SystemClock
 from ha.health import HealthListener, Probes
+from ledger_api.wire.stream_frames import Answers, FromServer, Rejected, Submissions, encoder
+from ledger_api.wire.submissions import submission_to_document
 from replica.notary.answers import StateStatus
-from replica.notary.documents import submission_to_document
 from replica.notary.requests import format_state_ref
-from replica.notary.stream_frames import Answers, FromServer, Rejected, Submissions, encoder
 from replica.operators.admin import AdminListener
 from replica.settings import AdminSettings
 from replica.status_page.routes import Epoch, StatusPage

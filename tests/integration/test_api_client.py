@@ -23,10 +23,10 @@ from ledger_api.client import (
     SyncNotaryClient,
     certifies,
 )
+from ledger_api.wire.problems import ProblemDocument
 from replica.link.interface import PLAIN, Terms
 from replica.local.ports import PortReservation
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
-from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Code, NotActive
 from replica.notary.requests import Submission
 from replica.store.interface import Completion

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from replica.notary.stream_frames import Closing, FromServer, Submissions, Welcome, encoder
+from ledger_api.wire.stream_frames import Closing, FromServer, Submissions, Welcome, encoder
 from tests.tokens import AUDIENCE, Issuer
 from tests.waiting import eventually
 from tests.worlds.api_world import BANK, ApiWorld, StubParticipant, make_submission

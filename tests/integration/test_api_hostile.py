@@ -13,10 +13,10 @@ from aiohttp import web
 
 from ledger_api.client import AnswerUnreadable, NotaryClient, RetryPolicy, SubmissionStream, exchange
 from ledger_api.client import stream as frames
+from ledger_api.wire.feed import CompletionDocument
+from ledger_api.wire.stream_frames import PROTOCOL, Answers, Submissions, Welcome, encoder
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.feed_documents import CompletionDocument
 from replica.notary.requests import Submission
-from replica.notary.stream_frames import PROTOCOL, Answers, Submissions, Welcome, encoder
 from tests.worlds.api_world import make_submission, notarise
 
 QUICK = RetryPolicy(deadline_s=20.0, timeout_s=0.005, attempt_max_s=5.0)

@@ -18,11 +18,11 @@ import pytest
 
 from ledger_api.client import NotaryClient, Party, RetryPolicy, certifies
 from ledger_api.server.registry import write_registry
+from ledger_api.wire.problems import ProblemDocument
 from replica.link.settings import LinkSettings
 from replica.link.unix import LinkServer
 from replica.local.ports import PortReservation
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.documents import ProblemDocument
 from tests.closing import ended
 from tests.waiting import eventually
 from tests.worlds.api_world import BANK, NOTARY_KEY, PASSIVE, StubHandler, make_submission

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from ledger_api.server.registry import write_registry
-from replica.notary.documents import submission_to_document
+from ledger_api.wire.submissions import submission_to_document
 from tests.certificates import Authority
 from tests.integration.test_api_process import Core, connected, core, folder  # noqa: F401 (fixtures)
 from tests.tokens import AUDIENCE, Issuer

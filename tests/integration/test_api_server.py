@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from ledger_api.client import encode_batch, encode_submission
 from ledger_api.server import http
+from ledger_api.wire.answers import NotarisedDocument
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.documents import NotarisedDocument
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.requests import Submission
 from replica.notary.rules import Conflict, Usage

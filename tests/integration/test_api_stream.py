@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from ledger_api.client import Party, RetryPolicy, SubmissionStream, certifies
+from ledger_api.wire.problems import ProblemDocument
+from ledger_api.wire.stream_frames import Answers, Closing, FromServer, Rejected, Submissions, Waits, Welcome, encoder
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
-from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
-from replica.notary.stream_frames import Answers, Closing, FromServer, Rejected, Submissions, Waits, Welcome, encoder
 from tests.worlds.api_world import NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 
 QUICK = RetryPolicy(timeout_s=0.01, deadline_s=10.0)

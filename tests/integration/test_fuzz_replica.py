@@ -26,13 +26,14 @@ from hypothesis import strategies as st
 
 from ledger_api.server.api import ASYNCHRONOUS, ASYNCHRONOUS_BATCH, BATCH, STREAM, SUBMISSIONS
 from ledger_api.server.contract import OPENAPI
+from ledger_api.wire.problems import ProblemDocument
+from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, FromServer, Rejected, Submissions, Welcome
+from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.config.load import make_config
 from replica.config.model import Config
 from replica.link.counts import ApiCounts, Latency
 from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
-from replica.notary.documents import BatchDocument, ProblemDocument, SubmissionDocument
 from replica.notary.errors import Code, ConfigError
-from replica.notary.stream_frames import PROTOCOL, Answers, Closing, FromServer, Rejected, Submissions, Welcome
 from replica.operators.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
 from tests.integration.fuzz_fields import (
     JSON_VALUES,

@@ -25,12 +25,12 @@ from ledger_api.client import (
     encode_submission,
 )
 from ledger_api.client.access import Token
+from ledger_api.wire.feed import CompletionDocument
+from ledger_api.wire.problems import ProblemDocument
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.local.participant import party_name
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.documents import ProblemDocument
 from replica.notary.errors import Code
-from replica.notary.feed_documents import CompletionDocument
 from replica.notary.requests import Submission, state_ref
 from replica.store.interface import NOTARISED
 from tests.certificates import Authority

@@ -26,14 +26,15 @@ from ledger_api.server.room import Room
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.tls import make_tls
 from ledger_api.server.traces import FrontEndTraces
+from ledger_api.wire.answers import NotaryDocument
 from replica.link.bell import Bell
 from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
 from replica.log.raft.links import close_server
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import summarise
-from replica.notary.documents import NotaryDocument, NotaryKey
 from replica.notary.errors import Code
+from replica.notary.keys import NotaryKey
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
 from replica.store.memory import MemoryDatabase, MemoryReader

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from ledger_api.server.feed import completion_document
+from ledger_api.wire.answers import answer_from_document, answer_to_document
+from ledger_api.wire.submissions import DeduplicationDocument
 from replica.link.interface import Terms
 from replica.notary.answers import (
     Answer,
@@ -17,7 +19,6 @@ from replica.notary.answers import (
     NotNow,
     Refused,
 )
-from replica.notary.documents import DeduplicationDocument, answer_from_document, answer_to_document
 from replica.notary.errors import Code
 from replica.notary.requests import TimeWindow
 from replica.settings import CoreSettings

@@ -13,7 +13,7 @@ from ledger_api.server.asyncapi import make_asyncapi
 from ledger_api.server.contract import ASYNCAPI, DOCS, ERRORS, OPENAPI
 from ledger_api.server.openapi import problems_of
 from ledger_api.server.routes import RouteTable
-from replica.notary import stream_frames
+from ledger_api.wire import stream_frames
 from replica.notary.catalogue import CatalogueDocument, Category, catalogue, category
 from replica.notary.errors import Code, Retry
 from tests.tokens import AUDIENCE, Issuer

@@ -10,23 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger_api.client import Party, encode_batch, encode_submission
-from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.documents import (
+from ledger_api.wire.answers import NotarisedDocument, answer_from_document, answer_to_document
+from ledger_api.wire.problems import ProblemDocument
+from ledger_api.wire.submissions import (
     BatchDocument,
-    NotarisedDocument,
-    ProblemDocument,
     SubmissionDocument,
-    answer_from_document,
-    answer_to_document,
-    format_time,
-    parse_time,
     submission_from_document,
     submission_to_document,
 )
+from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.errors import BadRequest, Code
 from replica.notary.receipts import Receipt
 from replica.notary.requests import Submission, TimeWindow
 from replica.notary.rules import Conflict, Usage
+from replica.notary.texts import format_time, parse_time
 from tests.worlds.api_world import BANK
 
 YEAR_9999_US = 253_402_300_799_999_999

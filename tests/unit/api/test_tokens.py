@@ -18,7 +18,7 @@ from ledger_api.server.entitlement import Caller, as_submitted_by, may_see
 from ledger_api.server.rate import BUCKETS_MAX, RateLimit
 from ledger_api.server.settings import ApiSettings, TokenSettings
 from ledger_api.server.tokens import KeyUnknown, TokenRefused, check_token, parse_keys, read_keys, token_in
-from replica.notary.documents import RequestDocument, SubmissionDocument
+from ledger_api.wire.submissions import RequestDocument, SubmissionDocument
 from replica.notary.errors import BadRequest, Code, ConfigError
 from tests.certificates import Authority
 from tests.tokens import AUDIENCE, NOW_S, Issuer

@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from ledger_api.client import SubmissionStream
 from ledger_api.server.traces import LINKS_MAX, FrontEndTraces
+from ledger_api.wire.submissions import submission_to_document
 from replica.link.traces import Traces, trace_ids
 from replica.notary.canonical import tx_id_in
-from replica.notary.documents import submission_to_document
 from replica.notary.requests import Submission
 from tests.worlds.api_world import ApiWorld, StubParticipant, make_submission
 

@@ -11,7 +11,7 @@ import pytest
 from ledger_api.client import Access, NotaryClient, SubmissionStream, SyncNotaryClient, TokenUnavailable
 from ledger_api.client.access import Bearer
 from ledger_api.client.settings import ClientSettings
-from replica.notary.documents import problem_document
+from ledger_api.wire.problems import problem_document
 from replica.notary.errors import Code, ConfigError
 from replica.notary.loopback import is_loopback
 from tests.certificates import Authority

@@ -28,11 +28,12 @@ from ledger_api.client import client as http
 from ledger_api.client import stream as frames
 from ledger_api.client.errors import ClientError, StreamEnded
 from ledger_api.client.exchange import decode, read_body, read_lines
+from ledger_api.wire.answers import answer_to_document
+from ledger_api.wire.feed import CheckpointDocument, EndDocument
+from ledger_api.wire.problems import ProblemDocument, problem_document
+from ledger_api.wire.stream_frames import Answers, Closing, Rejected, StreamAnswer, Waits, Welcome, encoder
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
-from replica.notary.documents import ProblemDocument, answer_to_document, problem_document
 from replica.notary.errors import Code
-from replica.notary.feed_documents import CheckpointDocument, EndDocument
-from replica.notary.stream_frames import Answers, Closing, Rejected, StreamAnswer, Waits, Welcome, encoder
 from tests.unit.api.test_fuzz import EXAMPLES, NESTED, damaged, only
 from tests.worlds.api_world import make_submission, notarise
 

@@ -10,12 +10,12 @@ import pytest
 from nacl.signing import SigningKey
 
 from ledger_api.client import Party, Result
+from ledger_api.wire.problems import problem_document
 from replica.importing.sources import CORDA, Consumed, file_identity, parse_columns, read_csv
 from replica.importing.staging import Progress, Staging
 from replica.importing.submit import CALLS, ImportStopped, make_submission, submit_staged
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.canonical import decode_request
-from replica.notary.documents import problem_document
 from replica.notary.errors import Code, ConfigError, NotActive
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission, format_state_ref, state_ref

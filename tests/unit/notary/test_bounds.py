@@ -22,6 +22,8 @@ from ledger_api.server.gate import Gate
 from ledger_api.server.openapi import make_openapi
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings, FrontEndDocument
+from ledger_api.wire.stream_frames import Submissions
+from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.active import activation as activation_room
 from replica.config.model import Config
 from replica.link.counts import ApiCounts
@@ -29,11 +31,9 @@ from replica.link.frames import FromFrontEnd, Submit
 from replica.link.interface import Terms
 from replica.local.run_file import RunFile
 from replica.notary.answers import Accepted, Notarised, NotNow
-from replica.notary.documents import BatchDocument, SubmissionDocument
 from replica.notary.errors import BadRequest, Code, ValuesRefused
 from replica.notary.records import RECORD_MAX_BYTES, Record
 from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission
-from replica.notary.stream_frames import Submissions
 from replica.operators.admin import PruneCall, SwitchoverCall
 from replica.settings import CoreSettings
 from replica.store.interface import AdmissionResult, Command

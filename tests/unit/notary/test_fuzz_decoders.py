@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ledger_api.server.gate import Gate
 from ledger_api.server.registry import Registry, read_registry, write_registry
 from ledger_api.server.submit_stream import _decode as decode_frame
+from ledger_api.wire.stream_frames import Submissions, encoder
 from pipeline.archive.manifest import MANIFEST_NAME, BadLine, check_lines
 from replica.link.counts import ApiCounts
 from replica.link.frames import LookUp, encode_frame
@@ -26,7 +27,6 @@ from replica.notary.receipts import (
     verify_receipt,
 )
 from replica.notary.records import RequestRecord, Undecodable, decode_record, encode_record
-from replica.notary.stream_frames import Submissions, encoder
 from replica.operators.admin import PruneCall, SwitchoverCall, read_call
 from tests.unit.api.test_fuzz import EXAMPLES, NESTED, damaged, only
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector

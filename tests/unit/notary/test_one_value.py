@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger_api.wire.repeated_keys import check_batch, check_submission
+from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.notary import one_value
-from replica.notary.documents import BatchDocument, SubmissionDocument
 from replica.notary.errors import BadRequest, Code
-from replica.notary.one_value import check_batch, check_keys, check_submission
+from replica.notary.one_value import check_keys
 from replica.operators.admin import SwitchoverCall, read_call
 
 STATE = "7547ffaca5f21a3a9bbe8eac380a98fda5bbd58cdbe5774c1fbb4ad4255112d6:1"

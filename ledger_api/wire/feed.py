@@ -11,7 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from replica.notary.documents import ConflictDocument, DeduplicationDocument, ProblemDocument, refers_to
+from ledger_api.wire.problems import ConflictDocument, ProblemDocument
+from ledger_api.wire.schema import refers_to
+from ledger_api.wire.submissions import DeduplicationDocument
 
 
 class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):

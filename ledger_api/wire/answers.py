@@ -1,0 +1,214 @@
+"""The documents that answer a submission or a look-up, and their way to and from the notary's answers.
+
+Byte strings are hexadecimal, times RFC 3339.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from ledger_api.wire.problems import ConflictDocument, EarlierDocument, ProblemDocument, problem_document
+from ledger_api.wire.submissions import WindowDocument, window_from_document, window_to_document
+from replica.notary.answers import Accepted, Answer, DeduplicationBound, Earlier, Notarised, NotNow, Refused
+from replica.notary.errors import Code, Retry
+from replica.notary.keys import NotaryKey
+from replica.notary.receipts import ReceiptDocument, receipt_from_document, receipt_to_document
+from replica.notary.requests import (
+    DIGEST_BYTES,
+    STATES_LIMIT,
+    Offset,
+    TimeWindow,
+    format_state_ref,
+    parse_state_ref,
+    parse_tx_id,
+)
+from replica.notary.rules import Conflict
+from replica.notary.texts import JSON_TIME_MAX_US, bytes_from_hex, format_time, parse_time
+
+NOTARISED = "NOTARISED"
+ACCEPTED = "ACCEPTED"
+
+
+class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A success.
+
+    `ledger_offset` is the offset of this submission's completion; of a duplicate, that of the one that was accepted. It
+    may be told before the completion can be read. Null: not known, as for a look-up.
+    """
+
+    status: int = 200
+    code: str = NOTARISED
+    tx_id: str
+    content_digest: str
+    log_offset: int
+    record_offset: int | None
+    duplicate: bool
+    receipt: ReceiptDocument
+    ledger_offset: Offset | None = None
+
+
+class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """An asynchronous submission that was recorded; its outcome is a completion, within `estimate_s` most likely."""
+
+    status: int = 202
+    code: str = ACCEPTED
+    submission_id: str
+    estimate_s: float
+
+
+class WaitDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wait"):
+    """An interim estimate: the answer may take `estimate_s` more, and comes all the same, in a later line."""
+
+    estimate_s: float
+
+
+AnswerDocument = NotarisedDocument | AcceptedDocument | ProblemDocument
+
+
+class BatchAnswerDocument(msgspec.Struct, frozen=True):
+    """One result for each submission, in order."""
+
+    results: list[
+        Annotated[
+            msgspec.Raw,
+            msgspec.Meta(
+                extra_json_schema={
+                    "anyOf": [
+                        {"$ref": "#/components/schemas/NotarisedDocument"},
+                        {"$ref": "#/components/schemas/AcceptedDocument"},
+                        {"$ref": "#/components/schemas/ProblemDocument"},
+                    ]
+                }
+            ),
+        ]
+    ]
+
+
+class NotaryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client must know of the notary; `active` and `epoch` are this replica's, at this moment.
+
+    `notary_key` signs now; receipts may name any of `keys`, which has those that signed before a rotation as well.
+    """
+
+    notary_key: str
+    keys: list[NotaryKey] = []
+    signature_scheme: str = "ed25519"
+    version: str
+    replica: str
+    active: bool = False
+    epoch: int = 0
+    states_max: int = STATES_LIMIT - 1
+    batch_max: int
+    body_max_bytes: int
+
+
+def answer_to_document(answer: Answer, request_id: str = "") -> AnswerDocument:
+    """The JSON form of an answer; its `status` is the HTTP status as well."""
+    match answer:
+        case Notarised():
+            return NotarisedDocument(
+                tx_id=answer.tx_id.hex(),
+                content_digest=answer.content_digest.hex(),
+                log_offset=answer.log_offset,
+                record_offset=answer.record_offset,
+                duplicate=answer.duplicate,
+                receipt=receipt_to_document(answer.receipt),
+                ledger_offset=answer.ledger_offset,
+            )
+        case NotNow():
+            code = Code[answer.code]
+            return problem_document(code, answer.detail, request_id, retry_after_s=answer.retry_after_s)
+        case Refused():
+            return _refusal_to_document(answer, request_id)
+        case Accepted():
+            return AcceptedDocument(submission_id=answer.submission_id, estimate_s=answer.estimate_s)
+
+
+def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
+    """The answer in a JSON form; a problem that is no answer of the notary, as it never got there, stays what it is.
+
+    Raises BadRequest when the document cannot be read.
+    """
+    if isinstance(document, NotarisedDocument):
+        return Notarised(
+            parse_tx_id(document.tx_id),
+            bytes_from_hex("content_digest", document.content_digest, DIGEST_BYTES),
+            document.log_offset,
+            document.record_offset,
+            document.duplicate,
+            receipt_from_document(document.receipt),
+            document.ledger_offset,
+        )
+    if isinstance(document, AcceptedDocument):
+        return Accepted(document.submission_id, document.estimate_s)
+    if document.retry is Retry.SAME:
+        return NotNow(document.code, document.detail, document.retry_after_s or 0.0)
+    if not document.tx_id:
+        return document
+    return Refused(
+        document.code,
+        parse_tx_id(document.tx_id),
+        document.record_offset,
+        tuple([_conflict_from_document(conflict) for conflict in document.conflicts]),
+        parse_time(document.judged_at) if document.judged_at else None,
+        _bound_from_document(document),
+        None if document.time_window is None else window_from_document(document.time_window),
+        None if document.earlier is None else Earlier(document.earlier.submission_id, document.earlier.ledger_offset),
+        document.ledger_offset,
+    )
+
+
+def _window_shown(window: TimeWindow | None) -> WindowDocument | None:
+    """The window that an answer repeats. An answer must be told: an end that JSON cannot say is left out.
+
+    Whoever writes an offset into a time gets past the year 9999 without leaving RFC 3339.
+    """
+    if window is None:
+        return None
+    ends = [None if end is None or end > JSON_TIME_MAX_US else end for end in (window.from_us, window.until_us)]
+    return None if ends == [None, None] else window_to_document(TimeWindow(*ends))
+
+
+def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
+    code = Code[refused.code]
+    detail = code.title
+    if refused.conflicts:
+        first, others_count = format_state_ref(refused.conflicts[0].state), len(refused.conflicts) - 1
+        detail = (
+            f"{first} and {others_count} more were consumed before" if others_count else f"{first} was consumed before"
+        )
+    judged_at = "" if refused.judged_us is None else format_time(refused.judged_us)
+    if code is Code.TIME_WINDOW_CLOSED and judged_at:
+        detail = f"judged at {judged_at}, which is outside the window"
+    bound, earlier = refused.bound, refused.earlier
+    if bound is not None:
+        detail = f"the longest period is {bound.longest_s:g} s, or the ledger offsets above {bound.earliest_offset}"
+    return msgspec.structs.replace(
+        problem_document(code, detail, request_id),
+        tx_id=refused.tx_id.hex(),
+        record_offset=refused.record_offset,
+        conflicts=[
+            ConflictDocument(format_state_ref(conflict.state), conflict.consumed_by_hash.hex(), conflict.usage)
+            for conflict in refused.conflicts
+        ],
+        judged_at=judged_at,
+        deduplication_max_s=None if bound is None else bound.longest_s,
+        pruned_to=None if bound is None else bound.earliest_offset,
+        time_window=_window_shown(refused.window),
+        earlier=None
+        if earlier is None
+        else EarlierDocument(submission_id=earlier.submission_id, ledger_offset=earlier.ledger_offset),
+        ledger_offset=refused.ledger_offset,
+    )
+
+
+def _bound_from_document(document: ProblemDocument) -> DeduplicationBound | None:
+    longest_s, earliest_offset = document.deduplication_max_s, document.pruned_to
+    return None if longest_s is None or earliest_offset is None else DeduplicationBound(longest_s, earliest_offset)
+
+
+def _conflict_from_document(document: ConflictDocument) -> Conflict:
+    consumed_by_hash = bytes_from_hex("consumed_by_hash", document.consumed_by_hash, DIGEST_BYTES)
+    return Conflict(parse_state_ref(document.state), consumed_by_hash, document.usage)
