@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,40 @@ async def test_whoever_says_nothing_is_ended(tmp_path: Path) -> None:
     await links.start()
     assert await say(links) == [Refusal("no hello in time")]
     await links.stop()
+
+
+async def test_a_client_lets_go_of_a_node_that_never_answers() -> None:
+    """Goal: a frozen node costs its clients no sockets. Method: a server that is silent sees the end."""
+    ended = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while await reader.read(1_024):
+                pass
+        writer.close()
+        ended.set()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(LogUnavailable, match="no answer in time"):
+        await LogClient.connect(f"127.0.0.1:{port}", "g", answer_max_s=0.2)
+    async with asyncio.timeout(30):
+        await ended.wait()
+    server.close()
+
+
+async def test_a_connection_to_a_machine_that_vanished_ends(one: Links) -> None:
+    """Goal: a cut cable does not hold a connection for TCP's quarter of an hour. Method: what the sockets were told."""
+    client = await LogClient.connect(one.settings.listen, "g")
+    ends = [connection.transport for connection in one._incoming] + [client._writer.transport]
+    assert len(ends) == 2
+    for end in ends:
+        assert end is not None
+        sock = end.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 4
+    await client.close()
 
 
 async def test_a_node_speaks_on_one_connection(one: Links) -> None:

@@ -283,9 +283,7 @@ class Scenario:
         self.world.create_linked(node_id)
 
     def do_teach(self, src: str, node_id: str) -> None:
-        node = self._node(src)
-        node.raft.teach(node_id)
-        self.world.carry_out(node)
+        self.world.teach(self._node(src), node_id)
 
     def do_offer_configuration(self, node_id: str, *members: str) -> None:
         """Replicate a configuration on this node; it may refuse."""
@@ -297,9 +295,7 @@ class Scenario:
         self.world.replicate(self._node(node_id), Kind[kind.upper()], b"" if nodes else data.encode(), nodes)
 
     def do_flush(self, node_id: str) -> None:
-        node = self._node(node_id)
-        node.raft.flush()
-        self.world.carry_out(node)
+        self.world.flush(self._node(node_id))
 
     def do_nominate(self, src: str, to: str) -> None:
         self.world.nominate(self._node(src), to)

@@ -156,3 +156,17 @@ def test_deprecated_creation_and_shuffling() -> None:
         THREE + "\ncreate_new_node,3\nreconnect_node,3\nreplicate_new_configuration,2,0,1,2,3\nemit_signature,2"
         "\nperiodic_all,10\nshuffle_one,0\nshuffle_all\ndispatch_all"
     )
+
+
+@pytest.mark.parametrize(
+    "command", ["offer,1,signature", "offer_configuration,1,1", "teach,1,9", "flush,1", "nominate,1,2"]
+)
+def test_a_node_that_is_switched_off_does_nothing(command: str) -> None:
+    """Goal: seed 1002260 offered a signature to a leader that it had just switched off. Method: each such command."""
+    scenario = run_scenario(THREE + "\nnominate_successor,0\ndispatch_all\nassert_detail,1,leadership_state,Leader")
+    node = scenario.world.nodes["1"]
+    scenario.run("create,9")
+    scenario.run("lose_disk,1")
+    node.outbox.clear()
+    scenario.run(command)
+    assert (node.log, node.outbox) == ([], [])

@@ -144,7 +144,7 @@ class World:
             state.members.configurations = [Configuration(0, frozenset(node_ids))]
             state.peers = {other: Peer(sent_idx=0) for other in node_ids if other != node_id}
 
-    # ------------------------------------------------------------------------------------------------------ commands
+    # ----------------------------------------------------------------------- commands: a node that is down does nothing
 
     def start(self, node_id: NodeId) -> None:
         node = self.create(node_id)
@@ -153,6 +153,8 @@ class World:
         self.replicate(node, Kind.RECONFIGURATION, nodes=(node_id,))
 
     def replicate(self, node: Node, kind: Kind, body: bytes = b"", nodes: tuple[NodeId, ...] = ()) -> bool:
+        if not node.is_up:
+            return False
         raft = node.raft
         taken = raft.replicate([Entry(raft.view, raft.last_idx + 1, kind, body, nodes)], raft.view)
         self.carry_out(node)
@@ -164,8 +166,19 @@ class World:
             self.carry_out(node)
 
     def nominate(self, node: Node, to: NodeId | None = None) -> None:
-        node.raft.nominate(to)
-        self.carry_out(node)
+        if node.is_up:
+            node.raft.nominate(to)
+            self.carry_out(node)
+
+    def teach(self, node: Node, joiner: NodeId) -> None:
+        if node.is_up:
+            node.raft.teach(joiner)
+            self.carry_out(node)
+
+    def flush(self, node: Node) -> None:
+        if node.is_up:
+            node.raft.flush()
+            self.carry_out(node)
 
     def deliver(self, src: NodeId, letter: Letter) -> bool:
         """Hand a letter over, if the link is whole and its entries are still there."""

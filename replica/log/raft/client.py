@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from ha.raft.messages import Entry, NodeId
 from replica.log.raft import wire
+from replica.log.raft.links import give_up_on_silence
 from replica.log.raft.settings import split_address
 from replica.log.raft.wire import (
     Answer,
@@ -31,6 +32,7 @@ from replica.notary.errors import LogUnavailable
 
 AnswerT = TypeVar("AnswerT", Appended, Entries, Told)
 _CHUNK_BYTES = 256 * 1024
+_SILENCE_MAX_S = 10.0  # a node's machine that acknowledges nothing for so long is gone
 
 
 class CallFailed(Exception):
@@ -69,13 +71,14 @@ class LogClient:
             async with asyncio.timeout(answer_max_s):
                 reader, writer = await asyncio.open_connection(host, port, ssl=tls)
                 try:
+                    give_up_on_silence(writer.transport, _SILENCE_MAX_S)
                     writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client")))
                     node_id = await _greeted(reader, frames)
                 except BaseException:  # a node refused, or was silent: nobody else would close it
                     writer.transport.abort()
                     raise
         except (OSError, TimeoutError, FrameRefused) as error:
-            raise LogUnavailable(f"{address}: {error or 'no answer in time'}") from None
+            raise LogUnavailable(f"{address}: {str(error) or 'no answer in time'}") from None
         frames.max_bytes = frame_max_bytes
         client = cls(reader, writer, frames)
         client.node_id = node_id

@@ -87,6 +87,9 @@ class LogNodeSettings(BaseModel):
     )
     connections_max: int = Field(256, ge=1, le=65_536, description="Connections from nodes and clients.")
     hello_max_s: float = Field(2.0, gt=0, le=60, description="Longest wait for a connection and its first frame.")
+    silence_max_s: float = Field(
+        10.0, ge=1, le=900, description="A connection whose other side acknowledges nothing for so long is made anew."
+    )
     change_max_s: float = Field(60.0, gt=0, le=86_400, description="Longest wait until new members have caught up.")
 
     @model_validator(mode="after")
