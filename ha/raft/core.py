@@ -1,6 +1,6 @@
 """The consensus of a log: what one node decides. `Raft` is driven by calls, and its effects are taken as data.
 
-    driver:  tick(ms)  receive(src, message)  replicate(entries, view)  flush()  nominate(to)  synced(at)
+    driver:  tick(ms)  receive(src, message)  replicate(entries, view)  flush()  nominate(to)  synced(at)  ask_end()
              take() -> Effects: write the hard state, cut, append, sync, then send what has become safe
 
 Every message comes in by `receive`. It settles views first, and hands on to the room that the message is for.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ha.errors import HaError
-from ha.raft import committing, electing, following, leading
+from ha.raft import committing, electing, following, leading, reading
 from ha.raft.messages import (
     AppendEntries,
     AppendResponse,
@@ -153,6 +153,14 @@ class Raft:
             s.durable_idx = at.idx
             committing.advance_leader(s)
 
+    def ask_end(self) -> int | None:
+        """Ask whether this node still leads; the number of the round.
+
+        Once `answered_round` has reached it in this view, all that anybody had committed before the question was
+        committed here by then. None: not leading, or nothing of its own view is committed yet.
+        """
+        return reading.ask(self.state)
+
     def take(self) -> Effects:
         """What is to be carried out since the last call."""
         s = self.state
@@ -183,6 +191,11 @@ class Raft:
     def leadership(self) -> Leadership:
         """What this node is doing."""
         return self.state.leadership
+
+    @property
+    def answered_round(self) -> int:
+        """The newest round of `ask_end` that is answered in this leadership; 0: none."""
+        return reading.answered_round(self.state)
 
     @property
     def should_sign(self) -> bool:

@@ -10,12 +10,12 @@ from ha.raft.state import State
 def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
     """Take entries of the leader of this view."""
     if message.view < s.view:
-        _refuse(s, src, TxId(s.view, s.log.last_idx))
+        _refuse(s, src, message, TxId(s.view, s.log.last_idx))
         return
     if s.is_candidate:  # somebody else won this view
         s.become_follower()
     if not agrees(s, message):
-        _refuse(s, src, estimate(s, message))
+        _refuse(s, src, message, estimate(s, message))
         return
     s.restart_timer()
     s.leader_id = src
@@ -23,7 +23,7 @@ def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
     if message.prev_idx < s.log.commit_idx:  # long outdated: nothing in it is news, nor is an answer
         return
     if not _is_whole(message):
-        _refuse(s, src, TxId(s.view, s.log.last_idx))
+        _refuse(s, src, message, TxId(s.view, s.log.last_idx))
     elif _clear(s, message):
         _append(s, message)
         acknowledge(s, src, message)
@@ -42,8 +42,8 @@ def estimate(s: State, message: AppendEntries) -> TxId:
     return TxId(s.log.views.view_at(idx), idx)
 
 
-def _refuse(s: State, src: NodeId, at: TxId) -> None:
-    s.send(src, AppendResponse(at.view, at.idx, success=False))
+def _refuse(s: State, src: NodeId, message: AppendEntries, at: TxId) -> None:
+    s.send(src, AppendResponse(at.view, at.idx, success=False, round=message.round))
 
 
 def _is_whole(message: AppendEntries) -> bool:
@@ -95,4 +95,4 @@ def known_commit(message: AppendEntries) -> int:
 
 def acknowledge(s: State, src: NodeId, message: AppendEntries) -> None:
     """Say what was checked, which may be less than this log has."""
-    s.send(src, AppendResponse(s.view, message.idx, success=True), durable_idx=message.idx)
+    s.send(src, AppendResponse(s.view, message.idx, success=True, round=message.round), durable_idx=message.idx)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ha.raft import committing, quorums
+from ha.raft import committing, quorums, reading
 from ha.raft.messages import AppendEntries, AppendResponse, Entry, Expelled, Kind, NodeId, TxId
 from ha.raft.state import Leadership, Peer, State
 
@@ -153,7 +153,7 @@ def _send_limit(s: State, peer: Peer) -> int:
 
 def _header(s: State, prev_idx: int, idx: int) -> AppendEntries:
     view_at = s.log.views.view_at
-    return AppendEntries(s.view, prev_idx, view_at(prev_idx), idx, view_at(idx), s.log.commit_idx)
+    return AppendEntries(s.view, prev_idx, view_at(prev_idx), idx, view_at(idx), s.log.commit_idx, round=s.round)
 
 
 # ------------------------------------------------------------------------------------------------------------ answers
@@ -165,6 +165,7 @@ def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
     if not s.is_leader or peer is None:
         return
     peer.ack_age_ms = 0
+    reading.note_answer(s, peer, message)
     if message.success:
         held_back = peer.probe_idx is not None or s.settings.unacknowledged_max > 0
         _acknowledged(s, peer, message)

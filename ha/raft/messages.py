@@ -56,6 +56,7 @@ class AppendEntries(_Message, frozen=True, tag="AE"):
     view_of_idx: int
     leader_commit_idx: int
     entries: tuple[Entry, ...] = ()
+    round: int = 0  # the newest that the leader has asked
 
 
 class AppendResponse(_Message, frozen=True, tag="AER"):
@@ -66,6 +67,7 @@ class AppendResponse(_Message, frozen=True, tag="AER"):
 
     last_log_idx: int
     success: bool
+    round: int = 0  # of the message that this answers
 
 
 class _Candidacy(_Message, frozen=True):

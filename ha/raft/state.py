@@ -32,6 +32,7 @@ class Peer:
     sent_idx: int  # sent up to here, answered or not
     match_idx: int = 0  # agrees up to here; never falls within a leadership
     ack_age_ms: int = 0  # since any answer at all
+    round: int = 0  # the newest that it has answered (reading.py)
     probe_idx: int | None = None  # refused: one message from here at a time, until one is accepted
 
 
@@ -97,6 +98,7 @@ class State:
         self.peers: dict[NodeId, Peer] = {}
         self.granted: set[NodeId] = set()  # votes, or pre-votes, in this view
         self.may_truncate = False  # once in each leadership that this node follows
+        self.round = 0  # of questions whether this node still leads
         self.should_sign = False  # a new leader commits nothing before it has signed
         self.ticking = ticking  # no election before the first signature
         self.elapsed_ms = 0  # since the timer was restarted

@@ -38,6 +38,7 @@ class Invariants:
         self._seen: dict[NodeId, tuple[int, int]] = {}  # (view, commit) at the last look
         self._matches: dict[NodeId, tuple[int, dict[NodeId, int]]] = {}
         self.lost: set[NodeId] = set()
+        self.answered = 0  # looks at an answered question
 
     @property
     def committed_idx(self) -> int:
@@ -80,6 +81,10 @@ class Invariants:
             self._membership(node)
         if effects.appended or effects.truncated_to is not None or raft.commit_idx > commit_idx:
             self.quorum_log()
+        if answered(node) and node.question is not None:
+            enough = node.question.commit_idx >= node.question.committed_idx
+            _demand(enough, f"the end of the log is known: {node.question}", node)
+            self.answered += 1
 
     # ---------------------------------------------------------------------------------------------------- invariants
 
@@ -179,6 +184,12 @@ class Invariants:
         signed = [e.idx for e in log[retirement.idx :] if e.kind is Kind.SIGNATURE]
         first = signed[0] if signed else 0
         _demand(retirement.committable_idx == first, f"MembershipStateConsistent: signed at {first}", node)
+
+
+def answered(node: Node) -> bool:
+    """Whether the newest question where the log ends is answered."""
+    question, raft = node.question, node.raft
+    return question is not None and raft.view == question.view and raft.answered_round >= question.round
 
 
 def _has(chain: list[int], idx: int, reference: list[int]) -> bool:

@@ -20,7 +20,7 @@ from ha.raft.core import LogIncomplete
 from ha.raft.messages import Kind, NodeId
 from ha.raft.quorums import majority
 from ha.raft.settings import RaftSettings
-from tests.raft.invariants import Violated
+from tests.raft.invariants import Violated, answered
 from tests.raft.world import SCENARIO, Node, World
 
 SYNC_ROUNDS_MAX = 20
@@ -296,6 +296,14 @@ class Scenario:
 
     def do_flush(self, node_id: str) -> None:
         self.world.flush(self._node(node_id))
+
+    def do_ask_end(self, node_id: str) -> None:
+        """Ask this node where the log ends."""
+        self.world.ask_end(self._node(node_id))
+
+    def do_assert_answered(self, node_id: str, value: str) -> None:
+        """Whether its newest question is answered."""
+        _demand(answered(self._node(node_id)) is (value == "true"), f"the question is not answered: {value}")
 
     def do_nominate(self, src: str, to: str) -> None:
         self.world.nominate(self._node(src), to)

@@ -53,7 +53,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
-        self.weather: Weather = draw(self.random)
+        self.weather: Weather = draw(self.random, seed)
         self.scenario = Scenario()
         self.world = self.scenario.world
         self.world.on_sent = self._sent
@@ -80,6 +80,7 @@ class Simulation:
         except ScenarioFailed as error:
             problem = str(error)
         self.counts["committed"] = self.world.invariants.committed_idx
+        self.counts["answered"] = self.world.invariants.answered
         return Run(self.seed, self.scenario.lines, problem, self.counts)
 
     def _start(self) -> None:
@@ -109,6 +110,7 @@ class Simulation:
             (weather.reconfigure_every_ms, self._reconfigure),
             (weather.nominate_every_ms, self._nominate),
             (weather.stall_every_ms, self._stall),
+            (weather.ask_every_ms, self._ask),
         ):
             if every_ms:
                 self._repeat(every_ms, duty)
@@ -379,6 +381,11 @@ class Simulation:
     def _nominate(self) -> None:
         for leader in self._leaders()[-1:]:
             self._do(f"nominate_successor,{leader.node_id}")
+
+    def _ask(self) -> None:
+        """Somebody reads, from whoever thinks that it leads."""
+        for leader in self._leaders():
+            self._do(f"ask_end,{leader.node_id}")
 
     def _stall(self) -> None:
         if not self.is_calm:

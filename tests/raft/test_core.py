@@ -281,6 +281,20 @@ def test_an_acknowledgement_beyond_the_log_counts_for_nothing() -> None:
     assert raft.commit_idx == 4
 
 
+def answered_by_an_earlier_leadership() -> int:
+    raft, _ = alone()
+    raft.replicate([Entry(2, 3, Kind.RECONFIGURATION, nodes=("a", "b")), Entry(2, 4, Kind.SIGNATURE)], 2)
+    assert raft.ask_end() == 1
+    raft.receive("b", AppendResponse(1, 2, False, round=7))  # of a leadership before a restart, which began anew
+    return raft.answered_round
+
+
+def test_an_answer_to_an_earlier_leadership_answers_nothing() -> None:
+    assert answered_by_an_earlier_leadership() == 0
+    with MUTANTS["answers_of_any_view"].applied():
+        assert answered_by_an_earlier_leadership() == 1
+
+
 def test_nothing_committed_is_ever_cut() -> None:
     raft, _ = alone()
     with pytest.raises(InvariantBroken):

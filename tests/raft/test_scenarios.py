@@ -15,7 +15,13 @@ FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.iterdir())
 NAMED = os.environ.get("RAFT_SCENARIOS")
 OTHERS = sorted(file for file in Path(NAMED).rglob("*") if file.is_file()) if NAMED else []
-IN_UNIT_TESTS = {"rollback_keeps_signed", "truncates_twice", "believes_late_syncs", "truncation_stays_synced"}
+IN_UNIT_TESTS = {
+    "rollback_keeps_signed",
+    "truncates_twice",
+    "believes_late_syncs",
+    "truncation_stays_synced",
+    "answers_of_any_view",
+}
 
 CCF_COMMANDS = set(
     """

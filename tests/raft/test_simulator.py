@@ -90,5 +90,5 @@ def test_every_misfortune_strikes() -> None:
         "teach",
     }
     wanted |= {"nominate_successor", "offer_configuration", "lost", "stalled", "rivals", "switched off", "committed"}
-    wanted |= {"winners cut off", "voters struck", "writers struck"}
+    wanted |= {"winners cut off", "voters struck", "writers struck", "answered"}
     assert wanted <= counts.keys()

@@ -47,9 +47,10 @@ class Weather:
     cut_winner_share: float  # a leader is cut off just elected, from all or from all but one
     crash_writer_share: float  # a node dies when it has taken entries
     late_refusal_share: float  # of refusals, up to 300 ms
+    ask_every_ms: int  # somebody asks where the log ends
 
 
-def draw(random: Random) -> Weather:
+def draw(random: Random, seed: int) -> Weather:
     """Each kind of misfortune is absent in about half of the runs."""
 
     fifo = random.random() < 0.6
@@ -94,4 +95,5 @@ def draw(random: Random) -> Weather:
         cut_winner_share=perhaps(random.choice((0.3, 0.9)), 0.0, 0.4),
         crash_writer_share=perhaps(0.01, 0.0, 0.3 if durable else 0.0),
         late_refusal_share=perhaps(0.5, 0.0, 0.3),
+        ask_every_ms=Random(f"asks of {seed}").choice((0, 0, 0, 10, 50)),  # apart: the other seeds stay as they were
     )

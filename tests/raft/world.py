@@ -63,6 +63,16 @@ class Disk:
         self.unsynced, self.unsynced_hard_state = [], None
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Where the log ends, asked of a leader: its view and commit then, and the highest commit of anybody."""
+
+    view: int
+    round: int
+    commit_idx: int
+    committed_idx: int
+
+
 class Node:
     """A core with its log, its outbox and its disk."""
 
@@ -76,6 +86,7 @@ class Node:
         self.outbox: list[Letter] = []
         self.held: list[Outgoing] = []  # not before the next sync
         self.cleanup: tuple[NodeId, ...] = ()
+        self.question: Question | None = None  # the newest
 
     @property
     def has_to_sync(self) -> bool:
@@ -173,6 +184,14 @@ class World:
     def teach(self, node: Node, joiner: NodeId) -> None:
         if node.is_up:
             node.raft.teach(joiner)
+            self.carry_out(node)
+
+    def ask_end(self, node: Node) -> None:
+        """Ask where the log ends; a node that cannot tell forgets its last question."""
+        node.question = None
+        if node.is_up and (number := node.raft.ask_end()) is not None:
+            raft = node.raft
+            node.question = Question(raft.view, number, raft.commit_idx, self.invariants.committed_idx)
             self.carry_out(node)
 
     def flush(self, node: Node) -> None:

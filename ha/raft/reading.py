@@ -1,0 +1,45 @@
+"""Where the log ends: a leader answers a reader only once a majority has said, after the question, that it still leads.
+
+CCF's reads do not ask: a deposed leader may answer for a while from what it knew. Here each message of a leader carries
+the number of its newest round, and each answer repeats it. A quorum of such answers is what a commit would have needed,
+so nobody else had committed anything when the question came.
+"""
+
+from __future__ import annotations
+
+from ha.raft import leading, quorums
+from ha.raft.messages import AppendResponse, NodeId
+from ha.raft.state import Peer, State
+
+
+def ask(s: State) -> int | None:
+    """Begin a round, and send its number to everybody.
+
+    None: this node does not lead, or nothing of its own view is committed yet. What earlier leaders committed may then
+    be more than it knows of.
+    """
+    if not s.is_leader or s.log.views.view_at(s.log.commit_idx) != s.view:
+        return None
+    s.round += 1
+    leading.send_all(s)
+    return s.round
+
+
+def note_answer(s: State, peer: Peer, message: AppendResponse) -> None:
+    """A node answered in this view: it had not turned to a later leader when it had seen this round."""
+    if message.view == s.view:
+        peer.round = max(peer.round, message.round)
+
+
+def answered_round(s: State) -> int:
+    """The newest round that a majority of every configuration has answered; 0: none, or this node does not lead."""
+    if not s.is_leader or not s.members.configurations:
+        return 0
+    return quorums.agreed_idx(s.members.configurations, lambda node: _round_of(s, node))
+
+
+def _round_of(s: State, node: NodeId) -> int:
+    if node == s.node_id:
+        return s.round
+    peer = s.peers.get(node)
+    return 0 if peer is None else peer.round
