@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-_LEAF, _NODE = b"\x00", b"\x01"
+_LEAF, NODE = b"\x00", b"\x01"
 
 
 def leaf_hash(tx_id: bytes, content_digest: bytes) -> bytes:
@@ -23,7 +23,7 @@ def tree_levels(leaves: Sequence[bytes]) -> list[Sequence[bytes]]:
         raise ValueError("a tree has at least one leaf")
     levels: list[Sequence[bytes]] = [leaves]
     while len(level := levels[-1]) > 1:
-        parents = [sha256(_NODE + level[at] + level[at + 1]).digest() for at in range(0, len(level) - 1, 2)]
+        parents = [sha256(NODE + level[at] + level[at + 1]).digest() for at in range(0, len(level) - 1, 2)]
         if len(level) % 2:
             parents.append(level[-1])
         levels.append(parents)
@@ -55,7 +55,7 @@ def root_from_path(leaf: bytes, leaf_index: int, tree_size: int, path: Sequence[
                 return None
             sibling = path[used]
             used += 1
-            node = sha256(_NODE + (sibling + node if index % 2 else node + sibling)).digest()
+            node = sha256(NODE + (sibling + node if index % 2 else node + sibling)).digest()
         index >>= 1
         last >>= 1
     return node if used == len(path) else None

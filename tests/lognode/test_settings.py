@@ -82,7 +82,8 @@ def test_an_id_stays_with_its_disk(tmp_path: Path) -> None:
     """Goal: the same id while the disk is there, another one after. Method: starts, and folders that are damaged."""
     settings = load_settings(write(tmp_path, GOOD))
     first, files = find_identity(settings, new_group=True)
-    assert first.startswith("r1.")
+    assert first.node_id.startswith("r1.")
+    assert ((tmp_path / "log" / IDENTITY).stat().st_mode & 0o777) == 0o600  # it has the signing key
     assert SegmentLog(files).last_idx == 0
     assert find_identity(settings, new_group=False)[0] == first
     with pytest.raises(ConfigError, match="without --new-group"):
@@ -91,17 +92,18 @@ def test_an_id_stays_with_its_disk(tmp_path: Path) -> None:
         find_identity(settings.model_copy(update={"group": "h"}), new_group=False)
     process = settings.model_copy(update={"identity": "process"})
     second = find_identity(process, new_group=False)[0]
-    assert second != first
+    assert second.node_id != first.node_id
+    assert second.key != first.key
     assert second != find_identity(process, new_group=False)[0]
-    assert (tmp_path / "log" / first / HARD_STATE).exists()  # the old log is left where it was
-    node_id, files = find_identity(settings, new_group=False)
+    assert (tmp_path / "log" / first.node_id / HARD_STATE).exists()  # the old log is left where it was
+    identity, files = find_identity(settings, new_group=False)
     files.remove(HARD_STATE)
     with pytest.raises(LogIncomplete):
         SegmentLog(find_identity(settings, new_group=False)[1])
     (tmp_path / "log" / IDENTITY).write_bytes(b"x")
     with pytest.raises(LogIncomplete):
         find_identity(settings, new_group=False)
-    assert node_id
+    assert identity.node_id
 
 
 def test_two_processes_never_share_a_disk(tmp_path: Path) -> None:

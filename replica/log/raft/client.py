@@ -17,6 +17,8 @@ from replica.log.raft.wire import (
     Append,
     Appended,
     Change,
+    End,
+    Ends,
     Entries,
     Failed,
     FrameRefused,
@@ -30,7 +32,7 @@ from replica.log.raft.wire import (
 )
 from replica.notary.errors import LogUnavailable
 
-AnswerT = TypeVar("AnswerT", Appended, Entries, Told)
+AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends)
 _CHUNK_BYTES = 256 * 1024
 _SILENCE_MAX_S = 10.0  # a node's machine that acknowledges nothing for so long is gone
 
@@ -93,13 +95,17 @@ class LogClient:
         answer = await self._call(Read(next(self._numbers), first_idx, last_idx), Entries)
         return list(answer.entries), answer.commit_idx
 
+    async def end(self) -> int:
+        """All that was committed before the call is at or below this index, by a majority's word. Raises CallFailed."""
+        return (await self._call(End(next(self._numbers)), Ends)).idx
+
     async def status(self) -> dict[str, Any]:
         """The node's state."""
         return (await self._call(Status(next(self._numbers)), Told)).details
 
-    async def change(self, nodes: Sequence[NodeId]) -> Appended:
-        """Make these the members, and wait until that is committed. Raises CallFailed."""
-        return await self._call(Change(next(self._numbers), tuple(nodes)), Appended)
+    async def change(self, nodes: Sequence[NodeId], instead_of: Sequence[NodeId] = ()) -> Appended:
+        """Make these the members, and wait until that is committed. Raises CallFailed, also where others are it now."""
+        return await self._call(Change(next(self._numbers), tuple(nodes), tuple(instead_of)), Appended)
 
     async def close(self) -> None:
         """End the connection. May be repeated."""

@@ -92,9 +92,10 @@ async def close_server(server: asyncio.Server) -> None:
 class Links:
     """All connections of one node."""
 
-    def __init__(self, settings: LogNodeSettings, node_id: NodeId, handler: Handler) -> None:
+    def __init__(self, settings: LogNodeSettings, node_id: NodeId, handler: Handler, key: bytes = b"") -> None:
         self.settings = settings
         self.node_id = node_id
+        self.key = key  # public
         self.handler = handler
         self._tls = self._contexts()
         self._server: asyncio.Server | None = None
@@ -147,6 +148,11 @@ class Links:
         """Whether the node is connected."""
         return to in self._outgoing
 
+    def key_of(self, node_id: NodeId) -> bytes | None:
+        """The public key of a connected node."""
+        link = self._outgoing.get(node_id)
+        return None if link is None else link.key
+
     @property
     def connected(self) -> tuple[NodeId, ...]:
         """Nodes that can be sent to."""
@@ -156,7 +162,7 @@ class Links:
 
     def hello(self) -> Hello:
         """Who we are."""
-        return Hello(wire.PROTOCOL, self.settings.group, "node", self.node_id)
+        return Hello(wire.PROTOCOL, self.settings.group, "node", self.node_id, self.key)
 
     def refused(self, where: object, why: str) -> None:
         """Tell that a connection was ended, and why."""
@@ -361,6 +367,7 @@ class _Outgoing(_Connection):
     def __init__(self, links: Links, name: str) -> None:
         super().__init__(links)
         self._name = name
+        self.key = b""  # the peer's
         self.gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -384,7 +391,7 @@ class _Outgoing(_Connection):
             self.refuse(why or "a second hello")
             return
         self.greeted()
-        self.node_id = hello.node_id
+        self.node_id, self.key = hello.node_id, hello.key
         self.links.joined(self)
 
 

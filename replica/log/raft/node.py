@@ -21,13 +21,29 @@ from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, Outgoi
 from ha.raft.state import Leadership
 from replica.log.raft import wire
 from replica.log.raft.links import Lines, Links, failed
-from replica.log.raft.outbox import Calls, Outbox, Recent, Waiting
+from replica.log.raft.members import objection
+from replica.log.raft.outbox import Calls, Outbox, Questions, Recent, Waiting
 from replica.log.raft.segments import Job, SegmentLog
 from replica.log.raft.settings import LogNodeSettings
-from replica.log.raft.wire import Answer, Append, Appended, Call, Change, Entries, Read, Status, Told, encode_frame
+from replica.log.raft.signing import LogDiffers, SignedLog, encode_keys, public_key_of
+from replica.log.raft.wire import (
+    Answer,
+    Append,
+    Appended,
+    Call,
+    Change,
+    End,
+    Ends,
+    Entries,
+    Read,
+    Status,
+    Told,
+    encode_frame,
+)
 
 _log = structlog.get_logger(__name__)
 Reply = Callable[[Answer], None]
+_QUESTIONS_MAX = 10_000
 _HAND_OVER_MESSAGES = 4  # so many message times a node that stops waits for a successor
 
 
@@ -43,15 +59,21 @@ class _Changing:
 class LogNode:
     """One node. Run it once; it ends by `stop`, or by an error that it raises."""
 
-    def __init__(self, settings: LogNodeSettings, node_id: NodeId, log: SegmentLog) -> None:
-        """Raises LogIncomplete where the disk lacks what it once had."""
+    def __init__(self, settings: LogNodeSettings, node_id: NodeId, log: SegmentLog, key: bytes) -> None:
+        """`key`: seed of the node's Ed25519 key. Raises LogIncomplete where the disk lacks what it once had."""
         self.settings = settings
         self.node_id = node_id
         self._log = log
         core = settings.raft()
-        self.raft = Raft.restored(node_id, core, random.SystemRandom().random, log.hard_state, log.entries())
+        self._signed = SignedLog(settings.group, node_id, key)
+        try:
+            entries = self._signed.opened(log.entries(), log.hard_state.commit_idx)
+            self.raft = Raft.restored(node_id, core, random.SystemRandom().random, log.hard_state, entries)
+        except LogDiffers as error:
+            raise LogIncomplete(f"the disk has another log than was signed: {error.detail}") from None
         self._tick_s = core.tick_ms / 1_000
-        self.links = Links(settings, node_id, self)
+        self._key = public_key_of(key)
+        self.links = Links(settings, node_id, self, self._key)
         self._recent = Recent(log.last_idx + 1, settings.recent_max_bytes)
         self._outbox = Outbox()
         self._job, self._job_number = Job(), 1  # what gathers
@@ -61,6 +83,7 @@ class LogNode:
         self._gathered: list[tuple[Append, Reply]] = []
         self._calls: Calls[tuple[Append | Change, Reply]] = Calls()
         self._waiting_bytes = 0
+        self._questions: Questions[tuple[End, Reply]] = Questions()
         self._changing: _Changing | None = None
         self._cleanup: tuple[NodeId, ...] = ()
         self._turn_due = False
@@ -114,10 +137,8 @@ class LogNode:
         """The first node of a new log leads alone, and is its first member."""
         self.raft.force_become_leader()
         self._carry_out()
-        view, idx = self.raft.view, self.raft.last_idx + 1
-        self.raft.replicate(
-            [Entry(view, idx, Kind.RECONFIGURATION, b"", (self.node_id,)), Entry(view, idx + 1, Kind.SIGNATURE)], view
-        )
+        keys = encode_keys({self.node_id: self._key})
+        self._sign_and_append([Entry(self.raft.view, 1, Kind.RECONFIGURATION, keys, (self.node_id,))])
         self._carry_out()
 
     async def _tick_for_ever(self) -> None:
@@ -148,9 +169,11 @@ class LogNode:
             self._vote = effects.hard_state[:2]
             self._job.hard_state, self._needs_hard = effects.hard_state, self._job_number
         if effects.truncated_to is not None:
+            self._signed.cut(effects.truncated_to)
             self._recent.cut(effects.truncated_to)
             self._job.steps.append(effects.truncated_to)
         if effects.appended:
+            self._verify(effects.appended)
             self._recent.append(effects.appended)
             self._job.steps.append(effects.appended)
         if effects.truncated_to is not None or effects.appended:
@@ -160,15 +183,24 @@ class LogNode:
             if self._outbox.put(out, need):
                 self._send(out)
         if effects.committed_idx is not None:
+            self._signed.committed(effects.committed_idx)
             self._committed()
+        if self._questions:
+            self._answer_questions()
         self._cleanup = effects.cleanup or self._cleanup
         if self._has_work():
             self._work.set()
-        if self.raft.should_sign or self._cleanup:
+        if self.raft.should_sign or self._cleanup or (self._questions.wait and effects.committed_idx is not None):
             self._turn_soon()
         self._tell()
         if self.raft.is_expelled:
             self.fail(LogIncomplete("the leader found that this disk has less than it once acknowledged"))
+
+    def _verify(self, appended: list[Entry]) -> None:
+        """Compare what others signed with this log; a leader's own are in the tree already. Raises LogDiffers."""
+        news = self.raft.last_idx - self._signed.last_idx
+        if news:
+            self._signed.append(appended[-news:])
 
     def _has_work(self) -> bool:
         return self._job.hard_state is not None or bool(self._job.steps)
@@ -253,6 +285,8 @@ class LogNode:
                 reply(Told(call.call, self.status()))
             case Change():
                 self._take_change(call, reply)
+            case End():
+                self._take_question(call, reply)
 
     def _refusal(self, call: Append | Change) -> Answer | None:
         if self.raft.leadership is not Leadership.LEADER:
@@ -286,6 +320,7 @@ class LogNode:
         try:
             self._append_gathered()
             self._carry_out()
+            self._ask_end()
         except Exception as error:
             self.fail(error)
 
@@ -316,8 +351,13 @@ class LogNode:
         reply(failed(call, "NOT_LEADER", "this node no longer leads", self.raft.state.leader_id))
 
     def _sign_and_append(self, entries: list[Entry]) -> bool:
-        view, idx = self.raft.view, self.raft.last_idx + len(entries) + 1
-        taken = self.raft.replicate([*entries, Entry(view, idx, Kind.SIGNATURE)], view)
+        """Append entries, and the signature over all so far. False: nothing has changed."""
+        view, before = self.raft.view, self.raft.last_idx
+        if self.raft.leadership is not Leadership.LEADER:
+            return False
+        taken = self.raft.replicate([*entries, self._signed.sign(entries, view)], view)
+        if not taken:
+            self._signed.cut(before)
         self.raft.flush()
         return taken
 
@@ -329,6 +369,29 @@ class LogNode:
                 reply(Appended(call.call, settled.view, settled.first_idx, settled.last_idx))
             else:
                 reply(failed(call, "NOT_LEADER", "cut off by another leader", self.raft.state.leader_id))
+
+    def _take_question(self, call: End, reply: Reply) -> None:
+        if self.raft.leadership is not Leadership.LEADER:
+            reply(failed(call, "NOT_LEADER", "this node does not lead", self.raft.state.leader_id))
+        elif len(self._questions) >= _QUESTIONS_MAX:
+            reply(failed(call, "OVERLOADED", f"{_QUESTIONS_MAX} ask already where the log ends"))
+        else:
+            self._questions.add((call, reply))
+            self._turn_soon()
+
+    def _ask_end(self) -> None:
+        """Begin a round for all who asked, as soon as this leader knows what earlier ones committed."""
+        if self._questions.wait and (number := self.raft.ask_end()) is not None:
+            self._questions.begin(self.raft.view, number, self.raft.commit_idx)
+            self._carry_out()
+
+    def _answer_questions(self) -> None:
+        leads_view = self.raft.view if self.raft.leadership is Leadership.LEADER else None
+        for (call, reply), idx in self._questions.settle(leads_view, self.raft.answered_round):
+            if idx is not None and leads_view is not None:
+                reply(Ends(call.call, leads_view, idx))
+            else:
+                reply(failed(call, "NOT_LEADER", "this node no longer leads", self.raft.state.leader_id))
 
     def _entries(self, call: Read) -> Answer:
         """Committed entries, from the disk."""
@@ -357,6 +420,8 @@ class LogNode:
             "last_idx": raft.last_idx,
             "written_idx": self._written_idx,
             "removable_nodes": list(raft.removable_nodes),
+            "live": sorted(self._live()),
+            "signed_root": self._signed.root().hex(),
             "connected": list(self.links.connected),
         }
 
@@ -386,20 +451,39 @@ class LogNode:
             self._carry_out()
             return
         self._changing = None
-        if refusal is not None or not self._append_change(changing):
-            changing.reply(refusal or failed(changing.call, "REFUSED", "an id that has left never comes back"))
+        answer = refusal or self._append_change(changing)
+        if answer is not None:
+            changing.reply(answer)
 
     def _has_log(self, node: NodeId) -> bool:
         members = self.raft.state.members.active_nodes()
         return node == self.node_id or node in members or self.raft.has_caught_up(node)
 
-    def _append_change(self, changing: _Changing) -> bool:
-        view, idx = self.raft.view, self.raft.last_idx + 1
-        taken = self._sign_and_append([Entry(view, idx, Kind.RECONFIGURATION, b"", tuple(changing.call.nodes))])
+    def _append_change(self, changing: _Changing) -> Answer | None:
+        """None: it is in the log, and answered once it is committed."""
+        call, view, idx = changing.call, self.raft.view, self.raft.last_idx + 1
+        configurations = [configuration.nodes for configuration in self.raft.state.members.configurations]
+        if call.instead_of and configurations[-1] != set(call.instead_of):
+            return failed(call, "REFUSED", f"the members are {', '.join(sorted(configurations[-1]))} by now")
+        why = objection(configurations, call.nodes, self._live())
+        if why is not None:
+            return failed(call, "REFUSED", why)
+        keys = {node: self._signed.keys.get(node) or self.links.key_of(node) for node in call.nodes}
+        known = {node: key for node, key in keys.items() if key}
+        if known.keys() < keys.keys():
+            return failed(call, "REFUSED", f"not connected: {', '.join(sorted(keys.keys() - known.keys()))}")
+        taken = self._sign_and_append([Entry(view, idx, Kind.RECONFIGURATION, encode_keys(known), call.nodes)])
         if taken:
-            self._calls.add(Waiting((changing.call, changing.reply), view, idx, idx, 0))
+            self._calls.add(Waiting((call, changing.reply), view, idx, idx, 0))
         self._carry_out()
-        return taken
+        return None if taken else failed(call, "REFUSED", "an id that has left never comes back")
+
+    def _live(self) -> set[NodeId]:
+        """Members and joiners that answered this leader lately; nobody where it does not lead."""
+        if self.raft.leadership is not Leadership.LEADER:
+            return set()
+        peers, silence_ms = self.raft.state.peers, self.settings.election_timeout_ms
+        return {self.node_id} | {n for n, p in peers.items() if p.match_idx and p.ack_age_ms < silence_ms}
 
 
 async def _nothing() -> None:

@@ -38,6 +38,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     group: str
     node_id: str
+    key: bytes  # seed of the Ed25519 key that signs for this disk; the file is readable by its owner only
 
 
 def encode_note(note: msgspec.Struct) -> bytes:

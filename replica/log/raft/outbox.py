@@ -89,6 +89,60 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
+class _Round(Generic[CallT]):
+    view: int
+    number: int
+    commit_idx: int
+    calls: list[CallT]
+
+
+class Questions(Generic[CallT]):
+    """Who wants to know where the log ends. One round answers all who asked before it began."""
+
+    def __init__(self) -> None:
+        self._new: list[CallT] = []
+        self._rounds: deque[_Round[CallT]] = deque()
+        self._open = 0
+
+    def __len__(self) -> int:
+        return self._open
+
+    @property
+    def wait(self) -> bool:
+        """Whether some wait for a round to begin."""
+        return bool(self._new)
+
+    def add(self, call: CallT) -> None:
+        """Somebody asks."""
+        self._open += 1
+        self._new.append(call)
+
+    def begin(self, view: int, number: int, commit_idx: int) -> None:
+        """A round begins for all who wait; `commit_idx` is the leader's now."""
+        self._rounds.append(_Round(view, number, commit_idx, self._new))
+        self._new = []
+
+    def settle(self, leads_view: int | None, answered: int) -> list[tuple[CallT, int | None]]:
+        """Who can be answered: with the index, or with None where this node no longer leads the view of the round.
+
+        `leads_view` None: it does not lead at all, and nobody needs to wait.
+        """
+        settled: list[tuple[CallT, int | None]] = []
+        while self._rounds:
+            head = self._rounds[0]
+            lost = head.view != leads_view
+            if not lost and head.number > answered:
+                break
+            settled += [(call, None if lost else head.commit_idx) for call in head.calls]
+            self._rounds.popleft()
+        if leads_view is None:
+            settled += [(call, None) for call in self._new]
+            self._new = []
+        self._open -= len(settled)
+        return settled
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting(Generic[CallT]):
     """A call whose entries are in the log, from `first_idx` to `last_idx`, all of one view."""
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import structlog
 
 from ha.raft.core import LogIncomplete
-from ha.raft.messages import Entry, NodeId
+from ha.raft.messages import Entry
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.files import Folder
 from replica.log.raft.node import LogNode
 from replica.log.raft.notes import Identity, Seal, decode_note, write_note
 from replica.log.raft.segments import SegmentLog, fresh
 from replica.log.raft.settings import LogNodeSettings
+from replica.log.raft.signing import SEED_BYTES
 from replica.notary.errors import ConfigError, LogUnavailable
 
 IDENTITY = "identity"
@@ -28,11 +29,12 @@ _REPAIR_RETRY_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
-def find_identity(settings: LogNodeSettings, *, new_group: bool) -> tuple[NodeId, Folder]:
-    """This node's id and the folder of its log: those of the disk, or new ones.
+def find_identity(settings: LogNodeSettings, *, new_group: bool) -> tuple[Identity, Folder]:
+    """Who this node is, and the folder of its log: as the disk says, or new.
 
-    An empty disk has a new id, because the old one's votes and acknowledgements are gone with it. Raises ConfigError
-    where the disk is another group's or has a log already, and LogIncomplete where it says nothing that holds.
+    An empty disk has a new id and key, because the old one's votes and acknowledgements are gone with it. Raises
+    ConfigError where the disk is another group's or has a log already, and LogIncomplete where it says nothing that
+    holds.
     """
     root = Folder(settings.data_dir)
     identity: Identity | None = None
@@ -45,11 +47,12 @@ def find_identity(settings: LogNodeSettings, *, new_group: bool) -> tuple[NodeId
         if new_group:
             raise ConfigError(f"{settings.data_dir} is the disk of {identity.node_id}: start it without --new-group")
     if identity is None or settings.identity == "process":
-        identity = Identity(settings.group, f"{settings.name}.{secrets.token_hex(4)}")
+        node_id = f"{settings.name}.{secrets.token_hex(4)}"
+        identity = Identity(settings.group, node_id, secrets.token_bytes(SEED_BYTES))
         fresh(Folder(settings.data_dir / identity.node_id))
         write_note(root, IDENTITY, identity)
         _log.info("log_node_is_new", node_id=identity.node_id)
-    return identity.node_id, Folder(settings.data_dir / identity.node_id)
+    return identity, Folder(settings.data_dir / identity.node_id)
 
 
 def lock_folder(folder: Path) -> int:
@@ -71,18 +74,18 @@ async def run_node(settings: LogNodeSettings, *, new_group: bool = False) -> Non
     """
     lock = lock_folder(settings.data_dir)
     try:
-        node_id, folder = find_identity(settings, new_group=new_group)
+        identity, folder = find_identity(settings, new_group=new_group)
         log = SegmentLog(folder, settings.segment_bytes)
         await _repair(settings, log)
-        node = LogNode(settings, node_id, log)
+        node = LogNode(settings, identity.node_id, log, identity.key)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, node.stop)
         reloads: set[asyncio.Task[None]] = set()
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.create_task(_reload(node))))
-        _log.info("log_node_started", node_id=node_id, last_idx=log.last_idx, view=node.raft.view)
+        _log.info("log_node_started", node_id=identity.node_id, last_idx=log.last_idx, view=node.raft.view)
         await node.run(new_group=new_group)
-        _log.info("log_node_stopped", node_id=node_id)
+        _log.info("log_node_stopped", node_id=identity.node_id)
     finally:
         os.close(lock)
 

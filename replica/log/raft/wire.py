@@ -33,6 +33,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="HI"):
     group: _Text
     role: Literal["node", "client"]
     node_id: _Text = ""  # of a node
+    key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""  # a node's public key
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="NO"):
@@ -67,6 +68,15 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
 
     call: _Count
     nodes: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=64)]
+    instead_of: Annotated[
+        tuple[_Text, ...], msgspec.Meta(max_length=64)
+    ] = ()  # refused if others are it; (): whoever is
+
+
+class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
+    """Where does the log end? Answered once a majority has said, after the question, that this node leads."""
+
+    call: _Count
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
@@ -93,6 +103,14 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
     details: dict[str, Any]
 
 
+class Ends(msgspec.Struct, frozen=True, array_like=True, tag="ends"):
+    """All that was committed before the question is at or below `idx`."""
+
+    call: int
+    view: int
+    idx: int
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The call came to nothing, and never will. `NOT_LEADER`: ask `leader_id`; `OVERLOADED`: later."""
 
@@ -102,8 +120,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader_id: str | None = None
 
 
-Call: TypeAlias = Append | Read | Status | Change
-Answer: TypeAlias = Appended | Entries | Told | Failed
+Call: TypeAlias = Append | Read | Status | Change | End
+Answer: TypeAlias = Appended | Entries | Told | Ends | Failed
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
 messages = msgspec.msgpack.Decoder(Message)
 calls = msgspec.msgpack.Decoder(Call)

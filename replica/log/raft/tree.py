@@ -1,0 +1,75 @@
+"""The Merkle tree over a whole log: it grows by an entry at a time, and gives back what is cut off.
+
+The tree is that of RFC 6962, as in `replica/notary/merkle.py`. Only the roots of its whole subtrees are kept, at most
+one for each bit of the size; and the leaves since the newest signature that is committed: they may be cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from replica.notary.merkle import NODE
+
+Peaks = tuple[bytes, ...]
+
+
+class LogTree:
+    """The tree over entries 1 to `size`."""
+
+    __slots__ = ("_first_leaf", "_kept", "_leaves", "_peaks", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._peaks: list[bytes] = []  # roots of whole subtrees, the largest first
+        self._leaves: list[bytes] = []  # since the oldest point that is kept
+        self._first_leaf = 1  # the entry of the first of them
+        self._kept: list[tuple[int, Peaks]] = [(0, ())]  # ascending sizes, with their peaks
+
+    def grow(self, leaves: Iterable[bytes]) -> None:
+        """Add leaves at the end."""
+        peaks, size, more = self._peaks, self.size, list(leaves)
+        for leaf in more:
+            node, whole = leaf, size
+            while whole & 1:
+                node = sha256(NODE + peaks.pop() + node).digest()
+                whole >>= 1
+            peaks.append(node)
+            size += 1
+        self.size = size
+        self._leaves += more
+
+    def root(self) -> bytes:
+        """The root; an empty tree's is the hash of nothing."""
+        if not self._peaks:
+            return sha256(b"").digest()
+        node = self._peaks[-1]
+        for peak in reversed(self._peaks[:-1]):
+            node = sha256(NODE + peak + node).digest()
+        return node
+
+    def keep(self) -> None:
+        """Remember the tree as it is: coming back to here, or forgetting what is before it, then costs nothing."""
+        self._kept.append((self.size, tuple(self._peaks)))
+
+    def cut(self, size: int) -> None:
+        """Go back to a smaller tree, not below what `forget` was told."""
+        if size >= self.size:
+            return
+        while self._kept[-1][0] > size:
+            self._kept.pop()
+        kept, peaks = self._kept[-1]
+        again = self._leaves[kept + 1 - self._first_leaf : size + 1 - self._first_leaf]
+        del self._leaves[kept + 1 - self._first_leaf :]
+        self.size, self._peaks = kept, list(peaks)
+        self.grow(again)
+
+    def forget(self, size: int) -> None:
+        """Nothing up to `size` is ever cut off: let its leaves go, as far as the newest point kept there."""
+        place = 0
+        while place + 1 < len(self._kept) and self._kept[place + 1][0] <= size:
+            place += 1
+        del self._kept[:place]
+        first_leaf = self._kept[0][0] + 1
+        del self._leaves[: first_leaf - self._first_leaf]
+        self._first_leaf = first_leaf
