@@ -22,6 +22,7 @@ from replica.cli import (
     ledger,
     log,
     log_node,
+    log_node_members,
     recovery,
     replica,
     report,
@@ -79,6 +80,10 @@ app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
 app.command("pause", rich_help_panel=_RUN)(steer.pause)
 app.command("resume", rich_help_panel=_RUN)(steer.resume)
 app.add_typer(log.app, name="log", rich_help_panel=_RUN)
+log.app.command("members")(log_node_members.members)
+log.app.command("add")(log_node_members.add)
+log.app.command("retire")(log_node_members.retire)
+log.app.command("removable")(log_node_members.removable)
 app.add_typer(index.app, name="index", rich_help_panel=_RUN)
 app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)

@@ -350,6 +350,11 @@ class Code(Enum):
         "Check the database; the replica goes on by itself once it answers.",
         Retry.SAME,
     )
+    LOG_MEMBERS_REFUSED = (
+        0,
+        "The members of the replicated log were not changed",
+        "Do what the detail says; `notary log members` shows who belongs and who answers.",
+    )
     LOG_UNAVAILABLE = (
         0,
         "The request log did not answer in time",

@@ -110,6 +110,12 @@ class Nodes:
     def segments(self, name: str) -> list[Path]:
         return sorted(self.disk(name).glob("*.segment"))
 
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`notary …` with the settings of the first node that runs."""
+        settings = self.folder / f"{min(self.running)}.toml"
+        argv = [sys.executable, "-m", "replica.cli", *words, "--settings", str(settings)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=2 * WAIT_S, check=False)
+
     # -------------------------------------------------------------------------------------------------------- calls
 
     def client_tls(self) -> ssl.SSLContext | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.log.raft.client import LogClient
+from replica.log.raft.client import CallFailed, LogClient
 from replica.notary.errors import LogUnavailable
 from tests.lognode.real_nodes import GROUP, WAIT_S, Nodes, bodies_of
 
@@ -136,6 +137,50 @@ async def test_a_lost_disk_comes_back_as_a_new_id_and_a_member_is_replaced(nodes
     await nodes.until(lambda states: states[leader]["removable_nodes"] == [ids["r3"]])
     last = await nodes.append(batch(2))
     assert bodies_of(await nodes.log_of("r3", last.last_idx)) == batch(1) + batch(2)
+
+
+async def test_members_leave_and_join_by_command(nodes: Nodes) -> None:
+    """Goal: an operator sees what may fail, replaces a lost node, and cannot retire the majority. Method: commands."""
+    ids = await nodes.start_group()
+    shown = json.loads(nodes.command("log", "members", "--json").stdout)
+    assert [(each["nodes"], each["spare"]) for each in shown["configurations"]] == [(sorted(ids.values()), 1)]
+    nodes.kill("r3")
+    await asyncio.sleep(2.0)  # longer than the leader takes a silent node for alive
+    assert "in force: 2 of 3 answer; 0 more may fail" in nodes.command("log", "members").stdout
+    refused = nodes.command("log", "retire", "r2")
+    assert refused.returncode == 1
+    assert "LOG_MEMBERS_REFUSED" in refused.stderr
+    assert "only 1 answer, and 2 are needed" in " ".join(refused.stderr.split())
+    assert nodes.command("log", "retire", "r3").returncode == 0
+    await nodes.until(lambda states: all(state["removable_nodes"] == [ids["r3"]] for state in states.values()))
+    assert nodes.command("log", "removable").stdout.split() == [ids["r3"]]
+    shutil.rmtree(nodes.folder / "data-r3")
+    nodes.start("r3")
+    states = await nodes.until(
+        lambda states: len(states) == 3 and all(len(s["connected"]) == 2 for s in states.values())
+    )
+    new_id = states["r3"]["node_id"]
+    added = json.loads(nodes.command("log", "add", "r3", "--json").stdout)
+    assert [(each["nodes"], each["spare"]) for each in added["configurations"]] == [([ids["r1"], ids["r2"], new_id], 1)]
+    again = nodes.command("log", "add", "r3")
+    assert (again.returncode, "LOG_MEMBERS_REFUSED" in again.stderr) == (1, True)
+    last = await nodes.append(batch(1))
+    assert bodies_of(await nodes.log_of("r3", last.last_idx)) == batch(1)
+
+
+async def test_the_leader_says_where_the_log_ends(nodes: Nodes) -> None:
+    """Goal: a confirmed end has all that was committed, and only a leader gives one. Method: ask after appends."""
+    await nodes.start_group()
+    last = await nodes.append(batch(1))
+    leader = await nodes.leader()
+    client = await nodes.client(leader)
+    ends = await asyncio.gather(*(client.end() for _ in range(50)))
+    assert min(ends) >= last.last_idx
+    await client.close()
+    client = await nodes.client(next(name for name in nodes.names if name != leader))
+    with pytest.raises(CallFailed, match="NOT_LEADER"):
+        await client.end()
+    await client.close()
 
 
 async def test_a_stopped_leader_hands_over(nodes: Nodes) -> None:

@@ -1,0 +1,92 @@
+"""`notary log members | add | retire | removable`: who belongs to a log of the project's own nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import JsonOption, make_table, out, print_json, run
+from replica.cli.log_node import SettingsOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ha.raft.messages import NodeId
+    from replica.log.raft.operating import Membership
+
+NodeArgument = Annotated[str, typer.Argument(help="The node's id, or its name where only one such node is meant.")]
+
+
+def members(settings: SettingsOption, as_json: JsonOption = False) -> None:
+    """Show the log's members, and how many more of them may fail: in the configuration in force and in pending ones."""
+    _show(run(_look(settings)), as_json)
+
+
+def add(node: NodeArgument, settings: SettingsOption, as_json: JsonOption = False) -> None:
+    """Make a node a member, once it has the log. Returns when that is committed."""
+    _show(run(_change(settings, lambda found: found.with_node(node))), as_json)
+
+
+def retire(node: NodeArgument, settings: SettingsOption, as_json: JsonOption = False) -> None:
+    """Let a member leave; refused where too few of the old or of the new members answer. Returns when committed.
+
+    Leave the node running until `notary log removable` names it.
+    """
+    _show(run(_change(settings, lambda found: found.without(node))), as_json)
+
+
+def removable(settings: SettingsOption, as_json: JsonOption = False) -> None:
+    """Name the nodes that have left for good: they may be switched off, and their ids never come back."""
+    found = run(_look(settings))
+    if as_json:
+        print_json(sorted(found.removable))
+        return
+    for node in sorted(found.removable):
+        typer.echo(node)
+
+
+async def _look(path: Path) -> Membership:
+    from replica.log.raft.operating import leader_of
+    from replica.log.raft.settings import load_settings
+
+    async with leader_of(load_settings(path)) as (_, found):
+        return found
+
+
+async def _change(path: Path, wanted: Callable[[Membership], frozenset[NodeId]]) -> Membership:
+    from replica.log.raft.operating import change_members, leader_of, membership_of
+    from replica.log.raft.settings import load_settings
+
+    async with leader_of(load_settings(path)) as (client, found):
+        await change_members(client, found, wanted(found))
+        return membership_of(await client.status())
+
+
+def _show(found: Membership, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            asdict(found)
+            | {
+                "configurations": [
+                    {"nodes": sorted(each.nodes), "live": sorted(each.live), "spare": each.spare}
+                    for each in found.configurations
+                ]
+            }
+        )
+        return
+    table = make_table("node", "in force", "pending", "answers")
+    first, *pending = found.configurations
+    for node in sorted(frozenset().union(*(each.nodes for each in found.configurations))):
+        belongs = any(node in each.nodes for each in pending)
+        answers = (
+            "leads" if node == found.leader else "yes" if any(node in e.live for e in found.configurations) else "no"
+        )
+        table.add_row(node, "member" if node in first.nodes else "", "member" if belongs else "", answers)
+    out.print(table)
+    for what, each in [("in force", first), *(("pending", each) for each in pending)]:
+        out.print(
+            f"{what}: {len(each.live)} of {len(each.nodes)} answer; {max(each.spare, 0)} more may fail", markup=False
+        )
