@@ -14,6 +14,7 @@ import uvloop
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.load import LoadGenerator
+from tests.bench.log_nodes import measure_log_nodes
 from tests.bench.machines import Each
 from tests.bench.outages import measure_disconnected, measure_fail_over
 from tests.bench.report import Report
@@ -28,7 +29,7 @@ from tests.bench.throughput import measure_throughput
 
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
-THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER, SIZING = PARTS = (
+THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER, SIZING, RAFT = PARTS = (
     "throughput",
     "stream",
     "rival",
@@ -37,6 +38,7 @@ THROUGHPUT, STREAM, RIVAL, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER, SIZING 
     "disconnected",
     "switchover",
     "sizing",
+    "raft",
 )
 
 
@@ -77,6 +79,8 @@ async def run(parts: set[str], sizes: Sizes, target: Each, report: Report) -> No
         await measure_switchovers(FOLDER / SWITCHOVER, sizes, report)
     if SIZING in parts:
         await measure_sizing(FOLDER / SIZING, target, sizes, report)
+    if RAFT in parts:
+        await measure_log_nodes(FOLDER / RAFT, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report) -> None:

@@ -9,7 +9,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,15 +195,15 @@ class Nodes:
             await client.close()
         return entries
 
-    async def start_group(self) -> dict[str, str]:
-        """Start all; the first begins the log, and makes the others members. Returns everybody's id."""
-        first, *others = self.names
+    async def start_group(self, names: Sequence[str] = ()) -> dict[str, str]:
+        """Start these, or all; the first begins the log, and makes the others members. Returns everybody's id."""
+        first, *others = members = list(names or self.names)
         self.start(first, "--new-group")
         for name in others:
             self.start(name)
         states = await self.until(
             lambda states: (
-                len(states) == len(self.names)
+                len(states) == len(members)
                 and len(states[first]["connected"]) == len(others)
                 and first in _leaders(states)
             )

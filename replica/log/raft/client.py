@@ -90,9 +90,12 @@ class LogClient:
         """Append, and wait until all of it is committed. Raises CallFailed where it never will be."""
         return await self._call(Append(next(self._numbers), tuple(bodies)), Appended)
 
-    async def read(self, first_idx: int, last_idx: int = 0) -> tuple[list[Entry], int]:
-        """Committed entries of the node's own disk, as many as fit, and the end of what it has of them."""
-        answer = await self._call(Read(next(self._numbers), first_idx, last_idx), Entries)
+    async def read(self, first_idx: int, last_idx: int = 0, *, wait_ms: int = 0) -> tuple[list[Entry], int]:
+        """Committed entries of the node's own disk, as many as fit, and the end of what it has of them.
+
+        Where there are none from `first_idx` on, the node waits for some, but not longer than `wait_ms`.
+        """
+        answer = await self._call(Read(next(self._numbers), first_idx, last_idx, wait_ms), Entries)
         return list(answer.entries), answer.commit_idx
 
     async def end(self) -> int:

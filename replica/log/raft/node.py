@@ -44,6 +44,7 @@ from replica.log.raft.wire import (
 _log = structlog.get_logger(__name__)
 Reply = Callable[[Answer], None]
 _QUESTIONS_MAX = 10_000
+_READERS_MAX = 256  # that wait for something to read; more are answered at once
 _HAND_OVER_MESSAGES = 4  # so many message times a node that stops waits for a successor
 
 
@@ -52,6 +53,15 @@ class _Changing:
     """Members that are to be, once they all have caught up."""
 
     call: Change
+    reply: Reply
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Waits for something to read."""
+
+    call: Read
     reply: Reply
     until_s: float
 
@@ -75,6 +85,7 @@ class LogNode:
         self._key = public_key_of(key)
         self.links = Links(settings, node_id, self, self._key)
         self._recent = Recent(log.last_idx + 1, settings.recent_max_bytes)
+        self._framed: tuple[AppendEntries | None, list[bytes]] = None, []  # the newest message, encoded
         self._outbox = Outbox()
         self._job, self._job_number = Job(), 1  # what gathers
         self._needs_hard = self._needs_steps = 0  # the jobs with the newest view and vote, and the newest entries
@@ -84,6 +95,7 @@ class LogNode:
         self._calls: Calls[tuple[Append | Change, Reply]] = Calls()
         self._waiting_bytes = 0
         self._questions: Questions[tuple[End, Reply]] = Questions()
+        self._readers: list[_Reader] = []
         self._changing: _Changing | None = None
         self._cleanup: tuple[NodeId, ...] = ()
         self._turn_due = False
@@ -169,6 +181,7 @@ class LogNode:
             self._vote = effects.hard_state[:2]
             self._job.hard_state, self._needs_hard = effects.hard_state, self._job_number
         if effects.truncated_to is not None:
+            self._framed = None, []
             self._signed.cut(effects.truncated_to)
             self._recent.cut(effects.truncated_to)
             self._job.steps.append(effects.truncated_to)
@@ -187,6 +200,8 @@ class LogNode:
             self._committed()
         if self._questions:
             self._answer_questions()
+        if self._readers:
+            self._serve_readers()
         self._cleanup = effects.cleanup or self._cleanup
         if self._has_work():
             self._work.set()
@@ -219,12 +234,19 @@ class LogNode:
         if not isinstance(message, AppendEntries) or message.idx == message.prev_idx:
             self.links.send(out.to, encode_frame(message))
             return
-        entries = self._read(message.prev_idx + 1, message.idx)
-        if entries is None or wire.gone(message, entries):
-            return
-        for part in wire.fill(message, entries, self.settings.frame_max_bytes):
-            if not self.links.send(out.to, encode_frame(part)):
+        for frame in self._frames_of(message):
+            if not self.links.send(out.to, frame):
                 return
+
+    def _frames_of(self, message: AppendEntries) -> list[bytes]:
+        """A leader's message with its entries; none where they are gone. Followers that keep up get the same bytes."""
+        if message != self._framed[0]:
+            entries = self._read(message.prev_idx + 1, message.idx)
+            if entries is None or wire.gone(message, entries):
+                return []
+            parts = wire.fill(message, entries, self.settings.frame_max_bytes)
+            self._framed = message, [encode_frame(part) for part in parts]
+        return self._framed[1]
 
     def _read(self, first: int, last: int) -> list[Entry] | None:
         """Entries from memory, else from disk; None, and the node ends, where the disk's are damaged."""
@@ -280,7 +302,7 @@ class LogNode:
             case Append():
                 self._take_append(call, reply)
             case Read():
-                reply(self._entries(call))
+                self._take_read(call, reply)
             case Status():
                 reply(Told(call.call, self.status()))
             case Change():
@@ -393,15 +415,35 @@ class LogNode:
             else:
                 reply(failed(call, "NOT_LEADER", "this node no longer leads", self.raft.state.leader_id))
 
+    @property
+    def _readable_idx(self) -> int:
+        """Readers get what is committed, and on this node's own disk."""
+        return min(self.raft.commit_idx, self._written_idx)
+
+    def _take_read(self, call: Read, reply: Reply) -> None:
+        until_s = asyncio.get_running_loop().time() + call.wait_ms / 1_000
+        if call.wait_ms and call.first_idx > self._readable_idx and len(self._readers) < _READERS_MAX:
+            self._readers.append(_Reader(call, reply, until_s))
+        else:
+            reply(self._entries(call))
+
+    def _serve_readers(self) -> None:
+        """Answer those for whom there is something by now, and those who have waited long enough."""
+        now_s, readable_idx = asyncio.get_running_loop().time(), self._readable_idx
+        waiting, self._readers = self._readers, []
+        for reader in waiting:
+            if reader.call.first_idx <= readable_idx or reader.until_s <= now_s:
+                reader.reply(self._entries(reader.call))
+            else:
+                self._readers.append(reader)
+
     def _entries(self, call: Read) -> Answer:
-        """Committed entries, from the disk."""
-        commit_idx = min(self.raft.commit_idx, self._written_idx)
+        """Committed entries that are on the disk."""
+        commit_idx = self._readable_idx
         last = min(call.last_idx or commit_idx, commit_idx, call.first_idx + wire.READ_MAX - 1)
-        try:
-            entries = self._log.read(call.first_idx, last)
-        except (LogIncomplete, OSError) as error:
-            self.fail(error)
-            return failed(call, "REFUSED", str(error)[:200])
+        entries = self._read(call.first_idx, last) if call.first_idx <= last else []
+        if entries is None:
+            return failed(call, "REFUSED", "this node ends: its disk is damaged")
         size, fit = 0, 0
         for entry in entries:
             size += wire.size_of(entry)

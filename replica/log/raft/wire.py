@@ -55,6 +55,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     call: _Count
     first_idx: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     last_idx: _Count = 0  # 0: as many as there are
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0  # where there are none yet
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
@@ -173,7 +174,8 @@ def decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
 
 def size_of(entry: Entry) -> int:
     """At most so many bytes of a frame."""
-    return len(entry.body) + sum(len(node) + 5 for node in entry.nodes) + _ENTRY_OVERHEAD_BYTES
+    size = len(entry.body) + _ENTRY_OVERHEAD_BYTES
+    return size + sum(len(node) + 5 for node in entry.nodes) if entry.nodes else size
 
 
 def fill(header: AppendEntries, entries: list[Entry], frame_max_bytes: int) -> Iterator[AppendEntries]:
