@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from nacl.signing import SigningKey
 
-from ha.errors import HaError
+from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry, Kind, NodeId
 from replica.log.raft.records import leaf_of, payload_of
 from replica.log.raft.tree import LogTree
@@ -28,7 +28,7 @@ _OPENED_TOGETHER = 1_024
 _Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
-class LogDiffers(HaError):
+class LogDiffers(LogIncomplete):
     """The leader signed another log than this node has, with the same views and indices: one of the two is damaged."""
 
     code = "HA_LOG_DIFFERS"
