@@ -96,7 +96,7 @@ async def _measure_throughput(nodes: Nodes, sizes: Sizes, report: Report) -> Non
     report.add_runs("raft_records_s", runs[1:], "committed, three nodes", "records/s")
     view = (await client.status())["current_view"]
     report.add("raft_views", view, "view at the end: 2 where nobody was replaced", str(view))
-    end = await client.end()
+    end = (await client.end()).idx
     await client.close()
     for name in nodes.names[:3]:
         found = await _count(nodes, name, end)
@@ -141,7 +141,7 @@ async def _measure_read_back(nodes: Nodes, report: Report) -> None:
 
 async def _read_back(nodes: Nodes, leader: str, name: str) -> list[float]:
     writer, reader = await nodes.client(leader), await nodes.client(name)
-    at = await writer.end()
+    at = (await writer.end()).idx
     sent: dict[bytes, float] = {}
     took_ms: list[float] = []
 

@@ -175,7 +175,8 @@ async def test_the_leader_says_where_the_log_ends(nodes: Nodes) -> None:
     leader = await nodes.leader()
     client = await nodes.client(leader)
     ends = await asyncio.gather(*(client.end() for _ in range(50)))
-    assert min(ends) >= last.last_idx
+    assert min(end.idx for end in ends) >= last.last_idx
+    assert {end.records for end in ends} == {len(batch(1))}
     await client.close()
     client = await nodes.client(next(name for name in nodes.names if name != leader))
     with pytest.raises(CallFailed, match="NOT_LEADER"):

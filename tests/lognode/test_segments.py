@@ -51,6 +51,24 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         log.read(95, 101)
 
 
+@settings(deadline=None)
+@given(st.integers(1, 400), st.integers(0, 400), st.sampled_from([SMALL, 2**14]))
+def test_records_are_counted_without_what_is_between_them(written: int, cut: int, segment_bytes: int) -> None:
+    """Goal: an offset names a record, an index an entry; both ways. Method: many entries, a cut, opened again."""
+    files = SimFiles()
+    log = start(files, segment_bytes)
+    log.carry_out(Job(None, [run_of(1, written)], 0))
+    log.carry_out(Job(None, [min(cut, written), run_of(min(cut, written) + 1, written + 70, view=3)], 0))
+    for found in (log, SegmentLog(files, segment_bytes)):
+        raw = [entry.idx for entry in found.entries() if entry.kind is Kind.RAW]
+        for idx in range(0, found.last_idx + 1, 13):
+            assert found.raw_upto(idx) == sum(at <= idx for at in raw)
+        for number, idx in enumerate(raw):
+            assert found.idx_of_raw(number, found.last_idx) == idx
+            assert found.idx_of_raw(number, idx - 1) is None
+        assert found.idx_of_raw(len(raw), found.last_idx) is None
+
+
 def test_space_is_reserved_before_it_is_used(tmp_path: Path) -> None:
     """Goal: a full disk is met when a segment begins, not within one. Method: blocks and length of the file."""
     log = start(Folder(tmp_path), 2**20)

@@ -248,11 +248,12 @@ def test_a_question_is_answered_by_a_round_that_began_after_it() -> None:
     questions.add("a")
     questions.begin(2, 1, 10)
     questions.add("b")
-    assert questions.settle(2, 0) == []
-    assert questions.settle(2, 1) == [("a", 10)]
+    assert questions.settle(2, 0, 99) == []
+    assert questions.settle(2, 1, 9) == []  # not on this disk yet
+    assert questions.settle(2, 1, 10) == [("a", 10)]
     questions.begin(2, 2, 12)
     questions.add("c")
-    assert questions.settle(4, 9) == [("b", None)]  # it leads again, but it did not in between
+    assert questions.settle(4, 9, 99) == [("b", None)]  # it leads again, but it did not in between
     assert questions.wait
-    assert questions.settle(None, 0) == [("c", None)]
+    assert questions.settle(None, 0, 99) == [("c", None)]
     assert (len(questions), questions.wait) == (0, False)

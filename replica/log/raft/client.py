@@ -24,6 +24,8 @@ from replica.log.raft.wire import (
     FrameRefused,
     Frames,
     Hello,
+    Place,
+    Placed,
     Read,
     Refusal,
     Status,
@@ -32,7 +34,7 @@ from replica.log.raft.wire import (
 )
 from replica.notary.errors import LogUnavailable
 
-AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends)
+AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed)
 _CHUNK_BYTES = 256 * 1024
 _SILENCE_MAX_S = 10.0  # a node's machine that acknowledges nothing for so long is gone
 
@@ -98,9 +100,13 @@ class LogClient:
         answer = await self._call(Read(next(self._numbers), first_idx, last_idx, wait_ms), Entries)
         return list(answer.entries), answer.commit_idx
 
-    async def end(self) -> int:
+    async def end(self) -> Ends:
         """All that was committed before the call is at or below this index, by a majority's word. Raises CallFailed."""
-        return (await self._call(End(next(self._numbers)), Ends)).idx
+        return await self._call(End(next(self._numbers)), Ends)
+
+    async def place(self, offset: int) -> Placed:
+        """Where the record is that so many others precede, and how many there are."""
+        return await self._call(Place(next(self._numbers), offset), Placed)
 
     async def status(self) -> dict[str, Any]:
         """The node's state."""

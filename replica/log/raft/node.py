@@ -35,6 +35,8 @@ from replica.log.raft.wire import (
     End,
     Ends,
     Entries,
+    Place,
+    Placed,
     Read,
     Status,
     Told,
@@ -309,6 +311,8 @@ class LogNode:
                 self._take_change(call, reply)
             case End():
                 self._take_question(call, reply)
+            case Place():
+                reply(self._placed(call))
 
     def _refusal(self, call: Append | Change) -> Answer | None:
         if self.raft.leadership is not Leadership.LEADER:
@@ -409,11 +413,16 @@ class LogNode:
 
     def _answer_questions(self) -> None:
         leads_view = self.raft.view if self.raft.leadership is Leadership.LEADER else None
-        for (call, reply), idx in self._questions.settle(leads_view, self.raft.answered_round):
+        settled = self._questions.settle(leads_view, self.raft.answered_round, self._readable_idx)
+        for (call, reply), idx in settled:
             if idx is not None and leads_view is not None:
-                reply(Ends(call.call, leads_view, idx))
+                reply(Ends(call.call, leads_view, idx, self._log.raw_upto(idx)))
             else:
                 reply(failed(call, "NOT_LEADER", "this node no longer leads", self.raft.state.leader_id))
+
+    def _placed(self, call: Place) -> Answer:
+        end_idx = self._readable_idx
+        return Placed(call.call, self._log.idx_of_raw(call.offset, end_idx), end_idx, self._log.raw_upto(end_idx))
 
     @property
     def _readable_idx(self) -> int:

@@ -122,16 +122,16 @@ class Questions(Generic[CallT]):
         self._rounds.append(_Round(view, number, commit_idx, self._new))
         self._new = []
 
-    def settle(self, leads_view: int | None, answered: int) -> list[tuple[CallT, int | None]]:
+    def settle(self, leads_view: int | None, answered: int, readable_idx: int) -> list[tuple[CallT, int | None]]:
         """Who can be answered: with the index, or with None where this node no longer leads the view of the round.
 
-        `leads_view` None: it does not lead at all, and nobody needs to wait.
+        `leads_view` None: it does not lead at all, and nobody needs to wait. An index is told once it can be read.
         """
         settled: list[tuple[CallT, int | None]] = []
         while self._rounds:
             head = self._rounds[0]
             lost = head.view != leads_view
-            if not lost and head.number > answered:
+            if not lost and (head.number > answered or head.commit_idx > readable_idx):
                 break
             settled += [(call, None if lost else head.commit_idx) for call in head.calls]
             self._rounds.popleft()

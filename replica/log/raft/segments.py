@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from ha.raft.core import LogIncomplete
-from ha.raft.messages import Entry, HardState, TxId
+from ha.raft.messages import Entry, HardState, Kind, TxId
 from replica.log.raft.files import Files
 from replica.log.raft.notes import Hard, Seal, decode_note, remove_unfinished, write_note
 from replica.log.raft.records import (
@@ -49,7 +49,7 @@ _READ_AHEAD = 1_024  # entries at a time, when all are read
 
 @dataclass(slots=True)
 class Segment:
-    """One file. `landmarks`: where each 64th entry begins."""
+    """One file. `landmarks`: where each 64th entry begins, and how many of this file's RAW entries are before it."""
 
     first_idx: int
     next_idx: int
@@ -57,6 +57,8 @@ class Segment:
     end: int  # bytes that are written
     header: FileHeader | None  # None: damaged
     landmarks: list[int] = field(default_factory=list)
+    raw_before: list[int] = field(default_factory=list)
+    raw_count: int = 0
     seal: Seal | None = None
 
     @property
@@ -69,10 +71,12 @@ class Segment:
         """Of the file with its seal."""
         return f"{self.first_idx:0{_DIGITS}}{_SEAL}"
 
-    def note(self, at: int, record_end: int, idx: int, view: int) -> None:
+    def note(self, at: int, record_end: int, idx: int, view: int, kind: int) -> None:
         """An entry stands at the byte `at`."""
         if (idx - self.first_idx) % _LANDMARK_EVERY == 0:
             self.landmarks.append(at)
+            self.raw_before.append(self.raw_count)
+        self.raw_count += kind == Kind.RAW
         self.next_idx, self.view, self.end = idx + 1, view, record_end
 
     def around(self, first: int, last: int) -> tuple[int, int, int]:
@@ -226,6 +230,39 @@ class SegmentLog:
             raise LogIncomplete(f"an entry between {first} and {last} in {segment.name} is damaged")
         return entries
 
+    def raw_upto(self, idx: int) -> int:
+        """How many RAW entries there are up to `idx`, which is written."""
+        count = 0
+        for segment in self._segments:
+            if segment.next_idx <= idx:
+                count += segment.raw_count
+            elif segment.first_idx <= idx:
+                place = (idx - segment.first_idx) // _LANDMARK_EVERY
+                since = self.read(segment.first_idx + place * _LANDMARK_EVERY, idx)
+                return count + segment.raw_before[place] + sum(entry.kind is Kind.RAW for entry in since)
+        return count
+
+    def idx_of_raw(self, number: int, last_idx: int) -> int | None:
+        """The index of the RAW entry that `number` others precede; None where it is not there up to `last_idx`."""
+        for segment in self._segments:
+            if segment.first_idx > last_idx:
+                break
+            if number < segment.raw_count or segment is self._segments[-1]:
+                return self._idx_in(segment, number, last_idx)
+            number -= segment.raw_count
+        return None
+
+    def _idx_in(self, segment: Segment, number: int, last_idx: int) -> int | None:
+        place = bisect_right(segment.raw_before, number) - 1
+        first = segment.first_idx + place * _LANDMARK_EVERY
+        number -= segment.raw_before[place] if place >= 0 else 0
+        for entry in self.read(first, min(first + _LANDMARK_EVERY - 1, last_idx)) if place >= 0 else []:
+            if entry.kind is Kind.RAW:
+                if number == 0:
+                    return entry.idx
+                number -= 1
+        return None
+
     def entries(self) -> Iterator[Entry]:
         """The whole log, from the first entry on."""
         last = self.last_idx
@@ -282,7 +319,7 @@ class SegmentLog:
                 seed, begin, chunks = segment.header.seed, segment.end, []
                 record = encode(seed, entry)
             chunks.append(record)
-            segment.note(segment.end, segment.end + len(record), entry.idx, entry.view)
+            segment.note(segment.end, segment.end + len(record), entry.idx, entry.view, entry.kind)
         self._files.write(segment.name, begin, b"".join(chunks))
 
     def _mark(self) -> None:
@@ -332,9 +369,11 @@ class SegmentLog:
         assert segment.header is not None
         start, end, first = segment.around(idx, idx)
         data = memoryview(self._files.read_at(segment.name, start, end - start))
-        kept = next(record for _, record in Scan(data, segment.header, at=0, next_idx=first) if record.idx == idx)
-        segment.next_idx, segment.view, segment.end = idx + 1, kept.view, start + kept.end
-        del segment.landmarks[(idx - segment.first_idx) // _LANDMARK_EVERY + 1 :]
+        kept = [record for _, record in Scan(data, segment.header, at=0, next_idx=first) if record.idx <= idx]
+        segment.next_idx, segment.view, segment.end = idx + 1, kept[-1].view, start + kept[-1].end
+        place = (idx - segment.first_idx) // _LANDMARK_EVERY
+        segment.raw_count = segment.raw_before[place] + sum(record.kind == Kind.RAW for record in kept)
+        del segment.landmarks[place + 1 :], segment.raw_before[place + 1 :]
         self._files.cut(segment.name, segment.end)
         self._files.sync(segment.name)
         self._files.reserve(segment.name, self._segment_bytes)
@@ -388,7 +427,7 @@ def _scanned(data: bytes, header: FileHeader, seal: Seal | None) -> tuple[Segmen
     segment = Segment(header.first_idx, header.first_idx, 0, FILE_HEADER_BYTES, header, seal=seal)
     scan = Scan(memoryview(data), header)
     for at, record in scan:
-        segment.note(at, record.end, record.idx, record.view)
+        segment.note(at, record.end, record.idx, record.view, record.kind)
     segment.end = scan.end
     return segment, scan
 

@@ -74,6 +74,13 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     ] = ()  # refused if others are it; (): whoever is
 
 
+class Place(msgspec.Struct, frozen=True, array_like=True, tag="place"):
+    """Where is the record that `offset` others precede, and how many are committed and on this node's disk?"""
+
+    call: _Count
+    offset: _Count
+
+
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     """Where does the log end? Answered once a majority has said, after the question, that this node leads."""
 
@@ -104,12 +111,22 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
     details: dict[str, Any]
 
 
+class Placed(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
+    """`idx` None: there is no such record here yet."""
+
+    call: int
+    idx: int | None
+    end_idx: int
+    records: int  # up to end_idx
+
+
 class Ends(msgspec.Struct, frozen=True, array_like=True, tag="ends"):
-    """All that was committed before the question is at or below `idx`."""
+    """All that was committed before the question is at or below `idx`, and on this node's disk."""
 
     call: int
     view: int
     idx: int
+    records: int  # up to idx
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -121,8 +138,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader_id: str | None = None
 
 
-Call: TypeAlias = Append | Read | Status | Change | End
-Answer: TypeAlias = Appended | Entries | Told | Ends | Failed
+Call: TypeAlias = Append | Read | Status | Change | End | Place
+Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Failed
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
 messages = msgspec.msgpack.Decoder(Message)
 calls = msgspec.msgpack.Decoder(Call)
