@@ -37,8 +37,8 @@ from replica.link.settings import LinkSettings, TracingSettings
 from replica.link.traces import open_traces
 from replica.link.unix import LinkServer
 from replica.log.interface import RequestLog
-from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log
+from replica.log.settings import LogSettings
 from replica.notary.errors import IndexDamaged, InvariantBroken, NotaryError, StoreUnavailable
 from replica.notary.exit_codes import EXIT_OK
 from replica.notary.formats import known
@@ -80,7 +80,7 @@ class ReplicaSettings:
     front_end_argv: tuple[str, ...]
     front_end_drain_max_s: float
     front_end_document: Mapping[str, object]  # `api` settings, as the front end takes them
-    kafka: KafkaSettings
+    log: LogSettings
     election: ElectionSettings
     core: CoreSettings
     link: LinkSettings
@@ -140,7 +140,7 @@ class _Replica:
         async with contextlib.AsyncExitStack() as stack:
             index = open_or_start_anew(self._index_folder, self._clock.wall_us())
             stack.callback(index.close)
-            request_log = open_log(settings.kafka)
+            request_log = open_log(settings.log)
             stack.push_async_callback(request_log.close)
             participant: Participant[Session] = Participant(
                 name=settings.name,
@@ -193,7 +193,7 @@ class _Replica:
                 folder=settings.folder,
                 is_paused=lambda: bulletin.pause is not None,
                 scrubber=scrubber,
-                round_trips=lambda: request_log.round_trips.by_broker,
+                round_trips=lambda: request_log.answer_times,
                 peers=settings.peers,
                 neighbours=lambda: neighbourhood.found,
             )

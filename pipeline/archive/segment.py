@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from pipeline.judging.columns import decode
 from pipeline.judging.plan import Survey, survey
-from pipeline.sources.kafka_python import ARROW_SCHEMA
+from pipeline.sources.stretch import ARROW_SCHEMA
+from replica.log.admin import StoredRecord
 from replica.notary.errors import InvariantBroken
 
 DIGEST_BYTES = 32
@@ -50,16 +51,6 @@ class SegmentFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.last - self.first + 1
 
 
-class LogRecord(msgspec.Struct, frozen=True):
-    """A record exactly as the broker has it."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
 class SegmentDamaged(Exception):
     """A segment cannot be read from this offset on, or its record there is not the one that was archived."""
 
@@ -84,7 +75,7 @@ def digests_path(folder: Path, first: int, last: int) -> Path:
     return folder / f"{segment_name(first, last)}.digests"
 
 
-def archived_digest(record: LogRecord) -> bytes:
+def archived_digest(record: StoredRecord) -> bytes:
     """SHA-256 of all that a record is, its offset included: what is moved elsewhere is not the same any more."""
     key_bytes = _NULL if record.key is None else len(record.key)
     value_bytes = _NULL if record.value is None else len(record.value)
@@ -95,7 +86,7 @@ def archived_digest(record: LogRecord) -> bytes:
     return digest.digest()
 
 
-def records_of(batch: pa.RecordBatch) -> Iterator[LogRecord]:
+def records_of(batch: pa.RecordBatch) -> Iterator[StoredRecord]:
     """The rows of a batch with the columns of ARROW_SCHEMA."""
     headers = batch.column("headers")
     none = headers.null_count == len(headers)
@@ -108,7 +99,7 @@ def records_of(batch: pa.RecordBatch) -> Iterator[LogRecord]:
         strict=True,
     ):
         pairs = tuple((header["key"], header["value"]) for header in found) if found else ()
-        yield LogRecord(offset, timestamp_ms, key, value, pairs)
+        yield StoredRecord(offset, timestamp_ms, key, value, pairs)
 
 
 def digests_of(batch: pa.RecordBatch) -> bytes:
@@ -191,7 +182,7 @@ class _SegmentWriter:
         self._partial.unlink(missing_ok=True)
 
 
-def read_segment(folder: Path, facts: SegmentFacts) -> Iterator[LogRecord]:
+def read_segment(folder: Path, facts: SegmentFacts) -> Iterator[StoredRecord]:
     """The records of a segment whose files are what the facts say.
 
     Raises SegmentDamaged, before the first record, at the first offset that is missing, unreadable or not as archived.
@@ -227,7 +218,7 @@ def _find_edited(parquet: Path, digests: Path, facts: SegmentFacts) -> None:
         raise SegmentDamaged(following, f"{parquet.name} ends before this record")
 
 
-def _read_parquet(path: Path, facts: SegmentFacts) -> Iterator[LogRecord]:
+def _read_parquet(path: Path, facts: SegmentFacts) -> Iterator[StoredRecord]:
     following = facts.first
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

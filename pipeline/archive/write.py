@@ -25,7 +25,7 @@ from pipeline.archive.segment import PARTIAL, SegmentFacts, digests_path, parque
 from pipeline.judging.plan import Survey, advance
 from pipeline.sources.log import Connector, log_frame
 from pipeline.sources.topic import TopicView, refuse_other_log
-from replica.log.kafka.settings import KafkaSettings
+from replica.log.settings import LogSettings
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, InvariantBroken
 from replica.notary.position import Position, encode_position
 from replica.notary.reading import read_records
@@ -60,7 +60,7 @@ class Archiver:
     def __init__(
         self,
         spark: SparkSession,
-        settings: KafkaSettings,
+        settings: LogSettings,
         folder: Path,
         signer: Signer,
         heads: ArchiveHeads,

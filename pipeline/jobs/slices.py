@@ -1,4 +1,4 @@
-"""The log in slices that tasks read by themselves: row groups of Parquet files, or ranges of offsets of the topic."""
+"""The log in slices that tasks read by themselves: row groups of Parquet files, or ranges of offsets of the log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from pipeline.archive.manifest import load_manifest
 from pipeline.archive.segment import parquet_path
 from pipeline.judging.columns import Columns, decode
-from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log
+from replica.log.settings import LogSettings, dump_settings, load_settings
 from replica.notary.errors import ArchiveDamaged, InvariantBroken, LogUnavailable
 
 SLICE_RECORDS = 1 << 17  # and at most so many MiB, so that what a task holds of the log is bounded
@@ -69,15 +69,15 @@ class ParquetLog(msgspec.Struct, frozen=True):
         table = table.slice(0, self.end_offset - part.first_offset)
         offsets = table.column("offset").to_numpy()
         if not np.array_equal(offsets, np.arange(part.first_offset, part.first_offset + len(offsets))):
-            raise InvariantBroken(f"{part.path} does not hold offset {part.first_offset} and those behind it, densely")
+            raise InvariantBroken(f"{part.path} does not hold offset {part.first_offset} and those after it, densely")
         return decode(part.first_offset, _combined(table.column("value")))
 
 
-class KafkaLogSlices(msgspec.Struct, frozen=True):
-    """The topic up to an offset, in ranges of offsets, read with the replica's own reader."""
+class ServedLog(msgspec.Struct, frozen=True):
+    """The log up to an offset, in ranges of offsets, read with the replica's own reader."""
 
     topic_id: str
-    settings: dict[str, object]
+    settings: str  # as `dump_settings` has them
     end_offset: int
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class KafkaLogSlices(msgspec.Struct, frozen=True):
         return decode(start, pa.array(values, pa.large_binary()))
 
     async def _values(self, start: int, end: int) -> list[bytes]:
-        log = open_log(KafkaSettings.model_validate(self.settings))
+        log = open_log(load_settings(self.settings))
         values: list[bytes] = []
         try:
             await log.check()
@@ -105,7 +105,7 @@ class KafkaLogSlices(msgspec.Struct, frozen=True):
             while len(values) < end - start:
                 records = await reader.read(min(_READ_MAX_RECORDS, end - start - len(values)), _READ_WAIT_S)
                 if not records:
-                    raise LogUnavailable(f"no record behind offset {start + len(values) - 1} within {_READ_WAIT_S} s")
+                    raise LogUnavailable(f"no record after offset {start + len(values) - 1} within {_READ_WAIT_S} s")
                 values += [value for _, value in records]
         finally:
             await log.close()
@@ -129,8 +129,8 @@ def archived_log(folder: Path, public_key: bytes | None = None, until_offset: in
     return parquet_log(manifest.topic_id, paths, until_offset)
 
 
-def kafka_log(settings: KafkaSettings, until_offset: int = OFFSET_MAX) -> KafkaLogSlices:
-    """The topic up to its present end, or up to and with `until_offset`. Raises LogRefused and LogUnavailable."""
+def served_log(settings: LogSettings, until_offset: int = OFFSET_MAX) -> ServedLog:
+    """The log up to its present end, or up to and with `until_offset`. Raises LogRefused and LogUnavailable."""
 
     async def ask() -> tuple[str, int]:
         log = open_log(settings)
@@ -141,7 +141,7 @@ def kafka_log(settings: KafkaSettings, until_offset: int = OFFSET_MAX) -> KafkaL
 
     with asyncio.Runner() as runner:
         topic_id, end = runner.run(ask())
-    return KafkaLogSlices(topic_id, settings.model_dump(mode="json"), min(end, until_offset + 1))
+    return ServedLog(topic_id, dump_settings(settings), min(end, until_offset + 1))
 
 
 def _slices_of(path: Path) -> Iterator[ParquetSlice]:

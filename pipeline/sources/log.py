@@ -1,7 +1,7 @@
-"""The request log's topic as a DataFrame: Spark's own Kafka connector, or the Python source over confluent-kafka.
+"""The request log as a DataFrame: Spark's own Kafka connector, or the Python source, which reads any log.
 
 Both give the same rows in the same stretches, are pinned by one suite of tests, and are lossless: key, value, time and
-headers are those of the broker. A range of offsets is asked for, and nothing but all of it is ever given: a log that
+headers are those of the log. A range of offsets is asked for, and nothing but all of it is ever given: a log that
 lost its beginning or has a hole fails the query.
 """
 
@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.session import connector_jars
-from pipeline.sources import kafka_python
-from pipeline.sources.kafka_python import LogSource
+from pipeline.sources.stretch import LogSource
+from replica.log.kafka import stretch
+from replica.log.kafka.librdkafka import PARTITION
 from replica.log.kafka.settings import KafkaSettings
-from replica.log.kafka.topic import PARTITION
+from replica.log.settings import LogSettings, dump_settings
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import check_secret
 
@@ -29,7 +30,7 @@ _ASKED = 2  # how often Spark asks for the ends of the log, each time with all t
 
 def log_frame(
     spark: SparkSession,
-    settings: KafkaSettings,
+    settings: LogSettings,
     first: int,
     end: int,
     *,
@@ -42,12 +43,15 @@ def log_frame(
     Spark's if its jars are there. Raises ConfigError. The query fails if any record of the range cannot be had, and as
     LogUnavailable (pipeline/failures.py) when brokers are silent for SILENCE_MAX_S.
     """
-    if connector == "spark" or (connector == "auto" and connector_jars()):
-        return _through_spark(spark, settings, first, end, splits)
+    if isinstance(settings, KafkaSettings):
+        if connector == "spark" or (connector == "auto" and connector_jars()):
+            return _through_spark(spark, settings, first, end, splits)
+    elif connector == "spark":
+        raise ConfigError(f"log.kind is {settings.kind}, and Spark's connector reads Kafka only: --connector python")
     spark.dataSource.register(LogSource)
     return (
         spark.read.format(LogSource.name())
-        .options(settings=settings.model_dump_json(), first=first, end=end, splits=splits)
+        .options(settings=dump_settings(settings), first=first, end=end, splits=splits)
         .load()
     )
 
@@ -100,7 +104,7 @@ def _client_options(settings: KafkaSettings) -> dict[str, str]:
 
 
 def _silence_max_ms() -> int:
-    return round(kafka_python.SILENCE_MAX_S * 1_000)
+    return round(stretch.SILENCE_MAX_S * 1_000)
 
 
 def _jaas(settings: KafkaSettings) -> str:

@@ -75,7 +75,7 @@ def _archive_once(session: SparkSession, config: Config, connector: Connector) -
     from pipeline.sources.topic import look_at
     from replica.store.archive_head import ArchiveHeads
 
-    view = look_at(config.kafka)
+    view = look_at(config.log.settings)
     with progress("archived", view.end) as show:
 
         def on_step(step: Step, manifest: Manifest) -> None:
@@ -83,7 +83,7 @@ def _archive_once(session: SparkSession, config: Config, connector: Connector) -
 
         archiver = Archiver(
             session,
-            config.kafka,
+            config.log.settings,
             config.archive.folder,
             archive_signer(config),
             ArchiveHeads(config.conninfo()),
@@ -121,7 +121,7 @@ def status(folder: FolderOption = None, config: ConfigChoice = None, as_json: Js
     manifest = load_manifest(archive_folder(settings, folder))
     found = _summary(manifest)
     try:
-        view = look_at(settings.kafka)
+        view = look_at(settings.log.settings)
         found |= {"log_end": view.end, "behind_records": view.end - 1 - manifest.last, "log_topic_id": view.topic_id}
     except (LogUnavailable, LogRefused) as error:
         found |= {"log": error.detail}

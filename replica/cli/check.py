@@ -103,7 +103,7 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
         )
         return check(
             _events(histories),
-            _told(read_topic(config.kafka, export.topic_id), status),
+            _told(read_topic(config.log.settings, export.topic_id), status),
             completions=_completions(export),
             verify=receipt_verifier(*keys),
             scope=scope,

@@ -36,9 +36,11 @@ EXAMPLE: dict[str, Any] = {
         "password_file": "database.password",
         "scope": "notary",
     },
-    "kafka": {
-        "bootstrap_servers": "kafka-1.example:9093,kafka-2.example:9093,kafka-3.example:9093",
-        "security": {"protocol": "SSL", "ca_file": "kafka-ca.pem"},
+    "log": {
+        "kafka": {
+            "bootstrap_servers": "kafka-1.example:9093,kafka-2.example:9093,kafka-3.example:9093",
+            "security": {"protocol": "SSL", "ca_file": "kafka-ca.pem"},
+        }
     },
     "api": {
         "registry_path": "parties.toml",

@@ -74,7 +74,7 @@ def tail(  # noqa: PLR0917 - each is an option of the command line
 async def _tail(config: Config, wanted: Wanted, as_json: bool) -> None:
     from replica.log.open import open_log
 
-    log = open_log(config.kafka)
+    log = open_log(config.log.settings)
     try:
         await log.check()
         end = await log.end_offset()

@@ -49,11 +49,11 @@ class Where:
 
     def log(self, config: Config, until_offset: int | None = None) -> LogSlices:
         """The log as jobs read it. Raises ConfigError, ArchiveDamaged, LogRefused and LogUnavailable."""
-        from pipeline.jobs.slices import OFFSET_MAX, archived_log, kafka_log
+        from pipeline.jobs.slices import OFFSET_MAX, archived_log, served_log
 
         until = OFFSET_MAX if until_offset is None else until_offset
         if self.source == TOPIC:
-            return kafka_log(config.kafka, until)
+            return served_log(config.log.settings, until)
         if self.source == ARCHIVE:
             return archived_log(config.archive.folder, archive_public_key(config, None), until)
         raise ConfigError(f"--log is {TOPIC} or {ARCHIVE}, not {self.source!r}")

@@ -89,10 +89,10 @@ def seed(
 
     settings = load(find_config(config))
     settings.replica(name)
-    view = look_at(settings.kafka)
+    view = look_at(settings.log.settings)
 
     def check(position: Position) -> None:
-        refuse_other_log(settings.kafka, position)
+        refuse_other_log(settings.log.settings, position)
 
     index = settings.replica_dir(name) / "index"
     manifest = _manifest(settings, folder, None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.archive.restore_plan import RestorePlan, Until
     from pipeline.sources.topic import TopicView
     from replica.config.model import Config
-    from replica.log.kafka.settings import KafkaSettings
+    from replica.log.settings import LogSettings
     from replica.notary.position import Position
     from replica.notary.salvage import Salvage
 
@@ -144,7 +144,7 @@ def run(
     )
     with progress("restored", found.end, found.first) as show:
         report = run_restore(manifest, found, target, lambda: time.time_ns() // 1_000, show).signed_by(signer.sign)
-    path = evidence or Path(f"restore-{target.topic}.json")
+    path = evidence or Path(f"restore-{target.label}.json")
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     if as_json:
         print_json({"topic_id": report.topic_id, "last": report.last, "evidence": str(path)})
@@ -158,7 +158,7 @@ def run(
 
 
 def _plan(
-    config: Config, manifest: Manifest, public_key: bytes, target: KafkaSettings, until: Until, **options: Any
+    config: Config, manifest: Manifest, public_key: bytes, target: LogSettings, until: Until, **options: Any
 ) -> RestorePlan:
     from pipeline.archive.restore import plan_restore
     from replica.store.archive_head import ArchiveHeads
@@ -183,12 +183,8 @@ def _tell_plan(found: RestorePlan, as_json: bool) -> None:
     out.print(table)
 
 
-def _target(config: Config, topic: str | None, servers: str | None) -> KafkaSettings:
-    from replica.log.kafka.settings import KafkaSettings
-
-    named = {"topic": topic, "bootstrap_servers": servers}
-    values = config.kafka.model_dump() | {name: value for name, value in named.items() if value is not None}
-    return KafkaSettings.model_validate(values)
+def _target(config: Config, topic: str | None, servers: str | None) -> LogSettings:
+    return config.log.settings.elsewhere(topic, servers)
 
 
 def _manifest(config: Config, folder: Path | None, archive_key: str | None) -> Manifest:
@@ -236,7 +232,7 @@ def adopt(
     from replica.store.open import adopt_topic
 
     settings = load(find_config(config))
-    view = look_at(settings.kafka)
+    view = look_at(settings.log.settings)
     archived = settings.archive.folder / MANIFEST_NAME
     used = None if salvage is None else read_salvage(salvage, archive_public_key(settings, None))
     _check_lost_range(settings, view, used, accept_loss)
@@ -244,7 +240,7 @@ def adopt(
     def check(position: Position) -> None:
         if position.offset >= view.end:
             raise LogRefused(f"the topic ends at {view.end}, but offset {position.offset} was read before")
-        refuse_other_log(settings.kafka, position)
+        refuse_other_log(settings.log.settings, position)
 
     lock = lock_id(settings.database.scope, Counter.PARTICIPANT_WRITE)
     position = adopt_topic(settings.conninfo(), lock, view.topic_id, check, used)
@@ -267,14 +263,14 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
     A topic whose lost range nobody names would be served by releases that pass over it.
     """
     from pipeline.archive.manifest import MANIFEST_NAME
-    from pipeline.sources.kafka_python import read_stretch
+    from pipeline.sources.stretch import read_stretch
     from pipeline.sources.topic import value_at
     from replica.notary.salvage import salvage_named
 
     manifest = _manifest(config, None, None) if (config.archive.folder / MANIFEST_NAME).exists() else None
     if salvage is None:
         at = view.end - 1 if manifest is None else manifest.last + 1
-        if 0 <= at < view.end and (named := salvage_named(at, value_at(config.kafka, at))) is not None:
+        if 0 <= at < view.end and (named := salvage_named(at, value_at(config.log.settings, at))) is not None:
             raise RestoreRefused(f"the record at offset {at} was lost: adopt with --salvage, the file {named.hex()}")
         return
     if accept_loss != salvage.header.accepted_loss:
@@ -282,7 +278,7 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
     if view.end <= salvage.last:
         raise RestoreRefused(f"the topic ends at {view.end}, lost were offsets {salvage.first} to {salvage.last}")
     at = salvage.first
-    for batch in read_stretch(config.kafka, salvage.first, salvage.last + 1):
+    for batch in read_stretch(config.log.settings, salvage.first, salvage.last + 1):
         for value in batch.column("value").to_pylist():
             if value != salvage.lost_record(at):
                 raise RestoreRefused(f"the record at offset {at} is not one that this salvage is named by")

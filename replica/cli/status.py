@@ -83,7 +83,7 @@ async def _find_out(config: Config) -> Status:
     from replica.local.health import fetch_health
     from replica.log.open import open_log
 
-    log = open_log(config.kafka)
+    log = open_log(config.log.settings)
     try:
         async with aiohttp.ClientSession() as session:
             healths, lock, store, end, pause = await asyncio.gather(
@@ -201,7 +201,7 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
         facts.add_row("published", f"log offset {store['published_offset']}, ledger end {store['ledger_end']}")
         facts.add_row("in flight", f"{store['in_flight']} commands")
     if status.log_end is not None:
-        facts.add_row("request log", f"{config.kafka.topic}, {status.log_end} records")
+        facts.add_row("request log", f"{config.log.settings.label}, {status.log_end} records")
     if status.pause is not None:
         facts.add_row(
             "[yellow]fail-over[/]", f"[yellow]paused[/] for {status.pause['keeper']}: {status.pause['reason']}"

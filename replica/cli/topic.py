@@ -10,6 +10,7 @@ from replica.cli.common import ConfigChoice, find_config, load, out, run
 
 if TYPE_CHECKING:
     from replica.config.model import Config
+    from replica.log.kafka.settings import KafkaSettings
 
 app = typer.Typer(help="Create and check the request log's topic.", no_args_is_help=True)
 
@@ -19,9 +20,9 @@ def create(config: ConfigChoice = None) -> None:
     """Create the topic with the settings of the contract; one that exists is checked and left as it is."""
     from replica.log.kafka.topic import create_topic
 
-    settings = load(find_config(config))
-    topic_id = run(create_topic(settings.kafka))
-    out.print(f"topic {settings.kafka.topic} keeps the contract; its id is {topic_id}")
+    settings = _topic(load(find_config(config)))
+    topic_id = run(create_topic(settings))
+    out.print(f"topic {settings.topic} keeps the contract; its id is {topic_id}")
 
 
 @app.command()
@@ -29,7 +30,7 @@ def check(config: ConfigChoice = None) -> None:
     """Check the topic's settings, and that it is the one that the database belongs to. Changes nothing."""
     settings = load(find_config(config))
     topic_id, records = run(_check(settings))
-    out.print(f"topic {settings.kafka.topic} keeps the contract; its id is {topic_id}; {records} records")
+    out.print(f"topic {_topic(settings).topic} keeps the contract; its id is {topic_id}; {records} records")
 
 
 @app.command()
@@ -46,16 +47,27 @@ def access(
     """
     from replica.log.kafka.access import TopicRole, grant_command
 
-    topic = load(find_config(config)).kafka.topic
+    topic = _topic(load(find_config(config))).topic
     for role, principal in zip(TopicRole, (replicas, reader, creator), strict=True):
         typer.echo(grant_command(role, principal, topic))
+
+
+def _topic(config: Config) -> KafkaSettings:
+    """Where the topic is. Raises ConfigError for a log of another kind, which has none."""
+    from replica.log.kafka.settings import KafkaSettings
+    from replica.notary.errors import ConfigError
+
+    settings = config.log.settings
+    if not isinstance(settings, KafkaSettings):
+        raise ConfigError(f"log.kind is {settings.kind}: only a request log on Kafka has a topic")
+    return settings
 
 
 async def _check(config: Config) -> tuple[str, int]:
     from replica.log.open import open_log
     from replica.notary.errors import LogRefused
 
-    log = open_log(config.kafka)
+    log = open_log(_topic(config))
     try:
         topic_id = await log.check()
         bound_to = (await config.shared_database().status()).topic_id

@@ -14,20 +14,18 @@ from replica.store.oracle.login import is_oracle
 
 def plaintext_connections(config: Config) -> list[str]:
     """What would be sent unprotected beyond a loopback address, each with the setting that protects it."""
-    return [*_api(config), *_kafka(config), *_database(config.database.conninfo), *_tracing(config)]
+    return [
+        *_api(config),
+        *config.log.settings.plaintext_connections(),
+        *_database(config.database.conninfo),
+        *_tracing(config),
+    ]
 
 
 def _api(config: Config) -> Iterator[str]:
     exposed = [replica.name for replica in config.replicas if not _is_local(replica.host)]
     if exposed and config.api.tls is None:
         yield f"the API of {', '.join(exposed)} is not on a loopback address: set api.tls"
-
-
-def _kafka(config: Config) -> Iterator[str]:
-    hosts = [server.rpartition(":")[0] for server in config.kafka.bootstrap_servers.split(",")]
-    protocol = config.kafka.security.protocol
-    if not all(map(_is_local, hosts)) and not protocol.endswith("SSL"):
-        yield f"brokers beyond this machine with kafka.security.protocol = {protocol}: set SSL or SASL_SSL"
 
 
 def _tracing(config: Config) -> Iterator[str]:

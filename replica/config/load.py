@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ha.errors import HaError
 from replica.config.exposure import plaintext_connections
+from replica.config.former_names import in_todays_names
 from replica.config.model import Config
 from replica.notary.errors import Code, ConfigError
 from replica.notary.untrusted import parse_toml
@@ -35,7 +36,7 @@ def load_config(path: Path) -> Config:
 def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
     """The configuration from parsed values. Raises ConfigError naming every setting that is wrong."""
     try:
-        config = Config(**values)
+        config = Config(**in_todays_names(values))
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in error.errors())
         raise ConfigError(f"{origin}: {problems}") from None
@@ -64,7 +65,6 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
     archive = config.archive.model_copy(
         update={"folder": absolute(config.archive.folder), "key_file": absolute(config.archive.key_file)}
     )
-    security = _with_absolute_files(config.kafka.security, absolute)
     return config.model_copy(
         update={
             "data_dir": absolute(config.data_dir),
@@ -75,14 +75,16 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "api": api,
             "archive": archive,
             "client": _with_absolute_files(config.client, absolute),
-            "kafka": config.kafka.model_copy(update={"security": security}),
+            "log": _with_absolute_files(config.log, absolute),
             "tracing": _with_absolute_files(config.tracing, absolute),
         }
     )
 
 
 def _with_absolute_files(part: Part, absolute: Callable[[Path], Path]) -> Part:
-    """The same settings with every path in them made absolute."""
+    """The same settings with every path in them, and in their tables, made absolute."""
     if part is None:
         return part
-    return part.model_copy(update={name: absolute(value) for name, value in part if isinstance(value, Path)})
+    files = {name: absolute(value) for name, value in part if isinstance(value, Path)}
+    tables = {name: _with_absolute_files(value, absolute) for name, value in part if isinstance(value, BaseModel)}
+    return part.model_copy(update=files | tables)

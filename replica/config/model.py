@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.settings import ElectionSettings
 from ha.watch.settings import WatchSettings
@@ -18,9 +18,10 @@ from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.client.settings import ClientSettings
 from ledger_api.server.settings import ApiSettings
 from replica.active.signer import Signer, open_signer
+from replica.config.former_names import variable_today
 from replica.database import Database, Login, participant_database
 from replica.link.settings import LinkSettings, TracingSettings
-from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
+from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
@@ -105,7 +106,7 @@ class Config(BaseSettings):
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
     database: DatabaseSettings
-    kafka: KafkaSettings
+    log: LogChoice
     api: ApiSettings
     election: ElectionSettings = ElectionSettings()
     core: CoreSettings = CoreSettings()
@@ -153,16 +154,17 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
         """Bounds of one part that another relies on: else a step-down ends the process, or load deposes the active."""
-        step_down_s = 3 * self.core.drain_answers_s + CLOSE_MAX_S
+        log = self.log.settings
+        step_down_s = 3 * self.core.drain_answers_s + log.close_max_s
         if step_down_s > self.election.drain_max_s:
             raise ValueError(
-                f"three times core.drain_answers_s and {CLOSE_MAX_S:g} s to close the log are {step_down_s:g} s,"
+                f"three times core.drain_answers_s and {log.close_max_s:g} s to close the log are {step_down_s:g} s,"
                 f" more than election.drain_max_s = {self.election.drain_max_s:g}"
             )
-        if self.core.in_flight_max > self.kafka.append_queue_max:
+        if self.core.in_flight_max > log.append_queue_max:
             raise ValueError(
                 f"core.in_flight_max = {self.core.in_flight_max} submissions do not fit"
-                f" kafka.append_queue_max = {self.kafka.append_queue_max}"
+                f" log.{log.kind}.append_queue_max = {log.append_queue_max}"
             )
         return self
 
@@ -227,4 +229,7 @@ class Config(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment goes before the file's values, which come in as arguments."""
+        if isinstance(env_settings, EnvSettingsSource):
+            given = env_settings.env_vars
+            env_settings.env_vars = {variable_today(name, ENVIRONMENT_PREFIX): value for name, value in given.items()}
         return env_settings, init_settings

@@ -119,7 +119,7 @@ class Facts:
 
     now: datetime
     version: str
-    development: bool  # kafka.single_broker: what is only unsafe there is a warning
+    development: bool  # the log is for development: what is only unsafe there is a warning
     clock_skew_max_s: float
     lock_sessions: int  # that all replicas together hold, with what else they connect for
     files: FileFacts

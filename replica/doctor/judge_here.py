@@ -50,9 +50,9 @@ def _database_password(facts: Facts) -> Verdict:
     return ok("none in the configuration")
 
 
-@CHECKS.of_file("kafka-secrets", "correct the file under kafka.security; secrets have mode 0600")
-def _kafka_secrets(facts: Facts) -> Verdict:
-    """The files for the brokers can be read, and key and password by nobody else."""
+@CHECKS.of_file("log-secrets", "correct the file that [log] names; secrets have mode 0600")
+def _log_secrets(facts: Facts) -> Verdict:
+    """The files for the request log can be read, and key and password by nobody else."""
     return ok("as they must be")
 
 

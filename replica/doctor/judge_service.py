@@ -15,10 +15,12 @@ CHECKS = Checks()
 @CHECKS.check("brokers")
 def _brokers(facts: Facts) -> Verdict:
     """The request log can be reached, and lives on brokers enough."""
-    if "kafka-secrets" in facts.files.problems:
+    if "log-secrets" in facts.files.problems:
         return unknown("a file for the brokers is missing")
     if facts.log.problem and not facts.log.missing:
-        return problem(facts.log.problem, "check kafka.bootstrap_servers, kafka.security, and that the brokers run")
+        return problem(
+            facts.log.problem, "check what [log] says (bootstrap_servers, security), and that the brokers run"
+        )
     if facts.log.brokers < BROKERS_LEAST:
         text = f"{facts.log.brokers} broker{'' if facts.log.brokers == 1 else 's'}"
         fix = "three brokers, two in sync: with fewer, a lost disk takes acknowledged requests with it"

@@ -26,8 +26,7 @@ from replica.doctor.look_here import look_at_files, look_at_machine
 from replica.local.haproxy import check_config
 from replica.local.health import fetch_health
 from replica.local.process import ServerFailed, SoftwareMissing
-from replica.log.kafka.librdkafka import TopicMissing
-from replica.log.kafka.topic import violations
+from replica.log.interface import LogMissing
 from replica.log.open import open_log_admin
 from replica.notary.errors import ConfigError, NotaryError
 
@@ -51,7 +50,7 @@ async def look(config: Config) -> Facts:
     return Facts(
         now=datetime.now(UTC),
         version=version("replicated-notary"),
-        development=config.kafka.single_broker,
+        development=config.log.settings.for_development,
         clock_skew_max_s=config.election.clock_skew_max_s,
         lock_sessions=CONNECTIONS_PER_REPLICA * len(config.replicas),
         files=files,
@@ -64,23 +63,21 @@ async def look(config: Config) -> Facts:
 
 
 async def look_at_log(config: Config) -> LogFacts:
-    """The topic, its settings and offsets, and how many brokers there are."""
-    admin = open_log_admin(config.kafka)
+    """The log, its contract and offsets, and how many servers keep it."""
+    admin = open_log_admin(config.log.settings)
     try:
-        brokers = await admin.broker_count()
+        servers = await admin.server_count()
         try:
-            facts = await admin.facts()
-        except TopicMissing as error:
-            return LogFacts(problem=error.detail, missing=True, brokers=brokers)
-        first, end = await admin.first_offset(), await admin.end_offset()
-        found = tuple(violations(facts, config.kafka.single_broker))
+            found = await admin.survey()
+        except LogMissing as error:
+            return LogFacts(problem=error.detail, missing=True, brokers=servers)
         return LogFacts(
-            topic_id=facts.topic_id,
-            violations=found,
-            first_offset=first,
-            end_offset=end,
-            brokers=brokers,
-            deletable=await admin.may_delete_topics(),
+            topic_id=found.log_id,
+            violations=tuple(found.violations),
+            first_offset=found.first_offset,
+            end_offset=found.end_offset,
+            brokers=servers,
+            deletable=found.deletable,
         )
     except NotaryError as error:
         return LogFacts(problem=error.detail)

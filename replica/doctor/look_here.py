@@ -42,7 +42,7 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
         "notary-key": lambda: _check_key(config),
         "parties": lambda: read_registry(api.registry_path),
         "database-password": lambda: _check_passwords(config.database),
-        "kafka-secrets": config.kafka.security.client_config,
+        "log-secrets": config.log.settings.check_files,
         "api-certificates": lambda: None if api.tls is None else make_tls(api.tls),
         "token-keys": lambda: None if tokens is None or tokens.keys_file is None else read_token_keys(tokens.keys_file),
         "tracing": lambda: check_tracing(config.tracing),

@@ -24,6 +24,7 @@ from psycopg.conninfo import make_conninfo
 from ha.lock.ids import Counter, lock_id
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
+from replica.config.former_names import in_todays_names
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.health import ReplicaHealth
@@ -37,7 +38,7 @@ from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess, Say
 from replica.local.run_file import ReplicaRun, RunFile, this_process
-from replica.log.kafka.topic import create_topic
+from replica.log.open import open_log_admin
 from replica.notary.errors import NotaryError
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement
@@ -121,7 +122,7 @@ class LocalCluster:
     @property
     def topic(self) -> str:
         """Name of the request log's topic."""
-        return self.config.kafka.topic
+        return self.config.log.settings.label
 
     def free_port(self) -> int:
         """A port for one more server beside this cluster, kept for it until `stop`."""
@@ -153,7 +154,11 @@ class LocalCluster:
 
     async def prepare_log(self) -> str:
         """Have the log there before the replicas start; returns the topic's id. A recovery restores it here."""
-        return await create_topic(self.config.kafka)
+        admin = open_log_admin(self.config.log.settings)
+        try:
+            return await admin.create()
+        finally:
+            await admin.close()
 
     async def stop(self) -> None:
         """Stop everything in reverse order. May be repeated."""
@@ -310,7 +315,12 @@ class LocalCluster:
                 "conninfo": self._database_conninfo(THIS_MACHINE),
                 "scope": DATABASE,
             },
-            "kafka": {"bootstrap_servers": self.kafka.bootstrap_servers, "single_broker": self.settings.brokers == 1},
+            "log": {
+                "kafka": {
+                    "bootstrap_servers": self.kafka.bootstrap_servers,
+                    "single_broker": self.settings.brokers == 1,
+                }
+            },
             "core": {"standby": self.settings.standby},
             "haproxy": {
                 "stats_socket": str(socket_folder / "admin.sock"),
@@ -318,7 +328,7 @@ class LocalCluster:
                 "threads": 1,  # the machine is shared with all the rest
             },
         }
-        return merged(values, self.settings.further)
+        return merged(values, in_todays_names(self.settings.further))
 
     def _ways_of(self, name: str) -> dict[str, str]:
         """What a replica's environment says of addresses by which only its own machine reaches others."""
@@ -327,7 +337,7 @@ class LocalCluster:
             return {}
         return {
             "NOTARY_DATABASE__CONNINFO": self._database_conninfo(machine),
-            "NOTARY_KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take),
+            "NOTARY_LOG__KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take),
         }
 
     def _database_conninfo(self, client: Machine) -> str:

@@ -19,6 +19,7 @@ from ledger_api.client.signing import Party
 from ledger_api.server.registry import write_registry
 from replica.active.signer import create_key, load_signer
 from replica.config.file import render_config
+from replica.config.former_names import in_todays_names
 from replica.notary.errors import ConfigError
 from replica.notary.untrusted import parse_toml
 
@@ -72,7 +73,7 @@ class ParticipantFiles:
 
     def settings(self) -> dict[str, Any]:
         """The values in the configuration of the last start; empty when there was none."""
-        return _read_toml(self.config_path)
+        return in_todays_names(_read_toml(self.config_path))
 
     def write_config(self, values: Mapping[str, Any], role: str, reader: str) -> None:
         """Write the configuration: these values over those of the last start, and those over what a new cluster has.

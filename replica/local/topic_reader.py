@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log
+from replica.log.settings import LogSettings
 from replica.notary.errors import LogRefused, LogUnavailable
 
 READ_MAX_RECORDS = 5_000
 READ_WAIT_S = 10.0
 
 
-def read_topic(settings: KafkaSettings, topic_id: str | None) -> Iterator[tuple[int, bytes]]:
+def read_topic(settings: LogSettings, topic_id: str | None) -> Iterator[tuple[int, bytes]]:
     """Every record up to the end that the log has when reading begins, as (offset, value).
 
     For code without an event loop. `topic_id`: the identity that the log must have, None for any. Raises LogRefused
@@ -31,7 +31,7 @@ def read_topic(settings: KafkaSettings, topic_id: str | None) -> Iterator[tuple[
             while offset < end - 1:
                 records = runner.run(reader.read(READ_MAX_RECORDS, READ_WAIT_S))
                 if not records:
-                    raise LogUnavailable(f"no record behind offset {offset} within {READ_WAIT_S} s")
+                    raise LogUnavailable(f"no record after offset {offset} within {READ_WAIT_S} s")
                 yield from records
                 offset = records[-1][0]
         finally:

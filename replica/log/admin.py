@@ -1,12 +1,53 @@
-"""What tools ask of a request log, and do to it, without reading or writing a record."""
+"""What tools ask of a request log, and do to it; a replica reads and writes it as a `RequestLog`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
+
+Header = tuple[str, bytes | None]
+
+
+class StoredRecord(msgspec.Struct, frozen=True):
+    """A record exactly as the log has it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Records that follow one another, column by column: all that the log keeps of them, so that nothing is lost.
+
+    A log that knows no keys and headers has None for each.
+    """
+
+    first_offset: int
+    times_ms: Sequence[int]  # when each was appended, milliseconds UTC, by the log's clock
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Sequence[Header] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSurvey:
+    """What a log says of itself, for whoever judges whether it may be relied on."""
+
+    log_id: str
+    first_offset: int
+    end_offset: int
+    violations: Sequence[str] = ()  # of the contract that keeps its records
+    deletable: bool | None = False  # whether one command of somebody with the right deletes it; None: nobody tells
 
 
 class LogAdmin(Protocol):
-    """One connection of a tool's. Every question raises LogUnavailable, and LogRefused when there is no such log."""
+    """One connection of a tool's. Every question raises LogUnavailable, and LogMissing when there is no such log."""
 
     async def topic_id(self) -> str:
         """The identity of the log."""
@@ -17,8 +58,20 @@ class LogAdmin(Protocol):
     async def end_offset(self) -> int:
         """The offset that the next record will get."""
 
-    async def create(self) -> None:
-        """Create the log unless it exists."""
+    async def server_count(self) -> int:
+        """How many servers keep the log's copies."""
+
+    async def survey(self) -> LogSurvey:
+        """All that there is to judge."""
+
+    async def create(self) -> str:
+        """Create the log unless it exists; returns its identity. Raises LogRefused when its contract is broken."""
+
+    def stretch(self, first: int, end: int) -> Iterator[Stretch]:
+        """The records [first, end), all of them or an error. Blocks: for jobs, not for an event loop.
+
+        Raises LogRefused on a gap, and LogUnavailable.
+        """
 
     async def close(self) -> None:
         """End; may be repeated."""

@@ -1,4 +1,4 @@
-"""A totally ordered, durable log with positions: all that the notary needs of Kafka, and of whatever may replace it.
+"""A totally ordered, durable log with positions: all that the notary needs of it, whatever kind it is.
 
 Only committed records are read. Offsets are dense from 0. What an append reports is never a verdict: a record counts
 only once it has been read back.
@@ -6,11 +6,29 @@ only once it has been read back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+import msgspec
+
+from replica.notary.errors import Code, LogRefused
 
 LogRecords = Sequence[tuple[int, bytes]]
 """Records in log order as (offset, value); a value that the log has as null is read as b''."""
+
+
+class LogMissing(LogRefused):
+    """There is no such log. Servers that have just started may not know of it yet."""
+
+    default_code = Code.TOPIC_UNSAFE
+    person = False
+
+
+class RoundTrip(msgspec.Struct, frozen=True):
+    """How long one server of the log took to answer the writer lately; the wait for copies is part of it."""
+
+    mean_s: float
+    p99_s: float
 
 
 class LogWriter(Protocol):
@@ -54,6 +72,10 @@ class LogReader(Protocol):
 
 class RequestLog(Protocol):
     """One request log."""
+
+    @property
+    def answer_times(self) -> Mapping[str, RoundTrip]:
+        """How long each server takes to answer the writer that is open, by its name; empty where nobody measures it."""
 
     async def check(self) -> str:
         """Check the log's contract and return its identity (topic id).

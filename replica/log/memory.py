@@ -7,10 +7,10 @@ A `MemoryTopic` is what is durable; each `MemoryLog` is one replica's access to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from replica.log.interface import LogRecords
+from replica.log.interface import LogRecords, RoundTrip
 from replica.notary.errors import Code, InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
@@ -92,6 +92,11 @@ class MemoryLog:
         self._topic_id = topic.topic_id
         self._delivery = delivery
         self._open: set[MemoryReader | MemoryWriter] = set()
+
+    @property
+    def answer_times(self) -> Mapping[str, RoundTrip]:
+        """See `RequestLog.answer_times`: nothing is measured."""
+        return {}
 
     async def check(self) -> str:
         """The topic's id. Raises LogRefused when it is made `unsafe`."""

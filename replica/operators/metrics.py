@@ -15,7 +15,7 @@ from ha.election.driver import Election, Role
 from ha.lock.interface import LockOwner, ServerLease
 from replica.active.publisher import CODE_OF
 from replica.following.scrub import Scrubber
-from replica.log.kafka.round_trips import RoundTrip
+from replica.log.interface import RoundTrip
 from replica.notary.reading import VoidReason
 from replica.participant import Participant, SessionT
 from replica.store.neighbours import Neighbours

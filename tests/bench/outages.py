@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.replica import ReplicaProcess
-from replica.log.kafka.log import KafkaLog
+from replica.log.open import open_log
 from replica.store.postgres.status import read_status
 from tests.bench.filler import fill_log
 from tests.bench.load import INPUTS
@@ -71,7 +71,7 @@ class _filled_cluster:
             for replica in cluster.replicas.values():
                 await replica.stop()
             epoch = (await read_status(cluster.conninfo)).epoch + 1
-            await asyncio.to_thread(fill_log, cluster.config.kafka, epoch, self._records, INPUTS)
+            await asyncio.to_thread(fill_log, cluster.config.log.settings, epoch, self._records, INPUTS)
             for replica in cluster.replicas.values():
                 replica.start()
             await cluster.wait_for_active(timeout_s=CATCH_UP_MAX_S)
@@ -125,7 +125,7 @@ class _Run:
         self._tell_audit("disconnected", summary)
 
     async def _begin(self) -> tuple[int, ClientLoad]:
-        log = KafkaLog(self._cluster.config.kafka)
+        log = open_log(self._cluster.config.log.settings)
         first_offset = await log.end_offset()
         await log.close()
         load = client_load(self._cluster, "clients")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from replica.local.cluster import LocalCluster
-from replica.log.kafka.log import KafkaLog
+from replica.log.open import open_log
 from tests.faults.applications import PAGE, Applications, check, ledger_end, page_behind
 from tests.faults.audit import audit, wait_until_published
 from tests.faults.load import client_load
@@ -31,7 +31,7 @@ async def test_applications_do_not_notice_that_actives_are_killed(
     completions go on through HAProxy; double spends by another client; an audit of all answers."""
     await wait_for_return(cluster)
     await wait_until_published(cluster)
-    log = KafkaLog(cluster.config.kafka)
+    log = open_log(cluster.config.log.settings)
     first_offset = await log.end_offset()
     await log.close()
     after = await ledger_end(cluster.endpoint)

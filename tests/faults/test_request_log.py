@@ -220,7 +220,7 @@ def counted(reasons: Iterable[VoidReason]) -> dict[str, int]:
 
 def voids_of_the_log(cluster: LocalCluster) -> dict[str, int]:
     """What a replica that reads the whole log counts as void, by reason."""
-    reading = read_records(begin(cluster.topic_id), read_topic(cluster.config.kafka, None))
+    reading = read_records(begin(cluster.topic_id), read_topic(cluster.config.log.settings, None))
     return counted(void.reason for void in reading.voids)
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from replica.local.cluster import LocalCluster
-from replica.log.kafka.log import KafkaLog
+from replica.log.open import open_log
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -37,7 +37,7 @@ async def under_load(cluster: LocalCluster, scenario: Scenario, **changes: int) 
 
 async def end_of_log(cluster: LocalCluster) -> int:
     """The offset that the next record gets."""
-    log = KafkaLog(cluster.config.kafka)
+    log = open_log(cluster.config.log.settings)
     try:
         return await log.end_offset()
     finally:

@@ -121,12 +121,12 @@ def test_a_deleted_topic_is_restored_and_adopted(operator: Operator, tmp_path: P
     """Goal: a lost topic comes back under database, index and archive. Method: publish, archive, delete, restore."""
     settings = load_config(operator.config)
     operator.told("archive", "run")
-    position = read_records(begin(asyncio.run(create_topic(settings.kafka))), list(enumerate(VALUES))).position
+    position = read_records(begin(asyncio.run(create_topic(settings.log.settings))), list(enumerate(VALUES))).position
     _publish(settings.conninfo(), encode_position(position), position.offset, position.topic_id)
     index = RocksIndex(_made(settings.replica_dir("r1")) / "index")
     index.write({}, position)
     index.close()
-    asyncio.run(operator.kafka.delete_topic(settings.kafka.topic))
+    asyncio.run(operator.kafka.delete_topic(settings.log.settings.label))
     evidence = tmp_path / "evidence.json"
     restored = operator.told("restore", "run", "--evidence", str(evidence))
     assert json.loads(evidence.read_text())["restored_root"] == json.loads(evidence.read_text())["archived_root"]

@@ -42,13 +42,13 @@ ARCHIVE = [  # the middle one stands for them all where time is short
     "replica.store.archive_head:ArchiveHeads.record+2",
 ]
 RESTORE = [
-    "pipeline.archive.restore:create_topic-1",
-    "pipeline.archive.restore:create_topic+1",
-    "pipeline.archive.restore:_set_times+1",
-    "pipeline.archive.restore:_send+1",
-    "pipeline.archive.restore:_send+1200",  # some are written, some are on their way
-    "pipeline.archive.restore:_produce+1",
-    "pipeline.archive.restore:_set_times+2",
+    "replica.log.kafka.refill:create_topic-1",
+    "replica.log.kafka.refill:create_topic+1",
+    "replica.log.kafka.refill:_set_times+1",
+    "replica.log.kafka.refill:_send+1",
+    "replica.log.kafka.refill:_send+1200",  # some are written, some are on their way
+    "replica.log.kafka.refill:_produce+1",
+    "replica.log.kafka.refill:_set_times+2",
     "pipeline.archive.restore:compare+1",
 ]
 REBUILD = [

@@ -16,7 +16,7 @@ from pipeline.archive.manifest import MANIFEST_NAME, Manifest
 from pipeline.archive.restore import REPORT_TAG, Evidence, plan_restore, run_restore
 from pipeline.archive.restore_plan import RestorePlan, Until
 from pipeline.archive.segment import archived_digest, parquet_path, read_segment, records_of
-from pipeline.sources.kafka_python import read_stretch
+from pipeline.sources.stretch import read_stretch
 from pipeline.sources.topic import look_at
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka.settings import KafkaSettings

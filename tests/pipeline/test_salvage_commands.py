@@ -16,8 +16,8 @@ from pipeline.archive.manifest import load_manifest
 from pipeline.archive.restore import plan_restore, run_restore
 from pipeline.archive.restore_plan import RestorePlan, Until
 from pipeline.jobs.judge import judge_log
-from pipeline.jobs.slices import kafka_log
-from pipeline.sources.kafka_python import read_stretch
+from pipeline.jobs.slices import served_log
+from pipeline.sources.stretch import read_stretch
 from pipeline.sources.topic import look_at
 from replica.active.publisher import completions_of
 from replica.active.signer import load_signer
@@ -65,7 +65,7 @@ def lose(operator: Operator) -> Config:  # noqa: F811
     settings = load_config(operator.config)
     assert operator.told("archive", "run")["archived_now"] == 40
     operator.produce(VALUES[40:])
-    topic_id = asyncio.run(create_topic(settings.kafka))
+    topic_id = asyncio.run(create_topic(settings.log.settings))
     folder = settings.replica_dir("r1")
     folder.mkdir(parents=True)
     index = RocksIndex(folder / "index")
@@ -81,7 +81,7 @@ def lose(operator: Operator) -> Config:  # noqa: F811
             await store.publish(completions_of(early), early.position)
 
     asyncio.run(publish())
-    asyncio.run(operator.kafka.delete_topic(settings.kafka.topic))
+    asyncio.run(operator.kafka.delete_topic(settings.log.settings.label))
     return settings
 
 
@@ -103,7 +103,7 @@ def test_a_lost_tail_is_salvaged_restored_and_adopted(operator: Operator, tmp_pa
     salvage = decode_salvage(file.read_bytes())
     kill_a_restore(settings, salvage)
     restored = operator.told("restore", "run", *accepted, "--resume", "--evidence", str(tmp_path / "evidence"))
-    assert (restored["last"], look_at(settings.kafka).end) == (LAST, LAST + 1)
+    assert (restored["last"], look_at(settings.log.settings).end) == (LAST, LAST + 1)
     assert values_of(settings) == [*VALUES[:40], *[salvage.lost_record(offset) for offset in range(40, LAST + 1)]]
 
     for wrong in ((), ("--salvage", str(file)), ("--salvage", str(file), "--accept-loss", "3")):
@@ -111,7 +111,7 @@ def test_a_lost_tail_is_salvaged_restored_and_adopted(operator: Operator, tmp_pa
     adopted = operator.types("restore", "adopt", *accepted)
     assert adopted.exit_code == 0, adopted.output + repr(adopted.exception)
     assert operator.types("restore", "adopt", *accepted).exit_code == 0  # may be repeated
-    topic_id = look_at(settings.kafka).topic_id
+    topic_id = look_at(settings.log.settings).topic_id
     asyncio.run(bound_only_with(settings, topic_id, salvage))
     assert operator.types("topic", "check").exit_code == 0
 
@@ -147,7 +147,7 @@ def test_a_restored_topic_that_is_lost_again(operator: Operator, tmp_path: Path)
     accepted = ("--salvage", str(file), "--accept-loss", "0")
     operator.told("restore", "run", *accepted, "--evidence", str(tmp_path / "evidence"))
     assert operator.types("restore", "adopt", *accepted).exit_code == 0
-    asyncio.run(operator.kafka.delete_topic(settings.kafka.topic))
+    asyncio.run(operator.kafka.delete_topic(settings.log.settings.label))
     shutil.rmtree(settings.replica_dir("r1") / "index")
     saved = operator.told("log", "salvage", "--to", str(again))
     assert (saved["first"], saved["last"], saved["entries"], saved["accept_loss"]) == (40, LAST, 40, 0)
@@ -169,7 +169,7 @@ def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: 
         *("restore", "run", "--salvage", str(file), "--accept-loss", "0"), "--evidence", str(tmp_path / "evidence")
     )
     with pytest.raises(SalvageMissing, match="offset 40 was lost"), explained():
-        judge_log(spark, kafka_log(settings.kafka), tmp_path / "work")
+        judge_log(spark, served_log(settings.log.settings), tmp_path / "work")
 
 
 def test_what_no_index_tells_is_counted_and_must_be_accepted(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
@@ -194,11 +194,11 @@ def kill_a_restore(settings: Config, salvage: Salvage) -> None:
     """Restore up to within the lost range, and die."""
     manifest = load_manifest(settings.archive.folder)
     key = load_signer(settings.archive.key_file).public_key
-    plan: RestorePlan = plan_restore(manifest, key, settings.kafka, Until(), accept_loss=0, salvage=salvage)
+    plan: RestorePlan = plan_restore(manifest, key, settings.log.settings, Until(), accept_loss=0, salvage=salvage)
     assert not plan.refused
     shorter = RestorePlan(plan.archive_id, plan.topic, plan.last, salvage=_Shorter(salvage, 45))  # type: ignore[arg-type]
-    run_restore(manifest, shorter, settings.kafka, lambda: 7, lambda offset: None)
-    again = plan_restore(manifest, key, settings.kafka, Until(), accept_loss=0, salvage=salvage)
+    run_restore(manifest, shorter, settings.log.settings, lambda: 7, lambda offset: None)
+    again = plan_restore(manifest, key, settings.log.settings, Until(), accept_loss=0, salvage=salvage)
     assert [check.name for check in again.refused] == ["target"]
 
 
@@ -211,8 +211,10 @@ class _Shorter:
 
 
 def values_of(settings: Config) -> list[bytes]:
-    end = look_at(settings.kafka).end
-    return [value for batch in read_stretch(settings.kafka, 0, end) for value in batch.column("value").to_pylist()]
+    end = look_at(settings.log.settings).end
+    return [
+        value for batch in read_stretch(settings.log.settings, 0, end) for value in batch.column("value").to_pylist()
+    ]
 
 
 async def bound_only_with(settings: Config, topic_id: str, salvage: Salvage) -> None:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from pipeline.jobs import slices
-from pipeline.jobs.slices import LogSlices, kafka_log
+from pipeline.jobs.slices import LogSlices, served_log
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka.settings import KafkaSettings
 from tests.pipeline.log_files import write_log
@@ -27,8 +27,8 @@ def test_the_topic_is_read_as_files_are(
         producer.produce(topic, value, partition=0)
     assert producer.flush(20) == 0
     settings = KafkaSettings(bootstrap_servers=kafka_broker.bootstrap_servers, topic=topic, single_broker=True)
-    assert records(kafka_log(settings)) == records(write_log(tmp_path / "log", values)) == values
-    assert records(kafka_log(settings, until_offset=5)) == values[:6]
+    assert records(served_log(settings)) == records(write_log(tmp_path / "log", values)) == values
+    assert records(served_log(settings, until_offset=5)) == values[:6]
 
 
 def records(log: LogSlices) -> list[bytes]:

@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.failures import explained
-from pipeline.sources import kafka_python
-from pipeline.sources.kafka_python import stretches
+from pipeline.sources import stretch
 from pipeline.sources.log import Connector, log_frame
+from pipeline.sources.stretch import stretches
 from replica.local.kafka import KafkaCluster
+from replica.log.kafka import stretch as kafka_stretch
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import LogUnavailable
 
@@ -107,7 +108,7 @@ def test_sparks_connector_does_not_wait_for_a_silent_broker_for_ever(
     spark: SparkSession, silent_broker: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: the operator is told that the log cannot be reached. Method: a server that only accepts connections."""
-    monkeypatch.setattr(kafka_python, "SILENCE_MAX_S", 2.0)
+    monkeypatch.setattr(kafka_stretch, "SILENCE_MAX_S", 2.0)
     with pytest.raises(LogUnavailable, match="no answer"), explained():
         log_frame(spark, silent_broker, 0, 10, connector="spark").collect()
 
@@ -116,9 +117,9 @@ def test_the_python_source_does_not_wait_for_a_silent_broker_for_ever(
     silent_broker: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: the same for the other source. Method: read a stretch as a task does."""
-    monkeypatch.setattr(kafka_python, "SILENCE_MAX_S", 2.0)
+    monkeypatch.setattr(kafka_stretch, "SILENCE_MAX_S", 2.0)
     with pytest.raises(LogUnavailable):
-        list(kafka_python.read_stretch(silent_broker, 0, 10))
+        list(stretch.read_stretch(silent_broker, 0, 10))
 
 
 def test_stretches_cover_a_range() -> None:

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from replica.log.kafka.log import KafkaLog
+from replica.log.open import open_log
 from tests.faults.audit import audit
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.scenarios import wait_for_return
@@ -73,7 +73,7 @@ async def under_load(stage: Stage, name: str) -> AsyncIterator[ClientLoad]:
     """A client that submits all the time; afterwards everything it was told is checked against the log."""
     cluster = stage.cluster
     await all_well(stage)
-    log = KafkaLog(cluster.config.kafka)
+    log = open_log(cluster.config.log.settings)
     first_offset = await log.end_offset()
     await log.close()
     load = client_load(cluster, name, singles=2, batches=1)

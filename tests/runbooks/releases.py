@@ -61,7 +61,7 @@ def write_old_config(cluster: LocalCluster, path: Path) -> None:
         f"[database]\nconninfo = {json.dumps(config.database.conninfo)}",
         f"password_file = {json.dumps(str(config.database.password_file))}",
         f"scope = {json.dumps(config.database.scope)}",
-        f"[kafka]\nbootstrap_servers = {json.dumps(config.kafka.bootstrap_servers)}\nsingle_broker = true",
+        f"[kafka]\nbootstrap_servers = {json.dumps(config.log.settings.address)}\nsingle_broker = true",
         f"[api]\nregistry_path = {json.dumps(str(config.api.registry_path))}",
         f"[haproxy]\nstats_socket = {json.dumps(config.haproxy_settings().stats_socket)}",
     ]

@@ -13,7 +13,7 @@ from pipeline.archive.manifest import Manifest, Opened, Segment, open_manifest
 from pipeline.archive.segment import write_segment
 from pipeline.archive.verify import Verification, verify_archive
 from pipeline.judging.plan import advance
-from pipeline.sources.kafka_python import ARROW_SCHEMA
+from pipeline.sources.stretch import ARROW_SCHEMA
 from replica.active.signer import FileSigner
 from replica.notary.position import encode_position
 from replica.store.archive_head import ArchiveHead

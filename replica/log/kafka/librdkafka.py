@@ -10,10 +10,15 @@ from typing import Any, TypeVar
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
+from replica.log.interface import LogMissing
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable, NotaryError
+from replica.notary.errors import ConfigError, LogRefused, LogUnavailable, NotaryError
+from replica.notary.records import RECORD_MAX_BYTES
 
 log = structlog.get_logger()
+
+PARTITION = 0
+MESSAGE_MAX_BYTES = RECORD_MAX_BYTES + 1_024  # the record batch around a record has about 80 bytes
 
 _T = TypeVar("_T")
 _ANSWER_SLACK_S = 0.5  # the client keeps its own time limits; ours is for the case that it does not
@@ -30,11 +35,8 @@ _PASSING = frozenset(
 )
 
 
-class TopicMissing(LogRefused):
+class TopicMissing(LogMissing):
     """The brokers know no topic of this name."""
-
-    default_code = Code.TOPIC_UNSAFE
-    person = False  # brokers that start may not know it yet
 
 
 class ClientLog:
@@ -66,6 +68,27 @@ def client_config(settings: KafkaSettings) -> dict[str, Any]:
         # over, so one look that does not ask the old leader is enough.
         "topic.metadata.refresh.interval.ms": 1_000,
         **settings.security.client_config(),
+    }
+
+
+def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
+    """Properties of everyone who reads the log: committed records only, and an error where an offset is gone."""
+    return client_config(settings) | {
+        "group.id": "notary",  # must be given, but nothing is subscribed or committed
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "check.crcs": True,
+        "max.poll.interval.ms": 86_400_000,  # how often we read is the core's business
+        "fetch.wait.max.ms": 500,  # a record ends the wait at once, so this costs no latency
+        "fetch.min.bytes": 1,
+        "fetch.message.max.bytes": 4 * 1_048_576,
+        "fetch.error.backoff.ms": 50,
+        # No fetch while records wait to be read: a passive, which reads twenty times a second, then asks as seldom.
+        "fetch.queue.backoff.ms": 1,
+        "queued.min.messages": 1,
+        "queued.max.messages.kbytes": settings.read_ahead_mib * 1_024,
     }
 
 

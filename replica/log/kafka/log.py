@@ -7,7 +7,7 @@ own; the reader has one thread that waits for records; opening and closing clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
@@ -15,10 +15,13 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from replica.log.interface import LogRecords
+from replica.log.interface import LogRecords, RoundTrip
 from replica.log.kafka.librdkafka import (
+    MESSAGE_MAX_BYTES,
+    PARTITION,
     client_config,
     connect,
+    consumer_config,
     error_in,
     meaning_of,
     ms,
@@ -27,14 +30,7 @@ from replica.log.kafka.librdkafka import (
 )
 from replica.log.kafka.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
-from replica.log.kafka.topic import (
-    MESSAGE_MAX_BYTES,
-    PARTITION,
-    TopicAdmin,
-    agreed_end_offset,
-    refuse_unsafe,
-    violations,
-)
+from replica.log.kafka.topic import TopicAdmin, agreed_end_offset, refuse_unsafe, violations
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import RECORD_MAX_BYTES
 
@@ -66,6 +62,11 @@ class KafkaLog:
                 topic=settings.topic,
                 detail="development only: acknowledged records are lost with this broker's disk",
             )
+
+    @property
+    def answer_times(self) -> Mapping[str, RoundTrip]:
+        """See `RequestLog.answer_times`: of each broker, by its id."""
+        return self.round_trips.by_broker
 
     async def check(self) -> str:
         """Check the topic's contract (replica/log/kafka/topic.py) and return its id, which readers from now on rely on.
@@ -412,27 +413,6 @@ def _producer_config(settings: KafkaSettings, on_delivery: DeliveryFailures) -> 
         "queue.buffering.max.kbytes": settings.append_queue_max_mib * 1_024,
         "delivery.report.only.error": True,
         "on_delivery": on_delivery,
-    }
-
-
-def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
-    """Properties of everyone who reads the log: committed records only, and an error where an offset is gone."""
-    return client_config(settings) | {
-        "group.id": "notary",  # must be given, but nothing is subscribed or committed
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",
-        "isolation.level": "read_committed",
-        "check.crcs": True,
-        "max.poll.interval.ms": 86_400_000,  # how often we read is the core's business
-        "fetch.wait.max.ms": 500,  # a record ends the wait at once, so this costs no latency
-        "fetch.min.bytes": 1,
-        "fetch.message.max.bytes": 4 * 1_048_576,
-        "fetch.error.backoff.ms": 50,
-        # No fetch while records wait to be read: a passive, which reads twenty times a second, then asks as seldom.
-        "fetch.queue.backoff.ms": 1,
-        "queued.min.messages": 1,
-        "queued.max.messages.kbytes": settings.read_ahead_mib * 1_024,
     }
 
 

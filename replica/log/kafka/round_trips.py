@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from replica.log.interface import RoundTrip
+
 STATISTICS_EVERY_S = 5.0
 _US_PER_S = 1_000_000
-
-
-class RoundTrip(msgspec.Struct, frozen=True):
-    """Of one broker, over the last STATISTICS_EVERY_S in which it answered; the wait for copies is part of it."""
-
-    mean_s: float
-    p99_s: float
 
 
 class _Window(msgspec.Struct):
@@ -34,7 +29,10 @@ _decoder = msgspec.json.Decoder(_Statistics)
 
 
 class RoundTrips:
-    """Called with each of the client's statistics, it keeps the newest of each broker, by the broker's id."""
+    """Called with each of the client's statistics, it keeps the newest of each broker, by the broker's id.
+
+    Each is over the last STATISTICS_EVERY_S in which that broker answered.
+    """
 
     def __init__(self) -> None:
         self.by_broker: dict[str, RoundTrip] = {}

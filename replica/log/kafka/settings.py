@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import check_readable, check_secret, read_secret
 
 CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
@@ -69,9 +71,13 @@ class KafkaSecurity(BaseModel):
 
 
 class KafkaSettings(BaseModel):
-    """Where the request log is, and how long its client waits. No setting changes a verdict."""
+    """The request log on Kafka: where it is, and how long its client waits. No setting changes a verdict."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: ClassVar[str] = "kafka"
+    close_max_s: ClassVar[float] = CLOSE_MAX_S
+    one_machine_only: ClassVar[bool] = False
 
     bootstrap_servers: str = Field(
         pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$", description="Brokers to ask first, `host:port`, comma-separated."
@@ -104,3 +110,35 @@ class KafkaSettings(BaseModel):
     compression: Literal["none", "lz4", "zstd"] = Field("none", description="Of record batches, by the client.")
     read_ahead_mib: int = Field(16, ge=2, le=1_024, description="Records fetched ahead of the reader.")
     security: KafkaSecurity = Field(KafkaSecurity(), description="How the connection to the brokers is protected.")
+
+    @property
+    def label(self) -> str:
+        """What people call the log: the topic's name."""
+        return self.topic
+
+    @property
+    def address(self) -> str:
+        """Where it is asked for."""
+        return self.bootstrap_servers
+
+    @property
+    def for_development(self) -> bool:
+        """Whether the loss of one disk is accepted."""
+        return self.single_broker
+
+    def plaintext_connections(self) -> Iterator[str]:
+        """What would be sent unprotected beyond this machine, with the setting that protects it."""
+        hosts = [server.rpartition(":")[0] for server in self.bootstrap_servers.split(",")]
+        protocol = self.security.protocol
+        if not all(map(is_loopback, hosts)) and not protocol.endswith("SSL"):
+            yield f"brokers beyond this machine with log.kafka.security.protocol = {protocol}: set SSL or SASL_SSL"
+
+    def check_files(self) -> None:
+        """Raise ConfigError unless every file that is named can be used as a replica uses it."""
+        self.security.client_config()
+
+    def elsewhere(self, topic: str | None, servers: str | None) -> Self:
+        """The same with another topic, or other brokers, where they are given. Raises ValidationError."""
+        named = {"topic": topic, "bootstrap_servers": servers}
+        given = {name: value for name, value in named.items() if value is not None}
+        return self.model_validate(self.model_dump() | given)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -33,15 +33,23 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from replica.log.kafka.librdkafka import TopicMissing, answer, client_config, connect, in_words, is_refusal
+from replica.log.admin import LogSurvey, Stretch
+from replica.log.kafka.librdkafka import (
+    MESSAGE_MAX_BYTES,
+    PARTITION,
+    TopicMissing,
+    answer,
+    client_config,
+    connect,
+    in_words,
+    is_refusal,
+)
 from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.stretch import read_stretch
 from replica.notary.errors import Code, LogRefused, LogUnavailable
-from replica.notary.records import RECORD_MAX_BYTES
 
 log = structlog.get_logger()
 
-PARTITION = 0
-MESSAGE_MAX_BYTES = RECORD_MAX_BYTES + 1_024  # the record batch around a record has about 80 bytes
 REPLICATION_FACTOR = 3
 MIN_INSYNC = 2
 _LOOK_AGAIN_S = 0.05
@@ -95,10 +103,7 @@ async def create_topic(settings: KafkaSettings) -> str:
     """
     admin = TopicAdmin(settings)
     try:
-        await admin.create()
-        facts = await admin.facts()
-        refuse_unsafe(settings.topic, facts, settings.single_broker)
-        return facts.topic_id
+        return await admin.create()
     finally:
         await admin.close()
 
@@ -196,7 +201,19 @@ class TopicAdmin:
         settings = {name: str(entry.value) for name, entry in entries.items()}
         return TopicFacts(str(described.topic_id), len(copies), min(copies, default=0), settings)
 
-    async def broker_count(self) -> int:
+    async def survey(self) -> LogSurvey:
+        """The topic's contract, its ends, and whether the brokers delete topics."""
+        facts = await self.facts()
+        first, end = await self.first_offset(), await self.end_offset()
+        return LogSurvey(
+            log_id=facts.topic_id,
+            first_offset=first,
+            end_offset=end,
+            violations=violations(facts, self._settings.single_broker),
+            deletable=await self.may_delete_topics(),
+        )
+
+    async def server_count(self) -> int:
         """How many brokers the cluster has."""
         asked = self._client().describe_cluster(request_timeout=self._settings.answer_max_s)
         found = await self._answer(asked, "asking the brokers about themselves")
@@ -222,7 +239,21 @@ class TopicAdmin:
         """The offset that the next record will get."""
         return await self._offset(OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    async def create(self) -> None:
+    async def create(self) -> str:
+        """Create the topic as the contract wants it, or leave the one that exists, and return its id.
+
+        Raises LogRefused (TOPIC_UNSAFE) when a topic that exists breaks the contract.
+        """
+        await self._ensure_exists()
+        facts = await self.facts()
+        refuse_unsafe(self._topic, facts, self._settings.single_broker)
+        return facts.topic_id
+
+    def stretch(self, first: int, end: int) -> Iterator[Stretch]:
+        """See `LogAdmin.stretch`: over a consumer of its own."""
+        return read_stretch(self._settings, first, end)
+
+    async def _ensure_exists(self) -> None:
         """Create the topic unless it exists, and wait until the brokers know it."""
         try:
             await self.topic_id()

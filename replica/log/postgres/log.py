@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 import structlog
 
-from replica.log.interface import LogRecords
+from replica.log.interface import LogRecords, RoundTrip
 from replica.log.postgres.delivery import Bounds, Delivery
 from replica.log.postgres.session import ServerIdentity, Session, connect
 from replica.log.postgres.settings import CLOSE_MAX_S, PostgresLogSettings
@@ -49,6 +49,11 @@ class PostgresLog:
             log.warning(
                 "single_server_log", detail="development only: acknowledged records are lost with this server's disk"
             )
+
+    @property
+    def answer_times(self) -> Mapping[str, RoundTrip]:
+        """See `RequestLog.answer_times`: nothing is measured."""
+        return {}
 
     @property
     def server(self) -> ServerIdentity | None:

@@ -65,7 +65,10 @@ def test_what_is_set_survives_a_round_trip() -> None:
     """Goal: values of every kind come back. Method: render, parse, compare with what went in."""
     values = EXAMPLE | {
         "election": {"lease_s": 4.5},
-        "kafka": EXAMPLE["kafka"] | {"single_broker": True, "security": {"protocol": "SSL", "ca_file": 'a "b".pem'}},
+        "log": {
+            "kafka": EXAMPLE["log"]["kafka"]
+            | {"single_broker": True, "security": {"protocol": "SSL", "ca_file": 'a "b".pem'}}
+        },
         "haproxy": {"fall": 3, "exporter": {"port": 9101}},
         "core": {},
         "link": {},
@@ -120,10 +123,10 @@ def test_the_origin_of_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_relative_paths_count_from_the_file() -> None:
     """Goal: a replica finds its files from any folder. Method: a relative path in each place that takes one."""
-    kafka = EXAMPLE["kafka"] | {"security": {"protocol": "SSL", "ca_file": "ca.pem"}}
-    config = _config(EXAMPLE | {"kafka": kafka})
+    kafka = EXAMPLE["log"]["kafka"] | {"security": {"protocol": "SSL", "ca_file": "ca.pem"}}
+    config = _config(EXAMPLE | {"log": {"kafka": kafka}})
     paths = [config.data_dir, config.notary_key_file, config.database.password_file, config.api.registry_path]
-    assert [*paths, config.kafka.security.ca_file] == [
+    assert [*paths, config.log.settings.security.ca_file] == [
         BASE / name for name in ("data", "notary.key", "database.password", "parties.toml", "ca.pem")
     ]
 

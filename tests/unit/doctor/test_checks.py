@@ -143,7 +143,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("parties", Severity.WARNING, files(registered_pairs=0), "add parties"),
     ("database-password", Severity.PROBLEM, missing("database-password"), "chmod 600"),
     ("database-password", Severity.PROBLEM, files(password_in_conninfo=True), "password_file"),
-    ("kafka-secrets", Severity.PROBLEM, missing("kafka-secrets"), "kafka.security"),
+    ("log-secrets", Severity.PROBLEM, missing("log-secrets"), r"\[log\]"),
     ("api-certificates", Severity.PROBLEM, missing("api-certificates"), "SIGHUP"),
     ("token-keys", Severity.PROBLEM, missing("token-keys"), "api.tokens"),
     ("tracing", Severity.PROBLEM, missing("tracing"), "tracing.ca_file"),
@@ -246,7 +246,7 @@ def test_what_could_not_be_looked_at_is_no_problem_of_its_own() -> None:
 
 def test_a_missing_secret_is_one_finding_and_not_a_server_that_is_down() -> None:
     """Goal: as above, for what is needed to log in. Method: no password; the look at both servers says so as well."""
-    secrets = dict.fromkeys(("database-password", "kafka-secrets"), "the file cannot be read")
+    secrets = dict.fromkeys(("database-password", "log-secrets"), "the file cannot be read")
     unreached = DatabaseFacts(session_problem=("CONFIG_INVALID", "no file"), reach_problem="no file")
     facts = replace(files(problems=secrets), database=unreached, log=LogFacts(problem="no file"))
     assert [found.check for found in examine(facts) if found.severity is Severity.PROBLEM] == list(secrets)

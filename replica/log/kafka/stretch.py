@@ -1,0 +1,70 @@
+"""Records of the topic with all that the brokers keep of them, for jobs: blocks, and needs no event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from replica.log.admin import Header, Stretch
+from replica.log.kafka.librdkafka import PARTITION, connect, consumer_config, error_in, meaning_of, passes_by_itself
+from replica.log.kafka.settings import KafkaSettings
+from replica.notary.errors import LogRefused, LogUnavailable
+
+BATCH_RECORDS = 10_000
+SILENCE_MAX_S = 30.0  # a broker that gives nothing for so long fails the job
+_POLL_S = 0.2
+
+
+def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stretch]:
+    """The records [first, end), BATCH_RECORDS at most at a time. Raises LogRefused on a gap, and LogUnavailable."""
+    consumer = connect(Consumer, consumer_config(settings))
+    try:
+        consumer.assign([TopicPartition(settings.topic, PARTITION, first)])
+        following, heard_s = first, monotonic()
+        while following < end:
+            messages = _take(consumer, min(BATCH_RECORDS, end - following))
+            if messages:
+                heard_s = monotonic()
+                yield _stretch(messages, following)
+                following += len(messages)
+            elif monotonic() - heard_s > SILENCE_MAX_S:
+                raise LogUnavailable(f"no record at offset {following} within {SILENCE_MAX_S:g} s")
+    except KafkaException as exception:
+        raise meaning_of(error_in(exception), f"reading topic {settings.topic}") from None
+    finally:
+        consumer.close()
+
+
+def _take(consumer: Consumer, count: int) -> list[Message]:
+    """Up to `count` records; what is there already, or the first that comes within a moment."""
+    taken = consumer.consume(count, 0) or consumer.consume(1, _POLL_S)
+    found = []
+    for message in taken:
+        error = message.error()
+        if error is None:
+            found.append(message)
+        elif not passes_by_itself(error):
+            raise KafkaException(error)
+    return found
+
+
+def _stretch(messages: list[Message], first: int) -> Stretch:
+    offsets = [message.offset() for message in messages]
+    if offsets != list(range(first, first + len(messages))):
+        raise LogRefused(f"the log goes on at offset {offsets[0]} to {offsets[-1]}, but {first} is next")
+    return Stretch(
+        first,
+        [message.timestamp()[1] for message in messages],
+        [message.key() for message in messages],
+        [message.value() for message in messages],
+        [_headers(message) for message in messages],
+    )
+
+
+def _headers(message: Message) -> list[Header] | None:
+    """None where there is none, as Spark's connector has it."""
+    found: Any = message.headers()
+    return found or None

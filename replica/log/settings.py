@@ -1,0 +1,56 @@
+"""Settings of the request log: of which kind it is, and each kind's own.
+
+Each kind answers for itself. `close_max_s` and `append_queue_max` are bounds that others rely on; `label` and `address`
+are for people; `for_development`, `one_machine_only` and `plaintext_connections` say where it may be used;
+`check_files` tries what a replica reads at its start; `elsewhere` names another log of the kind, to restore to.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from replica.log.kafka.settings import KafkaSettings
+
+LogSettings = KafkaSettings
+
+
+class LogChoice(BaseModel):
+    """The request log. The table of its kind says where it is; tables of other kinds are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["kafka"] = Field("kafka", description="What the request log is kept in.")
+    kafka: KafkaSettings | None = Field(
+        None,
+        description="The request log on Kafka: where it is, and how long its client waits. No setting changes a "
+        "verdict. In files of earlier releases this table is `[kafka]`, which is still read.",
+    )
+
+    @classmethod
+    def of(cls, settings: LogSettings) -> Self:
+        """The choice of these very settings."""
+        return cls.model_validate({"kind": settings.kind, settings.kind: settings})
+
+    @property
+    def settings(self) -> LogSettings:
+        """Of the kind that was chosen."""
+        chosen: LogSettings = getattr(self, self.kind)
+        return chosen
+
+    @model_validator(mode="after")
+    def _has_its_table(self) -> Self:
+        if getattr(self, self.kind) is None:
+            raise ValueError(f"log.kind = {self.kind} needs the table [log.{self.kind}]")
+        return self
+
+
+def dump_settings(settings: LogSettings) -> str:
+    """As text, for another process. It names files of secrets, and has none."""
+    return LogChoice.of(settings).model_dump_json(exclude_none=True)
+
+
+def load_settings(text: str) -> LogSettings:
+    """What `dump_settings` was given."""
+    return LogChoice.model_validate_json(text).settings
