@@ -23,6 +23,7 @@ from replica.database import Database, Login, participant_database
 from replica.link.settings import LinkSettings, TracingSettings
 from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
+from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.store.open import parse_conninfo, with_password
@@ -155,6 +156,11 @@ class Config(BaseSettings):
     def _parts_fit_together(self) -> Self:
         """Bounds of one part that another relies on: else a step-down ends the process, or load deposes the active."""
         log = self.log.settings
+        hosts = [self.endpoint.host, *(replica.host for replica in self.replicas)]
+        if log.one_machine_only and not all(map(is_loopback, hosts)):
+            raise ValueError(
+                f"log.kind = {log.kind} is for tests on one machine: endpoint and replicas need a loopback address"
+            )
         step_down_s = 3 * self.core.drain_answers_s + log.close_max_s
         if step_down_s > self.election.drain_max_s:
             raise ValueError(

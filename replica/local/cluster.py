@@ -38,6 +38,7 @@ from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess, Say
 from replica.local.run_file import ReplicaRun, RunFile, this_process
+from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin
 from replica.notary.errors import NotaryError
 from replica.store.postgres.migrate import migrate
@@ -123,6 +124,14 @@ class LocalCluster:
     def topic(self) -> str:
         """Name of the request log's topic."""
         return self.config.log.settings.label
+
+    @property
+    def kafka_settings(self) -> KafkaSettings:
+        """Where the request log's topic is. Raises ServerFailed where the log is of another kind."""
+        settings = self.config.log.settings
+        if not isinstance(settings, KafkaSettings):
+            raise ServerFailed(f"log.kind is {settings.kind}: this cluster has no topic")
+        return settings
 
     def free_port(self) -> int:
         """A port for one more server beside this cluster, kept for it until `stop`."""

@@ -93,7 +93,7 @@ class ParticipantFiles:
         before = self.settings()
         if "pkcs11" not in before:
             own["notary_key_file"] = self._key_path.name
-        text = render_config(merged(merged(own, before), values), _TITLE)
+        text = render_config(merged(merged(own, before), in_todays_names(values)), _TITLE)
         partial = self.config_path.with_suffix(".partial")
         partial.write_text(text)
         partial.replace(self.config_path)

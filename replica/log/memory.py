@@ -98,6 +98,10 @@ class MemoryLog:
         """See `RequestLog.answer_times`: nothing is measured."""
         return {}
 
+    def expect(self, topic_id: str) -> None:
+        """The log has been seen before, and had this identity."""
+        self._topic_id = topic_id
+
     async def check(self) -> str:
         """The topic's id. Raises LogRefused when it is made `unsafe`."""
         self._require_reachable()

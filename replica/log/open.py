@@ -5,22 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from replica.log.admin import LogAdmin, StoredRecord
+from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.interface import RequestLog
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.postgres.settings import PostgresLogSettings
 from replica.log.settings import LogSettings
+from replica.notary.errors import RestoreRefused
 
 
-def open_log(settings: LogSettings) -> RequestLog:
+def open_log(settings: LogSettings | PostgresLogSettings) -> RequestLog:
     """The request log. It connects when first asked."""
-    from replica.log.kafka.log import KafkaLog
+    match settings:
+        case KafkaSettings():
+            from replica.log.kafka.log import KafkaLog
 
-    return KafkaLog(settings)
+            return KafkaLog(settings)
+        case MemoryLogSettings():
+            from replica.log.in_memory.log import RemoteMemoryLog
+
+            return RemoteMemoryLog(settings)
+        case PostgresLogSettings():
+            from replica.log.postgres.log import PostgresLog
+
+            return PostgresLog(settings)
 
 
 def open_log_admin(settings: LogSettings) -> LogAdmin:
     """What tools ask of that log. It connects when first asked."""
-    from replica.log.kafka.topic import TopicAdmin
+    match settings:
+        case KafkaSettings():
+            from replica.log.kafka.topic import TopicAdmin
 
-    return TopicAdmin(settings)
+            return TopicAdmin(settings)
+        case MemoryLogSettings():
+            from replica.log.in_memory.log import MemoryLogAdmin
+
+            return MemoryLogAdmin(settings)
 
 
 def refill_log(
@@ -29,8 +49,11 @@ def refill_log(
     """Put records [first, end) back at the offsets that they had, after those that are there; returns its identity.
 
     Nobody else may append meanwhile. `on_record` is called with the number of records in the log. Raises
-    RestoreRefused when a record came to lie at another offset, and LogUnavailable.
+    RestoreRefused when a record came to lie at another offset, or where this kind of log cannot be restored, and
+    LogUnavailable.
     """
+    if not isinstance(settings, KafkaSettings):
+        raise RestoreRefused(f"log.kind is {settings.kind}: such a log is not restored")
     from replica.log.kafka.refill import refill
 
     return refill(settings, records, first, end, on_record)

@@ -11,9 +11,10 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
 
-LogSettings = KafkaSettings
+LogSettings = KafkaSettings | MemoryLogSettings
 
 
 class LogChoice(BaseModel):
@@ -21,11 +22,17 @@ class LogChoice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    kind: Literal["kafka"] = Field("kafka", description="What the request log is kept in.")
+    kind: Literal["kafka", "memory"] = Field(
+        "kafka", description="What the request log is kept in; `memory` is for tests on one machine."
+    )
     kafka: KafkaSettings | None = Field(
         None,
         description="The request log on Kafka: where it is, and how long its client waits. No setting changes a "
         "verdict. In files of earlier releases this table is `[kafka]`, which is still read.",
+    )
+    memory: MemoryLogSettings | None = Field(
+        None,
+        description="The request log in the memory of one process, for tests: all of it goes with that process.",
     )
 
     @classmethod

@@ -92,7 +92,7 @@ async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
     await cluster.postgres.ensure_database(name, ROLE)
     conninfo = make_conninfo(cluster.conninfo, dbname=name)
     await migrate(conninfo, lock_id(name, Counter.NODE_MIGRATIONS))
-    kafka = cluster.config.log.settings.model_copy(update={"topic": "service"})
+    kafka = cluster.kafka_settings.model_copy(update={"topic": "service"})
     await create_topic(kafka)
     clock, election_settings = SystemClock(), cluster.config.election
     async with AsyncExitStack() as stack:

@@ -41,7 +41,7 @@ async def measure_archive(folder: Path, report: Report) -> None:
         notary_per_s = report.add_runs("notary_batch_per_s", rates, "batched submission", "records/s")
         for replica in cluster.replicas.values():
             await replica.stop()
-        settings, heads = cluster.config.log.settings, ArchiveHeads(cluster.config.conninfo())
+        settings, heads = cluster.kafka_settings, ArchiveHeads(cluster.config.conninfo())
         records, took_s = await asyncio.to_thread(_archive_twice, settings, heads, folder)
     report.add("archive_records", records, "records archived, each time", f"{records:,}")
     for turn, seconds in took_s.items():

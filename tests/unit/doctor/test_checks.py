@@ -143,7 +143,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("parties", Severity.WARNING, files(registered_pairs=0), "add parties"),
     ("database-password", Severity.PROBLEM, missing("database-password"), "chmod 600"),
     ("database-password", Severity.PROBLEM, files(password_in_conninfo=True), "password_file"),
-    ("log-secrets", Severity.PROBLEM, missing("log-secrets"), r"\[log\]"),
+    ("log-secrets", Severity.PROBLEM, missing("log-secrets"), "[log]"),
     ("api-certificates", Severity.PROBLEM, missing("api-certificates"), "SIGHUP"),
     ("token-keys", Severity.PROBLEM, missing("token-keys"), "api.tokens"),
     ("tracing", Severity.PROBLEM, missing("tracing"), "tracing.ca_file"),

@@ -144,7 +144,7 @@ def test_a_whole_set_up_has_every_file_as_a_replica_needs_it(set_up: SetUp) -> N
     """Goal: what is broken below was well before. Method: look at all files of the set-up as it is made."""
     found = look_at_files(set_up.config())
     assert (found.problems, found.registered_pairs, found.password_in_conninfo) == ({}, 1, False)
-    assert {"api.tls.certificate_file", "kafka.security.ca_file", "tracing.ca_file"} <= set(found.certificates)
+    assert {"api.tls.certificate_file", "log.kafka.security.ca_file", "tracing.ca_file"} <= set(found.certificates)
 
 
 @pytest.mark.parametrize("name", BROKEN)

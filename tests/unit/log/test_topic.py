@@ -139,7 +139,7 @@ async def test_a_refused_log_in_is_not_told_as_silence(monkeypatch: pytest.Monke
     monkeypatch.setattr(topic, "connect", lambda kind, config: RefusedClient(config))
     admin = TopicAdmin(KafkaSettings(bootstrap_servers="a:1"))
     with pytest.raises(LogUnavailable, match=r"Timed out.*; authentication failed: invalid credentials$"):
-        await admin.broker_count()
+        await admin.server_count()
 
 
 class HalfDeafAdmin:

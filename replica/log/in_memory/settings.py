@@ -1,0 +1,52 @@
+"""Settings of the request log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from replica.notary.errors import ConfigError
+
+CLOSE_MAX_S = 1.0  # a connection that needs longer to end does so by itself
+
+
+class MemoryLogSettings(BaseModel):
+    """The request log in the memory of one process, for tests on one machine: all of it goes with that process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: ClassVar[str] = "memory"
+    close_max_s: ClassVar[float] = CLOSE_MAX_S
+    one_machine_only: ClassVar[bool] = True
+    for_development: ClassVar[bool] = True
+
+    socket_path: Path = Field(description="Unix socket of the process that has the log.")
+    answer_max_s: float = Field(5.0, gt=0, le=60, description="Longest wait for an answer of that process.")
+    append_queue_max: int = Field(
+        50_000, ge=1, le=10_000_000, description="Records not yet answered; past it, appends fail."
+    )
+    append_queue_max_mib: int = Field(64, ge=2, le=2_048, description="The same, in MiB.")
+
+    @property
+    def label(self) -> str:
+        """What people call the log."""
+        return f"in memory, {self.socket_path}"
+
+    @property
+    def address(self) -> str:
+        """Where it is asked for."""
+        return str(self.socket_path)
+
+    def plaintext_connections(self) -> Iterator[str]:
+        """A Unix socket leaves no machine."""
+        return iter(())
+
+    def check_files(self) -> None:
+        """A replica reads no file for it."""
+
+    def elsewhere(self, topic: str | None, servers: str | None) -> Self:
+        """Raises ConfigError: nothing is restored to memory."""
+        raise ConfigError(f"log.kind is {self.kind}: a log in memory has no archive to be restored from")
