@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -40,12 +42,12 @@ def short_folder() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _running() -> AsyncIterator[LocalCluster]:
+async def _running(further: Mapping[str, Any]) -> AsyncIterator[LocalCluster]:
     """Three replicas, one broker, one database server, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-faults-"))
     parent.chmod(0o755)
     try:
-        async with LocalCluster(ClusterSettings(folder=parent / "cluster")) as running:
+        async with LocalCluster(ClusterSettings(folder=parent / "cluster", further=further)) as running:
             yield running
         await remove_cluster(parent / "cluster")
     finally:
@@ -53,9 +55,12 @@ async def _running() -> AsyncIterator[LocalCluster]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def clusters() -> AsyncIterator[Renewed[LocalCluster]]:
-    """Where `cluster` comes from. A log that is no longer than a module's scenarios make it is soon judged."""
-    clusters = Renewed(_running)
+async def clusters(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[LocalCluster]]:
+    """Where `cluster` comes from. A log that is no longer than a module's scenarios make it is soon judged.
+
+    A module's FURTHER are settings on top of a cluster's own, nested as in the configuration file.
+    """
+    clusters = Renewed(partial(_running, getattr(request.module, "FURTHER", {})))
     yield clusters
     await clusters.drop()
 

@@ -84,11 +84,14 @@ class Scenario:
         self.operations += operations
         self.counts.update(counts or {})
 
-    async def audit(self, cluster: LocalCluster, first_offset: int) -> None:
-        """Check all histories so far with `notary check`, and begin new ones. Raises Violation."""
+    async def audit(self, cluster: LocalCluster, first_offset: int, *, partial: bool = False) -> None:
+        """Check all histories so far with `notary check`, and begin new ones. Raises Violation.
+
+        `partial`: the log has records of others since `first_offset`.
+        """
         histories, self.histories = self.histories, []
         try:
-            self.summary = await audit(cluster, histories, first_offset)
+            self.summary = await audit(cluster, histories, first_offset, partial=partial)
         except Violation as violation:
             self.checked(violation.operations, Counter(violation.counts))
             raise

@@ -6,16 +6,14 @@ import asyncio
 import collections
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.request import urlopen
 
 import msgspec
 import psycopg
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from prometheus_client.parser import text_string_to_metric_families
 
 from ha.lock.ids import Counter, lock_id
 from replica.local.cluster import DATABASE, LocalCluster
@@ -27,7 +25,15 @@ from replica.notary.records import FORMAT, RECORD_MAX_BYTES, BarrierRecord, Requ
 from tests.ends import ends_by_design
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
-from tests.faults.tools import Words, audited_by_spark
+from tests.faults.tools import (
+    Words,
+    all_end,
+    audited_by_spark,
+    refused_by_all,
+    samples,
+    start_replicas,
+    stop_replicas,
+)
 from tests.faults.under_load import end_of_log, under_load
 from tests.faults.witness import only_witness, witness
 from tests.golden.samples import RECORDS
@@ -60,35 +66,6 @@ async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
         kept.rename(broker.folder)
         cluster.kafka.allow_deletion(False)
         await cluster.kafka.start()
-
-
-async def refused_by_all(cluster: LocalCluster, code: str) -> None:
-    """Start every replica, and see each refuse the log for this reason and stay down."""
-    words = {replica: Words(replica) for replica in cluster.replicas.values()}
-    for replica in words:
-        replica.start()
-    await all_end(words, code)
-
-
-async def all_end(words: Mapping[ReplicaProcess, Words], code: str) -> None:
-    """Wait until each replica has told this code and ended, and see that none is started again."""
-    for replica, said in words.items():
-        await said.come(f'"code": "{code}"')
-        async with asyncio.timeout(30.0):
-            while replica.running:
-                await asyncio.sleep(0.05)
-    await asyncio.sleep(2 * max(replica.restart_pause_s for replica in words))
-    assert not any(replica.running for replica in words)
-
-
-async def stop_replicas(cluster: LocalCluster) -> None:
-    await asyncio.gather(*(replica.stop() for replica in cluster.replicas.values()))
-
-
-async def start_replicas(cluster: LocalCluster) -> None:
-    for replica in cluster.replicas.values():
-        replica.start()
-    await wait_for_return(cluster)
 
 
 @pytest.mark.scenario("F12", "the log loses its end, its start, or is another topic")
@@ -226,10 +203,7 @@ def voids_of_the_log(cluster: LocalCluster) -> dict[str, int]:
 
 def voids_of(replica: ReplicaProcess) -> dict[str, float]:
     """What a replica has counted as void so far, by reason."""
-    with urlopen(f"http://{replica.address.host}:{replica.address.health_port}/metrics") as answer:
-        families = list(text_string_to_metric_families(answer.read().decode()))
-    samples = [sample for family in families for sample in family.samples if sample.name == "notary_void_records_total"]
-    return {sample.labels["reason"]: sample.value for sample in samples}
+    return {sample.labels["reason"]: sample.value for sample in samples(replica, "notary_void_records_total")}
 
 
 def increase(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:

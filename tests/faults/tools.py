@@ -6,8 +6,13 @@ import asyncio
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from replica.index.quarantine import quarantined
 from replica.index.rocks import verify_index
@@ -91,12 +96,63 @@ async def notary(cluster: LocalCluster, *words: str, timeout_s: float = COMMAND_
     return process.returncode or 0, printed.decode()
 
 
+async def refused_by_all(cluster: LocalCluster, code: str) -> None:
+    """Start every replica, and see each refuse the log for this reason and stay down."""
+    words = {replica: Words(replica) for replica in cluster.replicas.values()}
+    for replica in words:
+        replica.start()
+    await all_end(words, code)
+
+
+async def all_end(words: Mapping[ReplicaProcess, Words], code: str) -> None:
+    """Wait until each replica has told this code and ended, and see that none is started again."""
+    for replica, said in words.items():
+        await said.come(f'"code": "{code}"')
+        async with asyncio.timeout(30.0):
+            while replica.running:
+                await asyncio.sleep(0.05)
+    await asyncio.sleep(2 * max(replica.restart_pause_s for replica in words))
+    assert not any(replica.running for replica in words)
+
+
+async def stop_replicas(cluster: LocalCluster) -> None:
+    """All together, in order."""
+    await asyncio.gather(*(replica.stop() for replica in cluster.replicas.values()))
+
+
+async def start_replicas(cluster: LocalCluster) -> None:
+    """Start them; returns once all are there."""
+    for replica in cluster.replicas.values():
+        replica.start()
+    await wait_for_return(cluster)
+
+
 async def audited_by_spark(cluster: LocalCluster) -> dict[str, Any]:
     """What `notary audit` finds in the whole topic. Raises AssertionError when anything is wrong."""
     code, printed = await notary(cluster, "audit", "--json")
     assert code == 0, printed
+    return document_in(printed)
+
+
+async def doctor(cluster: LocalCluster) -> dict[str, str]:
+    """What `notary doctor` calls a problem: what it found, by check. Raises AssertionError when its code says else."""
+    code, printed = await notary(cluster, "doctor", "--json")
+    found = {one["check"]: one["text"] for one in document_in(printed)["findings"] if one["severity"] == "problem"}
+    assert code == bool(found), (code, found)
+    return found
+
+
+def document_in(printed: str) -> dict[str, Any]:
+    """The JSON among a command's words."""
     document: dict[str, Any] = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
     return document
+
+
+def samples(replica: ReplicaProcess, metric: str) -> list[Sample]:
+    """What a replica says of a metric, once for each label. Blocks for a moment."""
+    with urlopen(f"http://{replica.address.host}:{replica.address.health_port}/metrics") as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    return [sample for family in families for sample in family.samples if sample.name == metric]
 
 
 async def hand_over_to(cluster: LocalCluster, target: ReplicaProcess) -> None:

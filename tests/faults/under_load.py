@@ -24,15 +24,22 @@ async def under_load(cluster: LocalCluster, scenario: Scenario, **changes: int) 
     """
     await wait_for_return(cluster)
     first_offset = await end_of_log(cluster)
+    async with loaded(cluster, scenario, **changes) as load:
+        await load.begun()
+        yield load
+    await scenario.audit(cluster, first_offset)
+
+
+@asynccontextmanager
+async def loaded(cluster: LocalCluster, scenario: Scenario, **changes: int) -> AsyncIterator[ClientLoad]:
+    """A client through HAProxy while the block runs, whoever is there or not; its history is for the next audit."""
     load = client_load(cluster, f"load-{next(_numbers)}", None, **changes)
     load.start()
     try:
-        await load.begun()
         yield load
     finally:
         await load.stop()
     scenario.add_history(load.history)
-    await scenario.audit(cluster, first_offset)
 
 
 async def end_of_log(cluster: LocalCluster) -> int:

@@ -13,7 +13,7 @@ from replica.local.cluster import LocalCluster
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised, Refused
 from replica.notary.errors import Code
-from replica.notary.requests import state_ref
+from replica.notary.requests import format_state_ref, state_ref
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 from tests.faults.under_load import end_of_log
@@ -39,6 +39,21 @@ class Witness:
             answers = await self._client.submit_batch([self._party.sign(os.urandom(32), states) for states in fresh])
             assert all(isinstance(answer, Notarised) for answer in answers), answers
             self._spent += [states[0] for states in fresh]
+
+    async def collide(self, times: int, inputs: int) -> str:
+        """Spend so many states at once, and ask for all of them again so many times; returns one of them.
+
+        Raises AssertionError unless each of the others is refused, with every state as a conflict.
+        """
+        states = [state_ref(os.urandom(32), 0) for _ in range(inputs)]
+        first = await self._client.submit(self._party.sign(os.urandom(32), states))
+        assert isinstance(first, Notarised), first
+        for _ in range(times):
+            answer = await self._client.submit(self._party.sign(os.urandom(32), states))
+            promised(not isinstance(answer, Notarised), f"spent twice: {answer}")
+            assert isinstance(answer, Refused), answer
+            assert len(answer.conflicts) == inputs
+        return format_state_ref(states[0])
 
     async def spend_again(self) -> int:
         """Try to spend each of them again; returns how many were tried. Raises AssertionError unless all are refused,
