@@ -21,10 +21,10 @@ from ha.lock.ids import lock_id
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party, encode_submission
 from ledger_api.server.api import STREAM, SUBMISSIONS
+from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, FromServer, Submissions, encoder
 from replica.local.cluster import DATABASE, LocalCluster
 from replica.local.process import descendants
 from replica.local.replica import ReplicaProcess
-from replica.notary.stream_frames import PROTOCOL, Answers, Closing, FromServer, Submissions, encoder
 from tests.integration.test_api_malformed import HANDSHAKES, MISTAKES
 from tests.promises import promised
 

@@ -78,7 +78,7 @@ async def test_an_old_backup_is_caught_up_with(cluster: LocalCluster, scenario: 
             await spender.spend(200)  # the backup knows nothing of these
         await stop_replicas(cluster)
         newest = await read_status(cluster.conninfo)
-        await asyncio.to_thread(fill_log, cluster.config.kafka, newest.epoch + 1, BACKLOG, 1)
+        await asyncio.to_thread(fill_log, cluster.kafka_settings, newest.epoch + 1, BACKLOG, 1)
         await cluster.postgres.drop_database(DATABASE)
         await restore(cluster, tmp_path / "notary.dump")
         old = await read_status(cluster.conninfo)
