@@ -71,10 +71,10 @@ class ElectionSettings:
         low=0.0,
     )
     lag_wait_max_s: float = _setting(
-        1.0, "Longest wait of a passive whose index is behind, so that a warmer one goes first.", low=0.0
+        1.0, "Longest wait of a passive whose index lags, so that a warmer one goes first.", low=0.0
     )
     catch_up_records_per_s: float = _setting(
-        50_000.0, "Turns the records that a passive is behind into seconds that it waits.", low=1.0, high=1e9
+        50_000.0, "Turns the records that a passive lags into seconds that it waits.", low=1.0, high=1e9
     )
     clock_skew_max_s: float = _setting(1.0, "A replica further from the database's clock neither asks nor leads.")
     drain_max_s: float = _setting(2.0, "Longest step-down; then the process ends.")
@@ -215,5 +215,5 @@ def detection_budget(settings: ElectionSettings, fault: Fault) -> tuple[BudgetSt
         freed[fault],
         BudgetStep("a passive polls the lock", "retry_s, retry_jitter, tick_s", settings.poll_max_s),
         BudgetStep("grace for the old active", "grace_s", grace_s),
-        BudgetStep("a passive that is behind lets others go first", "lag_wait_max_s", settings.lag_wait_max_s),
+        BudgetStep("a passive that lags lets others go first", "lag_wait_max_s", settings.lag_wait_max_s),
     )

@@ -145,7 +145,7 @@ def _may_ask(state: Passive, tick: Tick, now_s: float, settings: ElectionSetting
     """A passive asks while it reaches the log and agrees on the time, out of hold-down, and when its turn has come.
     A hold-down also ends when nobody else takes the lock.
 
-    Its turn comes when the lock has been free for the grace period plus the longer the further its index is behind.
+    Its turn comes when the lock has been free for the grace period plus the longer the further its index lags.
     Who need not wait at all asks without looking first.
     """
     readiness = tick.readiness

@@ -17,7 +17,7 @@ from ha.lock.interface import NEVER_S, LockOwner
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """How fit a passive replica is to lead. `lag_records`: how far its index is behind the log it last saw.
+    """How fit a passive replica is to lead. `lag_records`: how many records its index lags the log it last saw.
 
     A disconnected standby cannot know, says (True, 0), and finds out when it activates. `barred`: operators have paused
     fail-over, and this replica is not the one that shall go on leading.

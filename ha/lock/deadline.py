@@ -13,7 +13,7 @@ LOOK_MAX_S = 0.25  # the end of each limit: enough to read what lies in the sock
 async def answered_within(limit_s: float) -> AsyncIterator[None]:
     """As `asyncio.timeout`, but the end of the limit is counted by an event loop that runs.
 
-    Raises TimeoutError. Otherwise a pause that ends at the deadline, or behind it, loses the session although the
+    Raises TimeoutError. Otherwise a pause that ends at the deadline, or after it, loses the session although the
     answer has arrived: an event loop that runs again sees its timers before its sockets. The lease is judged by the
     moment of sending all the same.
     """

@@ -33,7 +33,7 @@ class WatchSettings(BaseModel):
     )
     restart_pause_max_s: float = Field(60.0, gt=0, le=86_400, description="Longest such pause.")
     steady_after_s: float = Field(
-        60.0, gt=0, le=86_400, description="A replica live for so long has no failures behind it."
+        60.0, gt=0, le=86_400, description="A replica live for so long counts its failures from zero again."
     )
     start_command: str | None = Field(
         None,

@@ -45,7 +45,7 @@ KeyOption = Annotated[
     Path | None,
     typer.Option("--key-file", envvar="NOTARY_CLIENT__KEY_FILE", help="PEM of its private key, mode 0600."),
 ]
-AfterOption = Annotated[int, typer.Option("--after", min=0, help="Begin behind this ledger offset.")]
+AfterOption = Annotated[int, typer.Option("--after", min=0, help="Begin after this ledger offset.")]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on for ever, across fail-overs.")]
 UserOption = Annotated[str | None, typer.Option("--user", help="Only this user's.")]
 PartyOption = Annotated[list[str] | None, typer.Option("--party", help="Only what acts as this party; may be repeated")]

@@ -79,7 +79,7 @@ def verify(
 def seed(
     checkpoint: CheckpointArgument, name: NameOption, folder: FolderOption = None, config: ConfigChoice = None
 ) -> None:
-    """Give a replica that has no index a shipped checkpoint, so that it replays only what came behind it.
+    """Give a replica that has no index a shipped checkpoint, so that it replays only what came after it.
 
     Works over the log as it is and over a restored topic: the log must have the very record at the index's position.
     """

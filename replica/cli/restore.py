@@ -53,7 +53,7 @@ SalvageOption = Annotated[
     typer.Option("--salvage", help="What is known of records that the archive lacks: notary log salvage.", exists=True),
 ]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on behind records that are in the topic and are the archive's.")
+    bool, typer.Option("--resume", help="Go on after records that are in the topic and are the archive's.")
 ]
 EvidenceOption = Annotated[
     Path | None, typer.Option("--evidence", help="File for the signed report; else restore-<topic>.json here.")

@@ -164,7 +164,7 @@ def _replicas(config: Config, status: Status) -> Table:
         ">epoch",
         ">heartbeat",
         ">applied",
-        ">behind",
+        ">lag",
         ">scrubbed",
         ">front ends",
         "health port",

@@ -15,7 +15,7 @@ _STARTING = ".starting-"  # not locked yet, so nobody may take it for one that w
 
 @contextmanager
 def work_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent` with that prefix; gone behind the context, as are those whose process was killed.
+    """A new folder in `parent` with that prefix; gone after the context, as are those whose process was killed.
 
     Its owner holds a lock on a file in it, which the kernel takes back when the process ends. Raises OSError.
     """

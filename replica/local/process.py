@@ -149,11 +149,6 @@ class ManagedProcess:
             await self.wait()
             self._swept = True
 
-    async def kill_leader(self) -> None:
-        """SIGKILL for the leader alone; its children must end by themselves."""
-        self.signal_leader(signal.SIGKILL)
-        await self.wait()
-
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal, such as SIGSTOP or SIGCONT, to the whole group; nothing happens if it is gone."""
         if not self._swept:

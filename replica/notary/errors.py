@@ -179,7 +179,7 @@ class Code(Enum):
     QUERY_INVALID = (400, "The query cannot be read", "Correct the parameter that the detail names; see docs/api.md.")
     OFFSET_PRUNED = (
         410,
-        "Completions behind this offset are pruned",
+        "Completions after this offset are pruned",
         "Start at the bound that `pruned_to` names; what lies before is in the request log's archive only.",
     )
     OFFSET_AFTER_END = (
@@ -191,7 +191,7 @@ class Code(Enum):
     READER_TOO_SLOW = (
         408,
         "The stream was not read fast enough",
-        "Open it again behind the last offset that was read.",
+        "Open it again after the last offset that was read.",
         Retry.SAME,
     )
     TOO_MANY_STREAMS = (
@@ -203,7 +203,7 @@ class Code(Enum):
     FEED_UNAVAILABLE = (
         503,
         "Completions cannot be read just now",
-        "Ask again behind the same offset after Retry-After.",
+        "Ask again after the same offset after Retry-After.",
         Retry.SAME,
     )
     ROUTE_NOT_FOUND = (404, "No such resource", "See the README for the paths of the API.")

@@ -32,7 +32,6 @@ _HEADER = struct.Struct("<IIQQB")
 _CHECKED = struct.Struct("<IQQB")  # the header without its CRC
 _MARK_BODY = struct.Struct(f"<{NONCE_BYTES}sQ")
 FILE_HEADER_BYTES = _FILE_HEADER.size
-RECORD_OVERHEAD_BYTES = _HEADER.size
 MARK_BYTES = _HEADER.size + _MARK_BODY.size
 _LEAF = b"\x00"
 _KINDS = {kind.value: kind for kind in Kind}
