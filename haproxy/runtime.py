@@ -15,7 +15,7 @@ ANSWER_MAX_S = 2.0
 
 
 class RuntimeRefused(Exception):
-    """HAProxy did not do what it was told; the text is its own. It does not know the replica, or is too old."""
+    """HAProxy refused a command; the text is its own. It does not know the replica, or is too old."""
 
 
 @dataclass(frozen=True, slots=True)

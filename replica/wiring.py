@@ -35,7 +35,7 @@ from replica.index.rocks import RocksIndex
 from replica.link.counts import metric_families
 from replica.link.settings import LinkSettings, TracingSettings
 from replica.link.traces import open_traces
-from replica.link.unix import LinkServer
+from replica.link.unix_server import LinkServer
 from replica.log.interface import RequestLog
 from replica.log.open import open_log
 from replica.log.settings import LogSettings

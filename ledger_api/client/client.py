@@ -1,4 +1,4 @@
-"""The asynchronous client of the ledger API: submit, look up, follow, and keep on until an answer is final."""
+"""The asynchronous client of the ledger API: submit, look up, follow, and retry until an answer is final."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Outcome = TypeVar("Outcome", Result, Result | Accepted)
 class NotaryClient:
     """Use it as `async with NotaryClient("http://127.0.0.1:8080") as client`. Connections are kept open and shared.
 
-    Every call keeps on, with the same ids, while the answer is NotNow or the connection fails, until the policy's
+    Every call retries, with the same ids, while the answer is NotNow or the connection fails, until the policy's
     deadline: then a NotNow is returned, and the outcome stays unknown until the same submission is sent again.
     `deduplication` says how far back an acceptance of the same command counts; without, as long as they are kept.
     """
@@ -83,7 +83,7 @@ class NotaryClient:
     async def submit(
         self, submission: Submission, on_wait: OnWait = ignore, *, deduplication: Deduplication | None = None
     ) -> Result:
-        """Submit one and wait for its answer; `on_wait` is told each estimate of how many seconds that may take."""
+        """Submit one and wait for its answer; `on_wait` gets each estimate of how many seconds that may take."""
         ask = partial(self._submit_one, on_wait=on_wait, deduplication=deduplication)
         return (await self._until_final([submission], ask))[0]
 
@@ -135,11 +135,11 @@ class NotaryClient:
     def completions(
         self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
     ) -> AsyncIterator[CompletionDocument]:
-        """Completions behind a ledger offset, without a gap or a duplicate, for ever; see `follow`."""
+        """Completions after a ledger offset, without a gap or a duplicate, for ever; see `follow`."""
         return follow(self._connection, COMPLETIONS, completion_lines, after=after, user_id=user_id, parties=parties)
 
     def updates(self, after: int = 0, *, parties: Sequence[str] = ()) -> AsyncIterator[UpdateDocument]:
-        """Transactions that were notarised behind a ledger offset, each once, for ever; see `follow`."""
+        """Transactions that were notarised after a ledger offset, each once, for ever; see `follow`."""
         return follow(self._connection, UPDATES, update_lines, after=after, parties=parties)
 
     async def published(
@@ -186,7 +186,7 @@ class NotaryClient:
         return await self._connection.fetch(f"/v1/states/{format_state_ref(state)}", _state)
 
     async def attempts(self, state: bytes, after: int = 0) -> AsyncIterator[CompletionDocument]:
-        """A state's history behind a ledger offset, up to now: who consumed it, and who was refused because of it."""
+        """A state's history after a ledger offset, up to now: who consumed it, and who was refused because of it."""
         while True:
             page = await self._connection.fetch(
                 f"/v1/states/{format_state_ref(state)}/attempts?after={after}", _attempts
@@ -216,13 +216,13 @@ class NotaryClient:
         missing = list(range(len(asked)))
         for attempt in itertools.count():
             for place, result in zip(missing, await ask([asked[place] for place in missing]), strict=True):
-                # a token that is refused now says nothing of an attempt before, whose outcome is not known
+                # a token that is refused now says nothing about an earlier attempt, whose outcome is not known
                 if not (attempt and isinstance(result, ProblemDocument) and result.code in TOKEN_CODES):
                     results[place] = result
             open_answers = {place: answer for place in missing if isinstance(answer := results[place], NotNow)}
             missing = list(open_answers)
-            told_s = max((answer.retry_after_s for answer in open_answers.values()), default=0.0)
-            delay_s = policy.delay_s(attempt, told_s, self._connection.random())
+            retry_after_s = max((answer.retry_after_s for answer in open_answers.values()), default=0.0)
+            delay_s = policy.delay_s(attempt, retry_after_s, self._connection.random())
             if not missing or loop.time() + delay_s > deadline_s:
                 break
             await asyncio.sleep(delay_s)

@@ -15,14 +15,22 @@ import msgspec
 from ledger_api.client.access import TOKEN_CODES, Access, Bearer, headers_with
 from ledger_api.client.answers import problem_in, why_not
 from ledger_api.client.errors import RequestRejected
-from ledger_api.client.exchange import NO_ANSWER, Decoder, Document, decode, read_answer_body, read_lines, told_by
+from ledger_api.client.exchange import (
+    NO_ANSWER,
+    Decoder,
+    Document,
+    decode,
+    describe_failure,
+    read_answer_body,
+    read_lines,
+)
 from ledger_api.client.retry import RetryPolicy
 from replica.notary.errors import Retry
 
 OnWait = Callable[[float], None]
-"""Is told, while a call waits, within how many seconds the notary expects to have its answer."""
+"""Gets, while a call waits, each estimate of how many seconds its answer may take."""
 
-LINES = "application/x-ndjson"  # an answer behind interim estimates
+LINES = "application/x-ndjson"  # an answer after interim estimates
 WAIT = "wait"  # the kind of those
 _NO_EXCHANGE = 0
 _AT_ONCE_MAX_BYTES = 2**18  # a larger body is sent in pieces, and others have their turn in between
@@ -31,7 +39,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Head(msgspec.Struct):
-    """What tells one answer from another, and an estimate from an answer."""
+    """What distinguishes one answer from another, and an estimate from an answer."""
 
     status: int = HTTPStatus.OK  # a whole batch has none
     kind: str = ""
@@ -42,7 +50,7 @@ head_decoder = msgspec.json.Decoder(Head)
 
 
 def ignore(estimate_s: float) -> None:
-    """For callers that do not want to know how long it may take."""
+    """The `on_wait` of callers that need no estimates."""
 
 
 class Connection:
@@ -107,8 +115,8 @@ class Connection:
             if status == HTTPStatus.OK:
                 return decode(decoder, body)
             error, problem = why_not(body), problem_in(body)
-            told_s = 0.0 if problem is None else problem.retry_after_s or 0.0
-            delay_s = policy.delay_s(attempt, told_s, self.random())
+            retry_after_s = 0.0 if problem is None else problem.retry_after_s or 0.0
+            delay_s = policy.delay_s(attempt, retry_after_s, self.random())
             is_final = isinstance(error, RequestRejected) and error.problem.retry is Retry.NO
             if is_final or loop.time() + delay_s > deadline_s:
                 raise error
@@ -132,12 +140,12 @@ class Connection:
                     return response.status, await read_answer_body(response)
                 return await self._last_line(response.content, limit, on_wait)
         except NO_ANSWER as error:
-            return _NO_EXCHANGE, told_by(error).encode()
+            return _NO_EXCHANGE, describe_failure(error).encode()
 
     async def _last_line(
         self, content: aiohttp.StreamReader, limit: asyncio.Timeout, on_wait: OnWait
     ) -> tuple[int, bytes]:
-        """The answer behind the estimates, each of which moves the limit."""
+        """The answer after the estimates, each of which moves the limit."""
         loop, policy = asyncio.get_running_loop(), self.policy
         last_s = loop.time() + policy.estimate_max_s
         async for line in read_lines(content):
@@ -148,4 +156,4 @@ class Connection:
             on_wait(estimate_s)
             wait_s = max(estimate_s, policy.attempt_max_s)
             limit.reschedule(min(loop.time() + wait_s, last_s))
-        return _NO_EXCHANGE, b"no answer behind the estimates"
+        return _NO_EXCHANGE, b"no answer after the estimates"

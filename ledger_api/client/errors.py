@@ -1,4 +1,4 @@
-"""Typed errors of the client library, for callers who would rather catch than match. Each keeps what was answered."""
+"""Typed errors of the client library, for callers that prefer to catch. Each keeps the answer that it comes from."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class ClientError(NotaryError):
 
 
 class AnswerUnreadable(ClientError):
-    """What came back is no answer of this API: of something on the way, or of a newer release. Nothing is known."""
+    """What came back is no answer of this API, but of a proxy or a newer release. The outcome is not known."""
 
     default_code = Code.ANSWER_UNREADABLE
 
 
 class TokenUnavailable(ClientError):
-    """The application's own source gave no token; nothing was sent."""
+    """The application's source of tokens gave none; nothing was sent."""
 
     default_code = Code.TOKEN_MISSING
 
@@ -52,7 +52,7 @@ class OutcomeUnknown(ClientError):
 
 
 class ReceiptInvalid(ClientError):
-    """A success that the notary's key does not vouch for: do not act on it, and tell the operator."""
+    """A success that the notary's key does not vouch for: do not act on it, and inform the operator."""
 
     default_code = Code.RECEIPT_INVALID
 
@@ -62,7 +62,7 @@ class ReceiptInvalid(ClientError):
 
 
 class StreamEnded(ClientError):
-    """A stream of completions that cannot go on: what is asked for is pruned, not to be seen, or of another ledger."""
+    """A stream of completions cannot go on: what it asks for is pruned, hidden, or of another ledger."""
 
     def __init__(self, problem: ProblemDocument, after: int) -> None:
         self.problem = problem

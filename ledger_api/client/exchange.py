@@ -1,4 +1,4 @@
-"""What may come back from the network instead of an answer: all of it ends in one of a few errors, none in a hang."""
+"""What may come back from the network instead of an answer. All of it ends in one of a few errors, none in a hang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ledger_api.client.errors import AnswerUnreadable
 
 ANSWER_MAX_BYTES = 256 * 2**20  # of one answer: the largest body that a server may be set to take
 LINE_MAX_BYTES = 16 * 2**20  # a completion with the conflicts of 10,000 states has some 2 MB
-SILENCE_MAX_S = 30.0  # above the interval of the server's checkpoints: who says nothing for so long is gone
+SILENCE_MAX_S = 30.0  # above the interval of the server's checkpoints: a server that is silent for so long is gone
 QUOTE_MAX = 200
 NO_ANSWER = (aiohttp.ClientError, AnswerUnreadable, TimeoutError, OSError)
 """What an exchange may raise: the server is gone, or is none of ours. What was asked may have been done."""
@@ -48,7 +48,7 @@ async def read_answer_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def read_body(content: aiohttp.StreamReader) -> bytes:
-    """As `read_answer_body`, of a body whose size nobody has told."""
+    """As `read_answer_body`, of a body whose size is not known."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in content.iter_any():
@@ -84,8 +84,8 @@ async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         begun, size, begun_at_s = [others[-1]] if others[-1] else [], len(others[-1]), loop.time()
 
 
-def told_by(error: BaseException) -> str:
-    """What to tell of a failed exchange. Not its `repr`: aiohttp's has the headers, and so the token."""
+def describe_failure(error: BaseException) -> str:
+    """A failed exchange in words. Not its `repr`: aiohttp's has the headers, and so the token."""
     match error:
         case aiohttp.ClientSSLError():
             said = f"{type(error).__name__}: {error}"

@@ -21,9 +21,9 @@ from ledger_api.client.exchange import (
     SILENCE_MAX_S,
     Decoder,
     decode,
+    describe_failure,
     read_answer_body,
     read_lines,
-    told_by,
 )
 from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 from ledger_api.wire.problems import ProblemDocument
@@ -45,22 +45,22 @@ async def follow(
     user_id: str | None = None,
     parties: Sequence[str] = (),
 ) -> AsyncIterator[Entry]:
-    """What is published behind ledger offset `after`, live once caught up, for ever: it connects again by itself.
+    """What is published after ledger offset `after`, live once caught up, for ever. It connects again by itself.
 
-    Whoever keeps the offset of the last one goes on behind it later, on any replica. Raises StreamEnded when the server
-    says that going on is of no use, or says nothing else until the policy's deadline than that its ledger ends before
+    A reader that keeps the offset of the last entry can go on after it later, on any replica. Raises StreamEnded when
+    the server says that it is of no use to go on, or until the policy's deadline only that its ledger ends before
     `after`: a new active may lag for a moment, an offset of another ledger stays too high. Raises AnswerUnreadable when
-    what is there speaks something else until the deadline, or shows a certificate that is not trusted.
+    the server is none of ours until the deadline, or shows a certificate that is not trusted.
     """
     clock_s = asyncio.get_running_loop().time
     bearer, policy = connection.bearer, connection.policy
     failures = 0
-    good_at_s, unreadable_at_s = -math.inf, math.inf  # of the last good line, and of the first bad one behind it
-    ahead_at_s = math.inf  # when we were first told that the ledger ends before our offset, if that is the newest word
+    good_at_s, unreadable_at_s = -math.inf, math.inf  # of the last good line, and of the first bad one after it
+    ahead_at_s = math.inf  # since when the server's newest word is that the ledger ends before our offset
     while True:
         was_ahead_at_s, ahead_at_s = ahead_at_s, math.inf
         url = f"{connection.endpoint}{path}?{feed_query(after, user_id, parties)}&follow=true"
-        told_s = 0.0
+        retry_after_s = 0.0
         token = await bearer.token()
         try:
             async for line in _lines(connection, url, token, decoder):
@@ -75,10 +75,10 @@ async def follow(
                         ahead_at_s = min(was_ahead_at_s, clock_s())
                         if clock_s() - ahead_at_s >= policy.deadline_s:
                             raise StreamEnded(problem, after)
-                    told_s = problem.retry_after_s or 0.0
+                    retry_after_s = problem.retry_after_s or 0.0
                     break
                 if line.offset < after + (not isinstance(line, CheckpointDocument)):
-                    raise AnswerUnreadable(f"offset {line.offset} came behind {after}")
+                    raise AnswerUnreadable(f"offset {line.offset} came after {after}")
                 after, failures, unreadable_at_s = line.offset, 0, math.inf
                 if not isinstance(line, CheckpointDocument):
                     yield line
@@ -87,13 +87,13 @@ async def follow(
             if clock_s() - unreadable_at_s >= policy.deadline_s:
                 raise
         except NO_ANSWER:
-            pass  # whatever went wrong: connect again, and go on behind the last offset
-        await asyncio.sleep(policy.delay_s(failures, told_s, connection.random()))
+            pass  # whatever went wrong: connect again, and go on after the last offset
+        await asyncio.sleep(policy.delay_s(failures, retry_after_s, connection.random()))
         failures += 1
 
 
 def feed_query(after: int, user_id: str | None, parties: Sequence[str]) -> str:
-    """What a page and a stream are asked with."""
+    """The query of a page or a stream."""
     query = [("after", str(after)), *(("party", party) for party in parties)]
     return urlencode(query if user_id is None else [*query, ("user_id", user_id)])
 
@@ -110,10 +110,10 @@ async def _lines(
     try:
         async with connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
             if response.status != HTTPStatus.OK:
-                with suppress(AnswerUnreadable):  # of a proxy that has nobody behind it, for one
+                with suppress(AnswerUnreadable):  # of a proxy without a server, for one
                     yield decode(_problem, await read_answer_body(response))
                 return
             async for raw in read_lines(response.content):
                 yield decode(decoder, raw)
-    except aiohttp.ClientConnectorCertificateError as error:  # somebody answers, whom nobody that we trust vouches for
-        raise AnswerUnreadable(told_by(error)) from None
+    except aiohttp.ClientConnectorCertificateError as error:  # the server's certificate is not trusted
+        raise AnswerUnreadable(describe_failure(error)) from None

@@ -37,11 +37,11 @@ class RetryPolicy:
     def delay_s(self, attempt: int, estimate_s: float, random: float) -> float:
         """The pause after failed attempt number `attempt`, from 0. `random` is uniform in [0, 1).
 
-        `estimate_s` is what the server told; 0 when it told nothing.
+        `estimate_s` is the server's estimate; 0 without one.
         """
         own_s = self.timeout_s * self.backoff_base ** min(attempt, self.max_restart_count)
         return max(own_s * (1 + self.jitter * random), self.believed_s(estimate_s))
 
     def believed_s(self, estimate_s: float) -> float:
-        """So much of a server's estimate is waited for: a figure that is none, or absurd, must not hold up anybody."""
+        """The part of a server's estimate that is waited for: an absurd figure, or none, must not hold a caller up."""
         return min(estimate_s, self.estimate_max_s) if estimate_s > 0 else 0.0

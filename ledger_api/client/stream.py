@@ -15,7 +15,7 @@ import msgspec
 
 from ledger_api.client.access import OPEN, Access, Bearer, headers_with
 from ledger_api.client.errors import AnswerUnreadable
-from ledger_api.client.exchange import NO_ANSWER, decode, told_by
+from ledger_api.client.exchange import NO_ANSWER, decode, describe_failure
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication
 from ledger_api.wire.answers import ACCEPTED
@@ -143,7 +143,7 @@ class SubmissionStream:
                     if await self._converse(session, token):
                         failures = 0
                 except NO_ANSWER as error:
-                    self._trouble = told_by(error)  # connect again, and send again what has no answer
+                    self._trouble = describe_failure(error)  # connect again, and send again what has no answer
                     if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == HTTPStatus.UNAUTHORIZED:
                         self._was_refused = _token_problem(token)
                 self._queue.extendleft(sorted(self._sent, reverse=True))
@@ -247,8 +247,8 @@ class SubmissionStream:
     def _later(self, number: int, asked: _Asked, answer: NotNow) -> None:
         asked.last = answer
         delay_s = self._policy.delay_s(asked.attempts - 1, answer.retry_after_s, self._random())
-        told_s = self._policy.believed_s(answer.retry_after_s)
-        asked.deadline_s = max(asked.deadline_s, self._loop.time() + told_s)
+        retry_after_s = self._policy.believed_s(answer.retry_after_s)
+        asked.deadline_s = max(asked.deadline_s, self._loop.time() + retry_after_s)
         self._loop.call_later(delay_s, self._again, number)
 
     def _again(self, number: int) -> None:

@@ -27,7 +27,7 @@ _RECORDS = (
 _SUBMIT = (
     f"A WebSocket, subprotocol `{PROTOCOL}`: one frame a binary message. Frames are {_BINARY}"
     "The server begins with its welcome; from then on the client sends submissions, at most the window of them without "
-    "an answer, and each gets one answer, in any order. A wait tells how long some answers may take; they come all the "
+    "an answer, and each gets one answer, in any order. A wait says how long some answers may take; they come all the "
     "same. While submissions without an answer have more than `stream_window_bytes` (a setting, 8 MiB), no further "
     "frame is read. A frame of answers has at most 1 MiB, unless one answer alone has more. Whatever ends the "
     "connection: connect again, and send again, with the same ids, what has no answer. What later releases add at an "
@@ -78,11 +78,11 @@ def make_asyncapi(version: str) -> Schema:
 def _stream(path: str, what: str, kinds: tuple[type, ...]) -> Schema:
     return {
         "address": path + "?after={after}&follow=true",
-        "description": f"{what} behind an offset, one JSON document a line (application/x-ndjson), or server-sent "
+        "description": f"{what} after an offset, one JSON document a line (application/x-ndjson), or server-sent "
         "events with `Accept: text/event-stream`. A line has at most 2 MB; 512 KiB are written at a "
-        "time, or one line. A checkpoint tells how far a quiet stream is; go on behind the last "
+        "time, or one line. A checkpoint says how far a quiet stream is; go on after the last "
         "offset, on any replica.",
-        "parameters": {"after": {"description": "The offset behind which to start; 0 is the begin."}},
+        "parameters": {"after": {"description": "The offset after which to start; 0 is the begin."}},
         "messages": _messages(kinds),
     }
 

@@ -8,8 +8,8 @@ from importlib.resources import files
 import msgspec
 
 from ledger_api.server.asyncapi import make_asyncapi
-from ledger_api.server.http import Reply
 from ledger_api.server.openapi import Schema, make_openapi
+from ledger_api.server.replies import Reply
 from ledger_api.server.routes import About, Call, Right, Route, RouteTable
 from replica.notary.catalogue import CatalogueDocument, catalogue
 

@@ -22,23 +22,21 @@ import structlog
 import uvloop
 
 from ledger_api.server.api import Api
-from ledger_api.server.doorkeeper import OpenDoor, TokenDoor, make_doorkeeper
+from ledger_api.server.authentication import NoAuthentication, TokenAuthentication, make_authentication
+from ledger_api.server.byte_budget import ByteBudget
+from ledger_api.server.connections import Handle, HttpServer
 from ledger_api.server.feed import Feed
-from ledger_api.server.gate import Gate
-from ledger_api.server.http import Handle, HttpServer
-from ledger_api.server.queries import Queries
-from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry
-from ledger_api.server.room import Room
 from ledger_api.server.settings import FrontEndDocument
 from ledger_api.server.tls import load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
+from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
 from replica.link.counts import ApiCounts
 from replica.link.frames import LinkBroken
 from replica.link.interface import CoreLink
 from replica.link.traces import open_traces
-from replica.link.unix import LinkClient
+from replica.link.unix_client import LinkClient
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from replica.notary.keys import NotaryKey
@@ -93,15 +91,15 @@ class FrontEnd:
         """Serve until SIGTERM or the end of the link; returns the exit code. Raises ConfigError."""
         document = self._document
         registry = Registry(document.api.registry_path)
-        door = make_doorkeeper(document.api.tokens)
+        authentication = make_authentication(document.api.tokens)
         tls = None if document.api.tls is None else make_tls(document.api.tls)
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
-        reader = open_reader(document.database)
-        room = Room(document.api.answers_max_bytes)
-        feed = Feed(link, reader, document.api.checkpoint_s, asyncio.get_running_loop().time, room=room)
+        budget = ByteBudget(document.api.answers_max_bytes)
+        now_s = asyncio.get_running_loop().time
+        feed = Feed(link, open_reader(document.database), document.api.checkpoint_s, now_s, budget=budget)
         traces = self._open_traces()
-        participant = link if traces is None else traces.participant(link)
-        handle: Handle = self._api(participant, registry, feed, door).handle
+        core = link if traces is None else traces.core(link)
+        handle: Handle = self._api(core, registry, feed, authentication).handle
         if traces is not None:
             handle = traces.around(handle)
         server = HttpServer(handle, document.api)
@@ -112,19 +110,20 @@ class FrontEnd:
             listener.close()
             _log.error("link_refused", detail=str(error))
             return EXIT_FAILED
-        stop = _on_signals(lambda: self._reload(registry, door, tls))
-        reporting = asyncio.create_task(self._report_for_ever(link, server), name="report")
-        fetching = asyncio.create_task(door.keep_fresh(), name="token keys")
+        stop = _on_signals(lambda: self._reload(registry, authentication, tls))
+        work = [
+            asyncio.create_task(self._report_for_ever(link, server), name="report"),
+            asyncio.create_task(authentication.keep_fresh(), name="token keys"),
+        ]
         ended = asyncio.create_task(link.wait_ended(), name="link end")
         try:
             await asyncio.wait((ended, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
         finally:
             listener.close()
             await feed.close()
-            server.pre_shutdown()  # idle connections end now: their clients find the next active that much sooner
-            await server.shutdown(document.api.drain_max_s)
-            reporting.cancel()
-            fetching.cancel()
+            await self._drain(server)
+            for task in work:
+                task.cancel()
             self._report(link, server)
             link.close()
             if traces is not None:
@@ -134,7 +133,14 @@ class FrontEnd:
         _log.warning("link_ended", detail=ended.result())
         return EXIT_FAILED
 
-    def _api(self, participant: CoreLink, registry: Registry, feed: Feed, door: OpenDoor | TokenDoor) -> Api:
+    async def _drain(self, server: HttpServer) -> None:
+        """Wait for the answers under way. Idle connections end first: their clients find the next active sooner."""
+        server.pre_shutdown()
+        await server.shutdown(self._document.api.drain_max_s)
+
+    def _api(
+        self, core: CoreLink, registry: Registry, feed: Feed, authentication: NoAuthentication | TokenAuthentication
+    ) -> Api:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,
@@ -144,21 +150,8 @@ class FrontEnd:
             batch_max=document.api.batch_max,
             body_max_bytes=document.api.body_max_bytes,
         )
-        gate = Gate(registry, self._counts, document.api.batch_max)
-        explain = Explainer(self._counts)
-        reads = Reads(feed, self._counts, document.api, explain).routes()
-        queries = Queries(participant, feed, explain, document.api.page_max_bytes).routes()
-        return Api(
-            participant,
-            gate,
-            self._counts,
-            document.api,
-            about=about,
-            reads=reads,
-            queries=queries,
-            door=door,
-            room=feed.room,
-        )
+        validator = Validator(registry, self._counts, document.api.batch_max)
+        return Api(core, feed, validator, self._counts, document.api, about=about, authentication=authentication)
 
     def _open_traces(self) -> FrontEndTraces | None:
         document = self._document
@@ -195,10 +188,15 @@ class FrontEnd:
         self._counts.connections = len(server.connections)
         link.report(self._counts)
 
-    def _reload(self, registry: Registry, door: OpenDoor | TokenDoor, tls: ssl.SSLContext | None) -> None:
+    def _reload(
+        self, registry: Registry, authentication: NoAuthentication | TokenAuthentication, tls: ssl.SSLContext | None
+    ) -> None:
         """Read again what may change while we serve. What is not right stays as it was, and the rest is taken."""
         settings = self._document.api.tls
-        parts: list[tuple[str, Callable[[], object]]] = [("registry", registry.reload), ("token_keys", door.reload)]
+        parts: list[tuple[str, Callable[[], object]]] = [
+            ("registry", registry.reload),
+            ("token_keys", authentication.reload),
+        ]
         if tls is not None and settings is not None:
             parts.append(("certificates", lambda: load_certificates(tls, settings)))
         for part, reload in parts:

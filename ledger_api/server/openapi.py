@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ledger_api.server.replies import PROBLEM
 from ledger_api.server.routes import About, Parameter, Right, Route
 from ledger_api.wire.answers import AcceptedDocument, NotarisedDocument, WaitDocument
 from ledger_api.wire.feed import CompletionDocument, UpdateDocument
@@ -17,7 +18,6 @@ from replica.notary.errors import Code
 
 REF = "#/components/schemas/{name}"
 TOKEN_SCHEME = "token"  # noqa: S105 (a name in the document)
-PROBLEM_JSON = "application/problem+json"
 Schema = dict[str, Any]
 
 _NAMED = (  # parts that are kept raw, and lines
@@ -180,7 +180,7 @@ def _success(status: int, kind: object, about: About, components: _Components) -
         line = components.of(about.lines)
         content["application/x-ndjson"] = {"x-line-schema": line}
         content["text/event-stream"] = {"x-data-schema": line}
-    if about.interim:
+    if about.progress:
         kinds = (WaitDocument, kind, ProblemDocument)
         content["application/x-ndjson"] = {"x-line-schema": {"anyOf": [components.of(kind) for kind in kinds]}}
     return {"description": HTTPStatus(status).phrase, "headers": _REQUEST_ID, "content": content}
@@ -192,5 +192,5 @@ def _problem(codes: list[Code], components: _Components) -> Schema:
     return {
         "description": "; ".join(f"`{code.name}`: {code.title}" for code in codes),
         "headers": _REQUEST_ID | _RETRY_AFTER | (_CHALLENGE if Code.TOKEN_MISSING in codes else {}),
-        "content": {PROBLEM_JSON: {"schema": schema}},
+        "content": {PROBLEM.decode(): {"schema": schema}},
     }

@@ -1,14 +1,30 @@
-"""How much one user, or one connection, may ask of a front end: a bucket each that fills at a steady rate. Pure."""
+"""How much one user, or one connection, may ask of a front end: one token bucket each, filled at a steady rate."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+
+from aiohttp import web
+
+from ledger_api.server.authorisation import Caller, holder_of
+from ledger_api.server.settings import ApiSettings
+from replica.notary.errors import BadRequest, Code
 
 BUCKETS_MAX = 10_000
 
 
+class RateExceeded(BadRequest):
+    """Nothing was done; ask again after `retry_after_s`."""
+
+    default_code = Code.RATE_EXCEEDED
+
+    def __init__(self, detail: str, retry_after_s: float) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
 class RateLimit:
-    """Buckets of `burst` submissions, filled with `per_s` a second. A bucket that is full needs no memory."""
+    """Buckets of `burst` submissions, filled with `per_s` a second. A bucket that is full needs no memory. Pure."""
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._per_s = per_s
@@ -35,3 +51,20 @@ class RateLimit:
             for key, (left, at_s) in self._buckets.items()
             if left + (now_s - at_s) * self._per_s < self._burst
         }
+
+
+class Rates:
+    """Charges each caller for what it asks; `holder_of` says who that is."""
+
+    def __init__(self, settings: ApiSettings, now_s: Callable[[], float]) -> None:
+        self._limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
+        self._now_s = now_s
+
+    def charge(self, caller: Caller, request: web.BaseRequest, count: int) -> None:
+        """Take `count` submissions or reads from the caller's share. Raises RateExceeded."""
+        if self._limit is None:
+            return
+        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s())
+        if wait_s > 0:
+            who = "this connection" if caller.subject is None else f"user {caller.subject!r}"
+            raise RateExceeded(f"{who} has used its share", wait_s)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 from aiohttp import web
 
-from ledger_api.server.entitlement import Caller, holder_of
-from ledger_api.server.http import Reply
-from ledger_api.server.interim import Estimates
+from ledger_api.server.authorisation import Caller, holder_of
+from ledger_api.server.progress import Progress
+from ledger_api.server.replies import Reply
 from replica.notary.errors import Code
 
 
 class Right(Enum):
-    """What a token must grant; without tokens everybody has every right."""
+    """What a token must grant. In an API without tokens every caller has every right."""
 
     NONE = "none"  # anybody who may connect
     ACT = "act"  # submit for the parties that the call names
@@ -27,7 +27,7 @@ class Right(Enum):
 
 
 class Parameter(NamedTuple):
-    """A parameter of the query, or what the path names. `schema` is JSON Schema; `repeated`: may be given often."""
+    """A parameter of the query or of the path. `schema` is JSON Schema; `repeated`: may be given several times."""
 
     name: str
     description: str
@@ -40,7 +40,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     `answers` has the type of each success by HTTP status (None: no JSON), `codes` the problems beyond those that every
     route may have, `body` the type of a POST's JSON, `lines` the type of a line when the answer may be a stream.
-    `interim`: a caller that accepts lines is told estimates before its answer.
+    `progress`: a caller that accepts lines gets estimates before its answer.
     """
 
     summary: str
@@ -51,12 +51,12 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     argument: Parameter | None = None
     parameters: tuple[Parameter, ...] = ()
     lines: object = None
-    interim: bool = False
+    progress: bool = False
 
 
 class Call(NamedTuple):
-    """One HTTP request, read: its correlation id, what the path names, its query, its body, who calls, and what the
-    caller is told before the answer."""
+    """One HTTP request, read: its correlation id, what the path names, its query, its body, who calls, and the
+    estimates that are sent before the answer."""
 
     request_id: str
     argument: str
@@ -64,11 +64,11 @@ class Call(NamedTuple):
     body: bytes
     request: web.BaseRequest
     caller: Caller
-    estimates: Estimates
+    progress: Progress
 
     @property
     def holder(self) -> Hashable:
-        """Who answers for what is held for this call: a user, or the connection of whoever has no name."""
+        """Who is charged for the bytes of this call: see `holder_of`."""
         return holder_of(self.caller, self.request.protocol)
 
 
@@ -81,30 +81,47 @@ class Route(NamedTuple):
     about: About
 
 
+class Found(NamedTuple):
+    """The route of a request, and what the path names."""
+
+    route: Route
+    argument: str = ""
+
+
 class RouteTable:
-    """All routes of the API, found by path."""
+    """All routes of the API, found by path. Whether the method fits is for the caller to check."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._routes = tuple(routes)
-        self._exact = {route.path: route for route in self._routes if route.about.argument is None}
-        self._named: dict[str, dict[str, Route]] = {}  # by what is before the argument, and by what is behind it
-        for route in self._routes:
-            if route.about.argument is not None:
-                before, _, behind = route.path.partition("{" + route.about.argument.name + "}")
-                self._named.setdefault(before, {})[behind] = route
+        self._by_path = {route.path: route for route in routes}
+        self._posts = {route.path: Found(route) for route in self if route.method == "POST"}
+        self._router = web.UrlDispatcher()
+        for route in self:
+            self._router.add_route("*", _pattern(route), _answered_by_api)
 
     def __iter__(self) -> Iterator[Route]:
-        return iter(self._routes)
+        return iter(self._by_path.values())
 
-    def find(self, raw_path: str) -> tuple[Route | None, str, str]:
-        """The route, what the path names (all of it without a route), and the query."""
-        route = self._exact.get(raw_path)
-        if route is not None:
-            return route, "", ""
-        path, _, query = raw_path.partition("?")
-        for before, routes in self._named.items():
-            if path.startswith(before):
-                argument, slash, rest = path[len(before) :].partition("/")
-                route = routes.get(slash + rest)
-                return route, path if route is None else argument, query
-        return self._exact.get(path), path, query
+    async def find(self, request: web.BaseRequest) -> Found | None:
+        """The route of a request; None when there is none at its path.
+
+        A submission is found by one look-up of its path as it came; aiohttp's router would cost some µs.
+        """
+        post = self._posts.get(request.raw_path)
+        if post is not None:
+            return post
+        match = await self._router.resolve(cast(web.Request, request))  # of a request it reads method and URL only
+        if match.http_exception is not None or match.route.resource is None:
+            return None
+        route = self._by_path[match.route.resource.canonical]
+        argument = route.about.argument
+        return Found(route, "" if argument is None else match[argument.name])
+
+
+def _pattern(route: Route) -> str:
+    """The path as the router takes it. An argument may be empty: the call itself refuses it, with a better error."""
+    argument = route.about.argument
+    return route.path if argument is None else route.path.replace(f"{{{argument.name}}}", f"{{{argument.name}:[^/]*}}")
+
+
+async def _answered_by_api(_: web.Request) -> web.StreamResponse:
+    raise NotImplementedError("the router only finds routes; `Api` answers them")

@@ -18,7 +18,7 @@ class TlsSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    certificate_file: Path = Field(description="PEM of the server's certificate, intermediate ones behind it.")
+    certificate_file: Path = Field(description="PEM of the server's certificate, then intermediate ones.")
     key_file: Path = Field(description="PEM of its private key, mode 0600. Files are read again on SIGHUP.")
     client_ca_file: Path | None = Field(
         None, description="PEM of the authorities that sign clients' certificates: then every client needs one."
@@ -112,7 +112,7 @@ class ApiSettings(BaseModel):
         4 * 2**20, ge=2**16, le=2**28, description="Bytes of the rows of one page; its first is in it whatever it has."
     )
     scan_max: int = Field(20_000, ge=1_000, le=1_000_000, description="Offsets that one page looks through.")
-    report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the core is told what was counted.")
+    report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the counts are sent to the core.")
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     tls: TlsSettings | None = Field(None, description="TLS of the API.")

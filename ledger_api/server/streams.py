@@ -1,4 +1,4 @@
-"""Answers without an end: lines as they come, newline-delimited JSON or server-sent events."""
+"""Answers without an end: lines as they come, as newline-delimited JSON or server-sent events."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import msgspec
 from aiohttp import HttpVersion10, web
 from aiohttp.abc import AbstractStreamWriter
 
-from ledger_api.server.feed import FeedRefused, Line
-from ledger_api.server.http import Connection, Reply, chunk, http_head
+from ledger_api.server.connections import Connection
+from ledger_api.server.feed import FeedRefused
+from ledger_api.server.feed_lines import Line
+from ledger_api.server.replies import Reply, chunk, http_head
 from ledger_api.wire.feed import EndDocument
 from ledger_api.wire.problems import ProblemDocument, problem_document
 from replica.link.counts import ApiCounts
 from replica.notary.errors import Code
 
 NDJSON, EVENTS = b"application/x-ndjson", b"text/event-stream"
-BUFFER_MAX_BYTES = 256 * 1024  # written to one reader and not taken by it; more is not made before it is
+BUFFER_MAX_BYTES = 256 * 1024  # written to one reader that has not taken it yet; more is not made before
 _encoder = msgspec.json.Encoder()
 
 Lines = AsyncGenerator[list[Line]]
@@ -26,7 +28,7 @@ Explain = Callable[[FeedRefused], ProblemDocument]
 
 
 class StreamReply(Reply):
-    """Writes the batches of lines as they come. Every end that is the server's own doing is told in a last line."""
+    """Writes batches of lines as they come. When the server ends the stream, the last line says why."""
 
     def __init__(
         self,
@@ -87,10 +89,10 @@ class StreamReply(Reply):
         last = Line(offset, "end", _encoder.encode(EndDocument(offset=offset, problem=problem)))
         rendered = self._render([last])
         transport.write(chunk(rendered) + chunk(b"") if chunked else rendered)
-        await self._part(request, transport)
+        await self._close(request, transport)
 
     async def _send(self, request: web.BaseRequest, transport: asyncio.Transport, data: bytes) -> None:
-        """Write, and wait while the reader is behind. Raises TimeoutError, or ConnectionError when it is gone."""
+        """Write, and wait while the reader lags. Raises TimeoutError, or ConnectionError when it is gone."""
         if transport.is_closing():
             raise ConnectionResetError("the client closed the connection")
         transport.write(data)
@@ -98,7 +100,7 @@ class StreamReply(Reply):
             async with asyncio.timeout(self._read_max_s):
                 await request.writer.drain()
 
-    async def _part(self, request: web.BaseRequest, transport: asyncio.Transport) -> None:
+    async def _close(self, request: web.BaseRequest, transport: asyncio.Transport) -> None:
         """Give a slow reader a moment for its last lines; then the connection ends."""
         transport.set_write_buffer_limits(high=0)
         try:

@@ -21,7 +21,7 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import Key, KeySet, import_key
 
-from ledger_api.server.entitlement import Caller
+from ledger_api.server.authorisation import Caller
 from ledger_api.server.settings import TokenSettings
 from replica.notary.errors import BadRequest, Code, ConfigError
 from replica.notary.one_value import check_keys

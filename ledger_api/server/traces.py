@@ -15,9 +15,10 @@ from typing import Any
 
 from aiohttp import web
 
-from ledger_api.server.http import Handle, Reply
-from replica.link.bell import Bell
-from replica.link.interface import PLAIN, CoreLink, Standing, Terms
+from ledger_api.server.connections import Handle
+from ledger_api.server.replies import Reply
+from replica.link.change_signal import ChangeSignal
+from replica.link.interface import DEFAULT_OPTIONS, CoreLink, Standing, SubmitOptions
 from replica.link.traces import TraceIds, Traces
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.canonical import tx_id_in
@@ -40,7 +41,7 @@ _call: ContextVar[_Call | None] = ContextVar("call", default=None)
 
 
 class FrontEndTraces:
-    """Puts itself around what answers calls, and around the participant."""
+    """Puts itself around what answers calls, and around the link to the core."""
 
     def __init__(self, traces: Traces, wall_us: Callable[[], int]) -> None:
         """`wall_us`: microseconds UTC."""
@@ -70,16 +71,16 @@ class FrontEndTraces:
 
         return traced
 
-    def participant(self, participant: CoreLink) -> TracedCoreLink:
-        """The same, with the root of each transaction that is traced."""
-        return TracedCoreLink(participant, self)
+    def core(self, core: CoreLink) -> TracedCoreLink:
+        """The same, but it writes the root of each transaction that is traced."""
+        return TracedCoreLink(core, self)
 
     async def close(self) -> None:
         """Send what is left, if the collector takes it in time."""
         await self._traces.close()
 
     def submitted(self, submissions: Sequence[Submission], answers: Sequence[Answer], began_us: int) -> None:
-        """Submissions that were handed to the participant at `began_us` are answered."""
+        """Submissions that went to the core at `began_us` are answered."""
         call, now_us = _call.get(), self._wall_us()
         for submission, answer in zip(submissions, answers, strict=True):
             tx_id = tx_id_in(submission.request)
@@ -120,36 +121,36 @@ class FrontEndTraces:
 class TracedCoreLink:
     """See CoreLink."""
 
-    def __init__(self, participant: CoreLink, traces: FrontEndTraces) -> None:
-        self._participant = participant
+    def __init__(self, core: CoreLink, traces: FrontEndTraces) -> None:
+        self._core = core
         self._traces = traces
 
     @property
     def standing(self) -> Standing:
         """See CoreLink."""
-        return self._participant.standing
+        return self._core.standing
 
     @property
-    def news(self) -> Bell:
+    def standing_changes(self) -> ChangeSignal:
         """See CoreLink."""
-        return self._participant.news
+        return self._core.standing_changes
 
     async def submit(
         self,
         submissions: Sequence[Submission],
-        terms: Terms = PLAIN,
+        options: SubmitOptions = DEFAULT_OPTIONS,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
         """See CoreLink."""
         began_us = self._traces.now_us()
-        answers = await self._participant.submit(submissions, terms, on_wait)
+        answers = await self._core.submit(submissions, options, on_wait)
         self._traces.submitted(submissions, answers, began_us)
         return answers
 
     async def look_up(self, tx_id: bytes) -> Answer:
         """See CoreLink."""
-        return await self._participant.look_up(tx_id)
+        return await self._core.look_up(tx_id)
 
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
         """See CoreLink."""
-        return await self._participant.look_up_state(state)
+        return await self._core.look_up_state(state)

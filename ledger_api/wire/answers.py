@@ -35,7 +35,7 @@ class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A success.
 
     `ledger_offset` is the offset of this submission's completion; of a duplicate, that of the one that was accepted. It
-    may be told before the completion can be read. Null: not known, as for a look-up.
+    may be known before the completion can be read. Null: not known, as for a look-up.
     """
 
     status: int = 200
@@ -161,9 +161,9 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
 
 
 def _window_shown(window: TimeWindow | None) -> WindowDocument | None:
-    """The window that an answer repeats. An answer must be told: an end that JSON cannot say is left out.
+    """The window that an answer repeats. An end that JSON cannot express is left out, or there would be no answer.
 
-    Whoever writes an offset into a time gets past the year 9999 without leaving RFC 3339.
+    A time with a zone offset can be past the year 9999 and still be RFC 3339.
     """
     if window is None:
         return None

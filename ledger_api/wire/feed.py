@@ -1,8 +1,8 @@
 """The JSON documents of the ledger API's streams and pages. docs/api.md describes them.
 
 A completion's and an update's document are functions of what the log decided: every replica serves the same for the
-same offset. But for a completion's deduplication period, which the log does not have: it turns null where a completion
-is published again, after the database has lost it.
+same offset. The exception is a completion's deduplication period, which the log does not have. It turns null where a
+completion is published again after the database has lost it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="k
 
 
 class UpdateDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="update"):
-    """A transaction at the moment it was notarised: each is told once, however often it was submitted."""
+    """A transaction at the moment it was notarised: each is sent once, however often it was submitted."""
 
     offset: int
     tx_id: str
@@ -54,13 +54,13 @@ class UpdateDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
 
 
 class CheckpointDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint"):
-    """All that matches up to `offset` was sent: a reader that comes back may go on behind it."""
+    """All that matches up to `offset` was sent: a reader that comes back may go on after it."""
 
     offset: int
 
 
 class EndDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
-    """The last line of a stream that the server ends, with the reason; go on behind `offset`."""
+    """The last line of a stream that the server ends, with the reason; go on after `offset`."""
 
     offset: int
     problem: ProblemDocument

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from haproxy.render import ReplicaAddress, render
 from haproxy.runtime import HaproxyRuntime, RuntimeRefused
-from ledger_api.server.doorkeeper import fetch_jwks
+from ledger_api.server.authentication import fetch_jwks
 from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import parse_keys
 from replica.config.model import Config

@@ -1,4 +1,4 @@
-"""What the front ends count. They tell the core once in a while, so that a replica has one page of metrics."""
+"""What the front ends count. They report it to the core, so that a replica has one page of metrics."""
 
 from __future__ import annotations
 

@@ -13,7 +13,14 @@ from typing import Generic, TypeVar, cast
 import msgspec
 
 from replica.link.counts import ApiCounts
-from replica.link.interface import PLAIN, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
+from replica.link.interface import (
+    DEFAULT_OPTIONS,
+    Standing,
+    SubmitOptions,
+    TicketedAnswer,
+    TicketedLookUp,
+    TicketedSubmission,
+)
 from replica.notary.requests import Offset
 from replica.notary.untrusted import UNREADABLE
 
@@ -22,7 +29,7 @@ _SIZE_BYTES = 4
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Who speaks, and in which core generation: a front end and a core of different generations part at once."""
+    """The sender, and its core generation: a front end and a core of different generations disconnect at once."""
 
     protocol: Offset
     generation: str
@@ -33,7 +40,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Front end to core."""
 
     batch: list[TicketedSubmission]
-    terms: Terms = PLAIN
+    options: SubmitOptions = DEFAULT_OPTIONS
 
 
 class LookUp(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -55,7 +62,7 @@ class Answers(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Core to front end: its role, on every change and several times a second, so that silence tells as well."""
+    """Core to front end: its role, on every change and several times a second, so that silence means something."""
 
     standing: Standing
 
@@ -103,8 +110,8 @@ def encode_batch(
 class FrameProtocol(asyncio.Protocol, Generic[Frame]):
     """One end of a link connection: cuts the stream into frames and hands them to `received`.
 
-    A frame that is too large or cannot be read, and a LinkBroken out of `received`, end the connection; `broken` tells
-    why. What else `received` raises is a bug and ends up with the event loop.
+    A frame that is too large or cannot be read, and a LinkBroken out of `received`, end the connection; `broken` says
+    why. Whatever else `received` raises is a bug and goes to the event loop.
     """
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Frame], frame_max_bytes: int) -> None:

@@ -1,7 +1,7 @@
-"""The small interface between front ends and core: what a front end may ask, and what it is told.
+"""The small interface between front ends and core: what a front end may ask, and what the core answers.
 
 A front end sees a `CoreLink`. The core implements a `Handler` and answers through `Replies`. Tests run both sides in
-one process (`replica.link.memory`); a replica has the Unix-socket form between its processes (`replica.link.unix`).
+one process (`replica.link.memory`); a replica has a Unix socket between its processes (`replica.link.unix_server`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-from replica.link.bell import Bell
+from replica.link.change_signal import ChangeSignal
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.errors import Code
 from replica.notary.requests import STATE_REF_BYTES, TX_ID_BYTES, DeduplicationS, Offset, Submission
@@ -55,7 +55,7 @@ def refuse_as_overloaded(standing: Standing, detail: str) -> NotNow:
     return NotNow(Code.OVERLOADED.name, detail, max(standing.retry_after_s, standing.estimate_s))
 
 
-class Terms(msgspec.Struct, frozen=True, array_like=True):
+class SubmitOptions(msgspec.Struct, frozen=True, array_like=True):
     """How submissions that come together are taken.
 
     An asynchronous one is answered as soon as it is recorded: Accepted, and its outcome is a completion. An acceptance
@@ -68,7 +68,9 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     deduplication_after: Offset | None = None
 
 
-PLAIN = Terms()
+DEFAULT_OPTIONS = SubmitOptions()
+Terms = SubmitOptions
+PLAIN = DEFAULT_OPTIONS
 
 
 class CoreLink(Protocol):
@@ -79,18 +81,18 @@ class CoreLink(Protocol):
         """The newest word of the core; passive when the core is not heard."""
 
     @property
-    def news(self) -> Bell:
-        """Rings whenever `standing` has changed."""
+    def standing_changes(self) -> ChangeSignal:
+        """Notified whenever `standing` has changed."""
 
     async def submit(
         self,
         submissions: Sequence[Submission],
-        terms: Terms = PLAIN,
+        options: SubmitOptions = DEFAULT_OPTIONS,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
         """Notarise checked submissions; one answer each, in order. Never raises: what is not known is a NotNow.
 
-        `on_wait` is told, while this waits, that the answers may take so many seconds; they come all the same.
+        `on_wait` gets each estimate of how many seconds the answers may take; they come all the same.
         """
 
     async def look_up(self, tx_id: bytes) -> Answer:
@@ -110,7 +112,7 @@ class Replies(Protocol):
         """
 
     def wait(self, tickets: Sequence[int], wait_s: float) -> None:
-        """Tell that the answers to these tickets may take `wait_s`; they come all the same. Otherwise as `send`."""
+        """The answers to these tickets may take `wait_s`; they come all the same. Otherwise as `send`."""
 
 
 class Handler(Protocol):
@@ -123,7 +125,9 @@ class Handler(Protocol):
     def standing(self) -> Standing:
         """The role at this moment; asked before each word to the front ends."""
 
-    def submit(self, replies: Replies, batch: list[TicketedSubmission], terms: Terms = PLAIN) -> None:
+    def submit(
+        self, replies: Replies, batch: list[TicketedSubmission], options: SubmitOptions = DEFAULT_OPTIONS
+    ) -> None:
         """Take submissions that came together, in the order in which they are to be logged.
 
         A front end may not have heard yet that this replica is passive: the handler checks by itself.

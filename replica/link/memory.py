@@ -6,9 +6,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from replica.link.bell import Bell
-from replica.link.interface import PLAIN, Handler, Standing, Terms, TicketedAnswer, Told, refuse_as_passive
-from replica.link.tickets import Tickets
+from replica.link.change_signal import ChangeSignal
+from replica.link.interface import (
+    DEFAULT_OPTIONS,
+    Handler,
+    Standing,
+    SubmitOptions,
+    TicketedAnswer,
+    Told,
+    refuse_as_passive,
+)
+from replica.link.pending_calls import PendingCalls
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.requests import Submission
 
@@ -20,9 +28,9 @@ class MemoryLink:
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._answer_max_s = answer_max_s
-        self._tickets = Tickets(answer_max_s)
+        self._pending = PendingCalls(answer_max_s)
         self._is_cut = False
-        self.news = Bell()  # to be rung by whoever announces the handler's standing
+        self.standing_changes = ChangeSignal()  # notified by whoever announces the handler's standing
 
     @property
     def standing(self) -> Standing:
@@ -33,7 +41,7 @@ class MemoryLink:
     async def submit(
         self,
         submissions: Sequence[Submission],
-        terms: Terms = PLAIN,
+        options: SubmitOptions = DEFAULT_OPTIONS,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
         """See CoreLink."""
@@ -42,9 +50,9 @@ class MemoryLink:
         standing = self.standing
         if not standing.active:
             return [refuse_as_passive(standing)] * len(submissions)
-        call = self._tickets.open(len(submissions), on_wait)
-        self._loop.call_later(self._answer_max_s, self._tickets.expire)
-        self._handler.submit(self, list(enumerate(submissions, call.first)), terms)
+        call = self._pending.open(len(submissions), on_wait)
+        self._loop.call_later(self._answer_max_s, self._pending.expire)
+        self._handler.submit(self, list(enumerate(submissions, call.first)), options)
         return cast("list[Answer]", await call.future)
 
     async def look_up(self, tx_id: bytes) -> Answer:
@@ -59,15 +67,15 @@ class MemoryLink:
         standing = self.standing
         if not standing.active:
             return refuse_as_passive(standing)
-        call = self._tickets.open(1)
-        self._loop.call_later(self._answer_max_s, self._tickets.expire)
+        call = self._pending.open(1)
+        self._loop.call_later(self._answer_max_s, self._pending.expire)
         self._handler.look_up(self, [(call.first, name)])
         return (await call.future)[0]
 
     def send(self, answers: Sequence[TicketedAnswer]) -> None:
         """See Replies."""
         if not self._is_cut:
-            self._loop.call_soon(self._tickets.settle, answers)
+            self._loop.call_soon(self._pending.settle, answers)
 
     def wait(self, tickets: Sequence[int], wait_s: float) -> None:
         """See Replies."""
@@ -75,11 +83,11 @@ class MemoryLink:
             self._loop.call_soon(self._prolong, list(tickets), wait_s)
 
     def _prolong(self, tickets: list[int], wait_s: float) -> None:
-        self._tickets.prolong(tickets, wait_s)
-        self._loop.call_later(max(wait_s, self._answer_max_s), self._tickets.expire)
+        self._pending.prolong(tickets, wait_s)
+        self._loop.call_later(max(wait_s, self._answer_max_s), self._pending.expire)
 
     def cut(self) -> None:
         """The front end loses its core: what waits is unknown, and from now on the core counts as passive."""
         self._is_cut = True
-        self._tickets.abandon()
-        self.news.ring()
+        self._pending.abandon()
+        self.standing_changes.notify()

@@ -1,7 +1,7 @@
 """The status page of one replica: three files and the data that they draw. Everything on it is read only.
 
-Nothing on the page comes from elsewhere, and the browser is told so. Its script asks for data once a second; only while
-somebody looks does the replica ask its peers and the database, and never more than one question at a time.
+Nothing on the page comes from elsewhere, and its headers forbid that. Its script asks for data once a second. Only
+while a browser shows it does the replica ask its peers and the database, one question at a time.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from ha.clock import SystemClock
 from ha.health import HealthListener, Probes
 from replica.link.interface import PLAIN, Replies, Standing, Terms
 from replica.link.settings import LinkSettings
-from replica.link.unix import LinkServer
+from replica.link.unix_server import LinkServer
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.canonical import decode_request
 from replica.notary.errors import Code

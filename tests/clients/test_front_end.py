@@ -51,7 +51,7 @@ class Ledger(StubParticipant):
             )
             self.database.completions.append((offset, row))
             self.standing = msgspec.structs.replace(self.standing, ledger_end=offset)
-            self.news.ring()
+            self.standing_changes.notify()
             if len(self.offsets) == self._passive_after:
                 self.standing = msgspec.structs.replace(PASSIVE, ledger_end=offset)
                 asyncio.get_running_loop().call_later(1.0, self._back)
@@ -59,7 +59,7 @@ class Ledger(StubParticipant):
 
     def _back(self) -> None:
         self.standing = msgspec.structs.replace(ACTIVE, ledger_end=len(self.offsets))
-        self.news.ring()
+        self.standing_changes.notify()
 
     async def submit(self, submissions, terms, on_wait=None):  # type: ignore[no-untyped-def]
         answers = await super().submit(submissions, terms, on_wait)

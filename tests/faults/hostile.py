@@ -20,7 +20,7 @@ from ha.lock.ids import Counter as LockCounter
 from ha.lock.ids import lock_id
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party, encode_submission
-from ledger_api.server.api import STREAM, SUBMISSIONS
+from ledger_api.server.submission_routes import STREAM, SUBMISSIONS
 from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, FromServer, Submissions, encoder
 from replica.local.cluster import DATABASE, LocalCluster
 from replica.local.process import descendants

@@ -175,7 +175,7 @@ async def test_streams_outlive_their_token(tmp_path: Path) -> None:
             late = asyncio.create_task(stream.submit(make_submission()))
             participant.database.completions = [(n, make_completion(n)) for n in range(1, 6)]
             participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=5)
-            participant.news.ring()
+            participant.standing_changes.notify()
             await asyncio.wait_for(following, 10)
             assert not late.done(), "a file that may be written any moment is waited for"
             write(guarded.token_file, guarded.token())

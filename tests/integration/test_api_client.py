@@ -207,7 +207,7 @@ async def test_completions_go_on_where_a_lost_connection_left_off(tmp_path: Path
             seen.append(completion.offset)
             if len(seen) % 5 == 0:
                 participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=min(30, completion.offset + 8))
-                participant.news.ring()
+                participant.standing_changes.notify()
                 for connection in list(world.server.connections):
                     if connection.transport is not None:
                         connection.transport.abort()
@@ -352,7 +352,7 @@ async def test_an_offset_of_another_ledger_is_told_and_a_lag_is_not(tmp_path: Pa
         await asyncio.sleep(0.1)
         assert not waiting.done()
         participant.standing = msgspec.structs.replace(participant.standing, ledger_end=11)
-        participant.news.ring()
+        participant.standing_changes.notify()
         assert (await waiting).offset == 11
 
 

@@ -133,7 +133,7 @@ async def test_the_stream_on_the_page_is_real(tmp_path: Path) -> None:
         await reader.readuntil(b"\r\n\r\n")
         lines = [await reader.readline() for _ in range(2)]
         participant.standing = PASSIVE
-        participant.news.ring()
+        participant.standing_changes.notify()
         rest = await reader.read()
         writer.close()
     assert "".join(line.decode() for line in (*lines, rest.splitlines(keepends=True)[-1])) == expected

@@ -37,7 +37,7 @@ class Ledger(StubParticipant):
 
     def say(self, **changes: Any) -> None:
         self.standing = msgspec.structs.replace(self.standing, **changes)
-        self.news.ring()
+        self.standing_changes.notify()
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ async def test_a_stream_catches_up_goes_on_live_and_tells_its_end(tmp_path: Path
             assert (await line_of(response))["command_id"] == "c4"
             assert world.counts.streams == 1
             ledger.standing = PASSIVE
-            ledger.news.ring()
+            ledger.standing_changes.notify()
             last = await line_of(response)
             assert (last["kind"], last["offset"], last["problem"]["code"]) == ("end", 4, "NOT_ACTIVE")
             assert (last["problem"]["retry"], last["problem"]["request_id"]) == ("same", "r-1")

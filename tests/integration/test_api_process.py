@@ -20,7 +20,7 @@ from ledger_api.client import NotaryClient, Party, RetryPolicy, certifies
 from ledger_api.server.registry import write_registry
 from ledger_api.wire.problems import ProblemDocument
 from replica.link.settings import LinkSettings
-from replica.link.unix import LinkServer
+from replica.link.unix_server import LinkServer
 from replica.local.ports import PortReservation
 from replica.notary.answers import Notarised, NotNow
 from tests.closing import ended

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ledger_api.server.entitlement import Caller
-from ledger_api.server.reads import Explainer
+from ledger_api.server.authorisation import Caller
+from ledger_api.server.logs import LogLimits
+from ledger_api.server.rendering import Renderer
 from replica.link.counts import ApiCounts
 from replica.notary.answers import NotNow, StateStatus
 from replica.notary.errors import Code
@@ -156,8 +157,8 @@ async def test_nothing_is_denied_by_a_replica_that_is_not_active(tmp_path: Path)
         assert (status, problem["code"]) == (404, "ROUTE_NOT_FOUND")
 
 
-def test_problems_are_counted() -> None:
-    """Goal: operators see refusals of reading calls as well. Method: the explainer's own count."""
+async def test_problems_are_counted() -> None:
+    """Goal: operators see refusals of reading calls as well. Method: the renderer's own count."""
     counts = ApiCounts()
-    Explainer(counts).answer(NotNow("NOT_ACTIVE", "x", 0.2), "r")
+    Renderer(counts, LogLimits(10), lambda: PASSIVE).reply(NotNow("NOT_ACTIVE", "x", 0.2), "r")
     assert counts.answers == {"NOT_ACTIVE": 1}

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from ledger_api.client import encode_batch, encode_submission
-from ledger_api.server import http
+from ledger_api.server import replies
 from ledger_api.wire.answers import NotarisedDocument
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
@@ -316,7 +316,7 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
 
 async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: answers nobody reads do not pile up. Method: large batches down one connection, nothing read."""
-    monkeypatch.setattr(http, "ANSWER_READ_MAX_S", 0.1)
+    monkeypatch.setattr(replies, "ANSWER_READ_MAX_S", 0.1)
     body = encode_batch([make_submission(inputs_count=0)] * 1_000)
     async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
         raw = socket.socket()

@@ -14,8 +14,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
-from ledger_api.server.api import ASYNCHRONOUS_BATCH, BATCH
 from ledger_api.server.contract import OPENAPI
+from ledger_api.server.submission_routes import ASYNCHRONOUS_BATCH, BATCH
 from tests.tokens import AUDIENCE, Issuer
 from tests.worlds.api_world import BANK, ApiWorld, StubParticipant
 

@@ -67,6 +67,6 @@ async def test_completions_are_printed_and_followed(tmp_path: Path) -> None:
         following = asyncio.create_task(notary("completions", "--follow", "--endpoint", world.endpoint, lines=8))
         await asyncio.sleep(0)
         participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=8)
-        participant.news.ring()
+        participant.standing_changes.notify()
         _, found, _ = await following
         assert [line["offset"] for line in found] == list(range(1, 9))

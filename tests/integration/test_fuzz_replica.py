@@ -24,8 +24,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ledger_api.server.api import ASYNCHRONOUS, ASYNCHRONOUS_BATCH, BATCH, STREAM, SUBMISSIONS
 from ledger_api.server.contract import OPENAPI
+from ledger_api.server.submission_routes import ASYNCHRONOUS, ASYNCHRONOUS_BATCH, BATCH, STREAM, SUBMISSIONS
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, FromServer, Rejected, Submissions, Welcome
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument

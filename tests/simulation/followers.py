@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ledger_api.server.entitlement import Caller
-from ledger_api.server.feed import Entry, Feed, FeedRefused, Line, Wanted
+from ledger_api.server.authorisation import Caller
+from ledger_api.server.feed import Feed, FeedRefused
+from ledger_api.server.feed_lines import Entry, Line, Wanted
 from replica.link.memory import MemoryLink
 from replica.notary.errors import Code, StoreUnavailable
 from replica.store.memory import MemoryDatabase, MemoryReader

@@ -213,7 +213,7 @@ class Replica:
     def _announced(self, door: Door) -> None:
         door.announce()
         if self.core is not None:
-            self.core.link.news.ring()
+            self.core.link.standing_changes.notify()
         self._world.claims_changed(self)
 
     def ended(self, process: Process, error: BaseException | None) -> None:

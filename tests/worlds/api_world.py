@@ -14,20 +14,18 @@ from nacl.signing import SigningKey
 
 from ledger_api.client import Party
 from ledger_api.server.api import Api
-from ledger_api.server.doorkeeper import OpenDoor, make_doorkeeper
-from ledger_api.server.entitlement import Caller
+from ledger_api.server.authentication import NoAuthentication, make_authentication
+from ledger_api.server.authorisation import Caller
+from ledger_api.server.byte_budget import ByteBudget
+from ledger_api.server.connections import HttpServer
 from ledger_api.server.feed import Feed
-from ledger_api.server.gate import Gate
-from ledger_api.server.http import HttpServer
-from ledger_api.server.queries import Queries
-from ledger_api.server.reads import Explainer, Reads
 from ledger_api.server.registry import Registry, write_registry
-from ledger_api.server.room import Room
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.tls import make_tls
 from ledger_api.server.traces import FrontEndTraces
+from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
-from replica.link.bell import Bell
+from replica.link.change_signal import ChangeSignal
 from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
 from replica.log.raft.links import close_server
@@ -70,7 +68,7 @@ class StubParticipant:
         self.terms: list[Terms] = []  # of each call that submits
         self.looked_up: list[bytes] = []
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
-        self.news = Bell()
+        self.standing_changes = ChangeSignal()
         self.database = MemoryDatabase()
 
     @property
@@ -131,7 +129,7 @@ class StubHandler:
         replies.send([(ticket, notarise(submission))])
 
 
-class FixedDoor(OpenDoor):
+class FixedCaller(NoAuthentication):
     """Takes everybody for one caller."""
 
     def __init__(self, caller: Caller) -> None:
@@ -168,17 +166,14 @@ class ApiWorld:
             batch_max=self.settings.batch_max,
             body_max_bytes=self.settings.body_max_bytes,
         )
-        gate = Gate(Registry(registry_path), self.counts, self.settings.batch_max)
+        validator = Validator(Registry(registry_path), self.counts, self.settings.batch_max)
         reader = MemoryReader(lambda: participant.database)
-        now_s, room = asyncio.get_running_loop().time, Room(self.settings.answers_max_bytes)
-        self.feed = Feed(participant, reader, self.settings.checkpoint_s, now_s, room=room)
-        explain = Explainer(self.counts)
-        reads = Reads(self.feed, self.counts, self.settings, explain).routes()
-        queries = Queries(participant, self.feed, explain, self.settings.page_max_bytes).routes()
-        door = make_doorkeeper(self.settings.tokens) if caller is None else FixedDoor(caller)
-        shown = participant if traces is None else traces.participant(participant)
+        now_s, budget = asyncio.get_running_loop().time, ByteBudget(self.settings.answers_max_bytes)
+        self.feed = Feed(participant, reader, self.settings.checkpoint_s, now_s, budget=budget)
+        authentication = make_authentication(self.settings.tokens) if caller is None else FixedCaller(caller)
+        shown = participant if traces is None else traces.core(participant)
         self.api = Api(
-            shown, gate, self.counts, self.settings, about=about, reads=reads, queries=queries, door=door, room=room
+            shown, self.feed, validator, self.counts, self.settings, about=about, authentication=authentication
         )
         self.server = HttpServer(self.api.handle if traces is None else traces.around(self.api.handle), self.settings)
         self.port = 0

@@ -98,7 +98,7 @@ class Replica:
         self.participant.is_leading = self.election.is_leading
         self.participant.give_up = self.election.step_down
         self.link = MemoryLink(self.participant)
-        self.participant.announce = self.link.news.ring
+        self.participant.announce = self.link.standing_changes.notify
         self._election_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

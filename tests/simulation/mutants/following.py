@@ -7,7 +7,9 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from ledger_api.server.feed import Entry, Feed, Line, Wanted
+from ledger_api.server.feed import Feed
+from ledger_api.server.feed_lines import Entry, Line, Wanted
+from ledger_api.server.feed_tail import Tail
 from tests.simulation.mutants.registry import mutant
 
 
@@ -34,7 +36,7 @@ def page_taken_for_all(patch: MonkeyPatch) -> None:
 
 @mutant("what is kept of the newest completions has a hole where a reader came in later")
 def kept_rows_have_a_hole(patch: MonkeyPatch) -> None:
-    def keep(self: Feed, entries: list[Entry]) -> None:
-        self._tail.extend(entries)
+    def keep(self: Tail, entries: list[Entry]) -> None:
+        self.entries.extend(entries)
 
-    patch.setattr(Feed, "_keep", keep)
+    patch.setattr(Tail, "keep", keep)

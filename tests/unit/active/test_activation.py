@@ -122,7 +122,7 @@ def test_front_ends_are_told_how_far_completions_are_published() -> None:
 
             async def listen() -> None:
                 while True:
-                    await replica.link.news.wait(60.0)
+                    await replica.link.standing_changes.wait(60.0)
                     told.append((replica.link.standing.ledger_end, len(world.shared.database.completions)))
 
             listening = asyncio.create_task(listen())

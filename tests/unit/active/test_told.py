@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ledger_api.server.feed import completion_document
+from ledger_api.server.feed_lines import completion_document
 from ledger_api.wire.answers import answer_from_document, answer_to_document
 from ledger_api.wire.submissions import DeduplicationDocument
 from replica.link.interface import Terms

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ledger_api.server import feed as feed_module
-from ledger_api.server.entitlement import Caller, may_see, may_see_parties
-from ledger_api.server.feed import Feed, FeedRefused, Line, Wanted
-from ledger_api.server.query import Query
-from replica.link.bell import Bell
+from ledger_api.server import feed_tail
+from ledger_api.server.authorisation import Caller, may_see, may_see_parties
+from ledger_api.server.feed import Feed, FeedRefused
+from ledger_api.server.feed_lines import Line, Wanted
+from ledger_api.server.query_string import QueryString
+from replica.link.change_signal import ChangeSignal
 from replica.link.interface import Standing
 from replica.notary.errors import BadRequest, Code, StoreUnavailable
 from replica.notary.rules import Conflict, Usage
@@ -40,7 +41,7 @@ class Core:
     """What a front end knows of its core, to be set at will."""
 
     def __init__(self, count: int = 0) -> None:
-        self.news = Bell()
+        self.standing_changes = ChangeSignal()
         self.database = MemoryDatabase()
         self.standing = Standing(True, 1, 0.2)
         self.reads = 0
@@ -62,7 +63,7 @@ class Core:
 
     def tell(self, **changes: Any) -> None:
         self.standing = msgspec.structs.replace(self.standing, **changes)
-        self.news.ring()
+        self.standing_changes.notify()
 
 
 class Reader:
@@ -157,7 +158,7 @@ def test_readers_of_the_newest_share_what_was_read_once() -> None:
 
 def test_what_is_kept_is_bounded_and_a_late_reader_does_not_push_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: memory is bounded by rows and by bytes. Method: small bounds, a live reader, one from the beginning."""
-    monkeypatch.setattr(feed_module, "TAIL_ROWS", 10)
+    monkeypatch.setattr(feed_tail, "TAIL_ROWS", 10)
 
     async def scenario() -> None:
         core = Core(40)
@@ -169,8 +170,8 @@ def test_what_is_kept_is_bounded_and_a_late_reader_does_not_push_it_out(monkeypa
         await asyncio.sleep(1)
         assert live.offsets() == list(range(37, 60))
         assert late.offsets() == list(range(1, 60))
-        assert len(core.feed._tail) <= 10
-        assert core.feed._tail[-1].offset == 59
+        assert len(core.feed.tail.entries) <= 10
+        assert core.feed.tail.entries[-1].offset == 59
         await live.stop()
         await late.stop()
 
@@ -390,13 +391,15 @@ def test_who_may_see_what() -> None:
 def test_a_query_that_cannot_be_meant_is_refused(text: str) -> None:
     """Goal: a misspelt filter is never ignored. Method: queries with one mistake each."""
     with pytest.raises(BadRequest) as caught:
-        Query(text, ("after", "party", "x", "y")).number("after", 0)
+        QueryString(text, ("after", "party", "x", "y")).number("after", 0)
     assert caught.value.code is Code.QUERY_INVALID
 
 
 def test_a_query_is_read() -> None:
     """Goal: names come through as they are. Method: percent-encoded parties, defaults, both flags."""
-    query = Query("party=O%3DBank+A%2CC%3DGB&party=B&after=007&follow=true", ("party", "after", "follow", "limit"))
+    query = QueryString(
+        "party=O%3DBank+A%2CC%3DGB&party=B&after=007&follow=true", ("party", "after", "follow", "limit")
+    )
     assert query.texts("party") == ["O=Bank A,C=GB", "B"]
     assert (query.number("after", 1), query.number("limit", 9), query.flag("follow")) == (7, 9, True)
-    assert not Query("", ()).flag("follow")
+    assert not QueryString("", ()).flag("follow")

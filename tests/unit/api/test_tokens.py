@@ -13,9 +13,9 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from ledger_api.server.doorkeeper import RateExceeded, Rates, TokenDoor
-from ledger_api.server.entitlement import Caller, as_submitted_by, may_see
-from ledger_api.server.rate import BUCKETS_MAX, RateLimit
+from ledger_api.server.authentication import TokenAuthentication
+from ledger_api.server.authorisation import Caller, as_submitted_by, may_see
+from ledger_api.server.rate import BUCKETS_MAX, RateExceeded, RateLimit, Rates
 from ledger_api.server.settings import ApiSettings, TokenSettings
 from ledger_api.server.tokens import KeyUnknown, TokenRefused, check_token, parse_keys, read_keys, token_in
 from ledger_api.wire.submissions import RequestDocument, SubmissionDocument
@@ -137,7 +137,7 @@ def test_keys_from_jwks_pem_and_certificate(tmp_path: Path) -> None:
 
 
 def request(header: str | None) -> Any:
-    """As much of an HTTP request as a doorkeeper looks at."""
+    """As much of an HTTP request as an authentication looks at."""
     headers = {} if header is None else {"Authorization": header}
     return SimpleNamespace(headers=headers, protocol=object())
 
@@ -148,7 +148,9 @@ class World:
     def __init__(self, keys_file: Path | None = None) -> None:
         self.now_s, self.page, self.fetches = NOW_S, ISSUER.jwks(), 0
         source: dict[str, Any] = {"keys_file": keys_file} if keys_file else {"jwks_url": "https://issuer/keys"}
-        self.door = TokenDoor(TokenSettings(**source, audience=AUDIENCE), now_s=lambda: self.now_s, fetch=self._fetch)
+        self.authentication = TokenAuthentication(
+            TokenSettings(**source, audience=AUDIENCE), now_s=lambda: self.now_s, fetch=self._fetch
+        )
 
     async def _fetch(self, url: str) -> str:
         self.fetches += 1
@@ -159,32 +161,32 @@ async def test_a_token_is_checked_once_and_forgotten_in_time(tmp_path: Path) -> 
     """Goal: no cost per request, and no rights after the end. Method: ask twice, expire, replace the keys."""
     world = World(ISSUER.write(tmp_path / "keys.json"))
     asked = request("Bearer " + ISSUER.token(notary=RIGHTS))
-    assert world.door.remembered(asked) is None
-    caller = await world.door.identify(asked)
-    assert world.door.remembered(asked) is caller
+    assert world.authentication.remembered(asked) is None
+    caller = await world.authentication.identify(asked)
+    assert world.authentication.remembered(asked) is caller
     world.now_s = caller.expires_at_s
-    assert world.door.remembered(asked) is None
+    assert world.authentication.remembered(asked) is None
     with pytest.raises(TokenRefused):
-        await world.door.identify(asked)
+        await world.authentication.identify(asked)
     world.now_s = NOW_S
     Issuer("k2").write(tmp_path / "keys.json")
-    world.door.reload()
-    assert world.door.remembered(asked) is None
+    world.authentication.reload()
+    assert world.authentication.remembered(asked) is None
     with pytest.raises(KeyUnknown):
-        await world.door.identify(asked)
+        await world.authentication.identify(asked)
 
 
 async def test_a_rotated_key_is_fetched_when_it_is_met(tmp_path: Path) -> None:
     """Goal: rotation without a restart, and no flood of fetches. Method: a new key on the page, then unknown ones."""
     world = World()
     old, new = request("Bearer " + ISSUER.token()), Issuer("k2")
-    assert (await world.door.identify(old)).subject == "treasury"
+    assert (await world.authentication.identify(old)).subject == "treasury"
     world.page, world.now_s = new.jwks(ISSUER), NOW_S + 10
-    assert (await world.door.identify(request("Bearer " + new.token()))).subject == "treasury"
+    assert (await world.authentication.identify(request("Bearer " + new.token()))).subject == "treasury"
     assert world.fetches == 2
     for _ in range(20):
         with pytest.raises(KeyUnknown):
-            await world.door.identify(request("Bearer " + Issuer("k3").token()))
+            await world.authentication.identify(request("Bearer " + Issuer("k3").token()))
     assert world.fetches == 2
 
 

@@ -17,7 +17,8 @@ from replica.link.counts import ApiCounts
 from replica.link.frames import Hello, LinkBroken, Submit, encode_frame
 from replica.link.interface import Standing
 from replica.link.settings import LinkSettings
-from replica.link.unix import LinkClient, LinkServer
+from replica.link.unix_client import LinkClient
+from replica.link.unix_server import LinkServer
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import ConfigError
 from replica.notary.requests import parse_tx_id
@@ -117,7 +118,7 @@ async def test_an_answer_that_does_not_come_is_unknown(socket_path: Path) -> Non
         assert _code((await client.submit([first]))[0]) == "OVERLOADED"
         handler.answer()
         handler.answer()
-        await eventually(lambda: _holds(client._tickets.open_count == 0))
+        await eventually(lambda: _holds(client._pending.open_count == 0))
         retried = asyncio.create_task(client.submit([first]))
         await eventually(lambda: _holds(len(handler.waiting) == 1))
         handler.answer()
@@ -143,7 +144,7 @@ async def test_news_are_what_has_changed_and_silence_and_the_end(socket_path: Pa
     settings = QUICK.model_copy(update={"keep_alive_s": 0.02, "standing_max_age_s": 0.3, "answer_max_s": 2.0})
     async with linked(socket_path, handler, settings) as (server, client):
         await eventually(lambda: _holds(client.standing == ACTIVE))
-        heard = asyncio.create_task(client.news.wait(30.0))
+        heard = asyncio.create_task(client.standing_changes.wait(30.0))
         await asyncio.sleep(0.1)
         assert not heard.done()
         handler.word = msgspec.structs.replace(ACTIVE, ledger_end=5)
@@ -151,9 +152,9 @@ async def test_news_are_what_has_changed_and_silence_and_the_end(socket_path: Pa
         assert client.standing.ledger_end == 5
         assert server._keep_alive is not None
         server._keep_alive.cancel()
-        await client.news.wait(30.0)
+        await client.standing_changes.wait(30.0)
         assert not client.standing.active
-        ending = asyncio.create_task(client.news.wait(30.0))
+        ending = asyncio.create_task(client.standing_changes.wait(30.0))
         await asyncio.sleep(0)
         await server.stop()
         await ending

@@ -18,10 +18,10 @@ from ha.errors import SettingsError
 from ha.settings import ElectionSettings
 from haproxy.render import HaproxySettings
 from ledger_api.client.signing import encode_submission
-from ledger_api.server.gate import Gate
 from ledger_api.server.openapi import make_openapi
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import ApiSettings, FrontEndDocument
+from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.active import activation as activation_room
@@ -135,11 +135,11 @@ def test_the_gate_takes_no_odd_period(text: str, tmp_path: Path) -> None:
     """Goal: a period beyond all bounds is refused with a code. Method: a good submission, but for the one number."""
     path = tmp_path / "parties.toml"
     write_registry(path, {BANK.name: [BANK.public_key.hex()]})
-    gate = Gate(Registry(path), ApiCounts(), 100)
+    validator = Validator(Registry(path), ApiCounts(), 100)
     good = encode_submission(make_submission())
-    gate.read(good)
+    validator.read(good)
     with pytest.raises(BadRequest) as refused:
-        gate.read(good[:-1] + b',"deduplication":{"duration_s":%b}}' % text.encode())
+        validator.read(good[:-1] + b',"deduplication":{"duration_s":%b}}' % text.encode())
     assert refused.value.code is Code.MALFORMED_JSON
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledger_api.server.gate import Gate
 from ledger_api.server.registry import Registry, read_registry, write_registry
-from ledger_api.server.submit_stream import _decode as decode_frame
+from ledger_api.server.submission_stream import _decode as decode_frame
+from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions, encoder
 from pipeline.archive.manifest import MANIFEST_NAME, BadLine, check_lines
 from replica.link.counts import ApiCounts
@@ -47,11 +47,11 @@ def longer(array: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    """A gate that knows one party."""
+def validator(tmp_path_factory: pytest.TempPathFactory) -> Validator:
+    """A validator that knows one party."""
     path = tmp_path_factory.mktemp("fuzz") / "parties.toml"
     write_registry(path, {BANK.name: [BANK.public_key.hex()]})
-    return Gate(Registry(path), ApiCounts(), 100)
+    return Validator(Registry(path), ApiCounts(), 100)
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +66,14 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @given(st.binary(max_size=200) | damaged(FRAME) | NESTED.map(msgspec.msgpack.encode))
 @example(DEEP)
 @example(longer(FRAME))
-def test_frames_of_the_stream(gate: Gate, raw: bytes) -> None:
+def test_frames_of_the_stream(validator: Validator, raw: bytes) -> None:
     """Goal: no frame ends a front end. Method: noise, damaged frames; what is one is admitted."""
     try:
         frame = decode_frame(raw)
     except BadRequest:
         return
     for _, submission in frame.batch:
-        only(BadRequest, gate.read_signed, submission)
+        only(BadRequest, validator.read_signed, submission)
 
 
 @EXAMPLES

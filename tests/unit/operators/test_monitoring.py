@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ha.election.driver import Election
 from ha.ending import Cause, Ending, read_ending
-from ledger_api.server.api import BATCH, SUBMISSIONS
+from ledger_api.server.submission_routes import BATCH, SUBMISSIONS
 from replica.cli.history import RUNBOOK_OF
 from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber

@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ledger_api.server import together
-from ledger_api.server.gate import Gate
+from ledger_api.server import signature_batch
 from ledger_api.server.registry import Registry, write_registry
-from ledger_api.server.together import SignatureDesk
+from ledger_api.server.signature_batch import SignatureBatcher
+from ledger_api.server.validation import Validator
 from replica.link.counts import ApiCounts
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 from tests.worlds.api_world import BANK, make_submission
 
 
-class CountingGate(Gate):
+class CountingValidator(Validator):
     """Notes how many signatures it was asked for at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -29,51 +29,55 @@ class CountingGate(Gate):
         self.sizes: list[int] = []
         super().__init__(Registry(path), self.counts, 100)
 
-    def forgeries(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
+    def signature_errors(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
         self.sizes.append(len(submissions))
-        return super().forgeries(submissions)
+        return super().signature_errors(submissions)
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> CountingGate:
-    """A gate that knows one party."""
-    return CountingGate(tmp_path)
+def validator(tmp_path: Path) -> CountingValidator:
+    """A validator that knows one party."""
+    return CountingValidator(tmp_path)
 
 
 def forged() -> Submission:
     return msgspec.structs.replace(make_submission(), signature=make_submission().signature)
 
 
-async def verdicts(desk: SignatureDesk, submissions: Sequence[Submission]) -> list[str]:
+async def verdicts(batcher: SignatureBatcher, submissions: Sequence[Submission]) -> list[str]:
     """What each of the callers, all in the same turn, is told."""
-    told = await asyncio.gather(*map(desk.check, submissions), return_exceptions=True)
+    told = await asyncio.gather(*map(batcher.check, submissions), return_exceptions=True)
     return [error.code.name if isinstance(error, BadRequest) else str(error) for error in told]
 
 
 @pytest.mark.parametrize("gathers", [True, False])
-async def test_each_caller_hears_of_his_own(gate: CountingGate, monkeypatch: pytest.MonkeyPatch, gathers: bool) -> None:
+async def test_each_caller_hears_of_his_own(
+    validator: CountingValidator, monkeypatch: pytest.MonkeyPatch, gathers: bool
+) -> None:
     """Goal: nobody is let in, or turned away, for another one's signature. Method: a forgery in each place, on a
     machine that gains by checking together, and on one that does not."""
-    monkeypatch.setattr(together, "checks_together", lambda: gathers)
-    desk = SignatureDesk(gate)
+    monkeypatch.setattr(signature_batch, "checks_together", lambda: gathers)
+    batcher = SignatureBatcher(validator)
     for place in range(10):
         asked = [forged() if at == place else make_submission() for at in range(10)]
         expected = [Code.SIGNATURE_INVALID.name if at == place else "None" for at in range(10)]
-        assert await verdicts(desk, asked) == expected
-    assert gate.sizes == ([10] * 10 if gathers else [1] * 100)
-    assert (gate.counts.signatures_good, gate.counts.signatures_bad) == (90, 10)
+        assert await verdicts(batcher, asked) == expected
+    assert validator.sizes == ([10] * 10 if gathers else [1] * 100)
+    assert (validator.counts.signatures_good, validator.counts.signatures_bad) == (90, 10)
 
 
-async def test_a_turn_is_bounded_and_a_caller_may_be_gone(gate: CountingGate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_is_bounded_and_a_caller_may_be_gone(
+    validator: CountingValidator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Goal: a flood does not hold the event loop, and a client that leaves holds nobody up. Method: more calls in a
     turn than are checked together; one of them is given up meanwhile."""
-    monkeypatch.setattr(together, "checks_together", lambda: True)
-    desk = SignatureDesk(gate)
-    count = 2 * together._TOGETHER_MAX + 5
-    calls = [asyncio.create_task(desk.check(make_submission())) for _ in range(count)]
+    monkeypatch.setattr(signature_batch, "checks_together", lambda: True)
+    batcher = SignatureBatcher(validator)
+    count = 2 * signature_batch.BATCH_MAX + 5
+    calls = [asyncio.create_task(batcher.check(make_submission())) for _ in range(count)]
     await asyncio.sleep(0)
     calls[-1].cancel()
     told = await asyncio.gather(*calls, return_exceptions=True)
     assert told[:-1] == [None] * (count - 1)
     assert isinstance(told[-1], asyncio.CancelledError)
-    assert gate.sizes == [together._TOGETHER_MAX] * 2 + [5]
+    assert validator.sizes == [signature_batch.BATCH_MAX] * 2 + [5]

@@ -1,25 +1,27 @@
-"""The stream of submissions: one WebSocket that carries many a frame, and as many answers, for as long as it lasts."""
+"""The stream of submissions: one WebSocket, with many submissions a frame and one answer for each."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 import structlog
-from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
-from ledger_api.server.entitlement import Caller, holder_of
-from ledger_api.server.gate import Gate
-from ledger_api.server.http import Connection, Reply
+from ledger_api.server.authorisation import Caller, holder_of
+from ledger_api.server.byte_budget import ANSWER_BYTES, ByteBudget, Reservation, signed_answers_max_bytes
+from ledger_api.server.capacity import Capacity
+from ledger_api.server.connections import Connection
+from ledger_api.server.handshake import check_handshake, no_handshake
 from ledger_api.server.logs import LogLimits
-from ledger_api.server.room import ANSWER_BYTES, Held, Room, signed_answers_max_bytes
+from ledger_api.server.replies import Reply
 from ledger_api.server.settings import ApiSettings
+from ledger_api.server.validation import Validator
 from ledger_api.wire.problems import printable
 from ledger_api.wire.stream_frames import (
     PROTOCOL,
@@ -34,8 +36,7 @@ from ledger_api.wire.stream_frames import (
     encoder,
 )
 from replica.link.counts import ApiCounts
-from replica.link.interface import CoreLink, Terms
-from replica.notary.answers import NotNow
+from replica.link.interface import CoreLink, SubmitOptions
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 from replica.notary.untrusted import UNREADABLE
@@ -43,40 +44,35 @@ from replica.notary.untrusted import UNREADABLE
 CHUNK = 104  # submissions that are checked and handed over together: some ms, then others get their turn
 FRAME_MAX_BYTES = 2**20  # of a frame of answers; one answer alone may have more
 _CONFLICT_BYTES = 128  # a state, a hash and four names
-_ROOM_WAIT_S = 60.0  # then it is asked for again
+_BUDGET_WAIT_S = 60.0  # then they are asked for again
 _PING_S = 20.0
 _CLOSE_MAX_S = 1.0
 _SWITCHED = 101
-_VERSIONS = ("13", "8", "7")
-_KEY = re.compile("[A-Za-z0-9+/]{22}==")
 _log = structlog.get_logger(__name__)
 _decoder = msgspec.msgpack.Decoder(Submissions)
 
 
-class SubmitStreams:
-    """Opens them, and has what they share."""
+class SubmissionStreams:
+    """Opens streams of submissions, and has what they share."""
 
     def __init__(
         self,
-        participant: CoreLink,
-        gate: Gate,
+        core: CoreLink,
+        validator: Validator,
         counts: ApiCounts,
         settings: ApiSettings,
         *,
         welcome: Welcome,
-        refusal: Callable[[int], NotNow | None],
-        room: Room,
+        capacity: Capacity,
         limits: LogLimits,
     ) -> None:
-        """`refusal` says why so many more submissions cannot be taken now; `room` is for all answers under way."""
-        self.room = room
-        self.limits = limits
-        self.participant = participant
-        self.gate = gate
+        self.core = core
+        self.validator = validator
         self.counts = counts
         self.settings = settings
         self.welcome = welcome
-        self.refusal = refusal
+        self.capacity = capacity
+        self.limits = limits
 
     async def serve(
         self, request: web.BaseRequest, request_id: str, caller: Caller, charge: Callable[[int], None]
@@ -96,13 +92,13 @@ class SubmitStreams:
         )
         try:
             await socket.prepare(request)
-        except web.HTTPBadRequest:  # of aiohttp's own checks, should they ask for more than ours
-            raise _no_handshake("it cannot be understood") from None
+        except web.HTTPBadRequest:  # aiohttp checks as well, perhaps more than we do
+            raise no_handshake("it cannot be understood") from None
         connection = request.protocol
         assert isinstance(connection, Connection)
         if connection.is_half_closed:
             raise ConnectionResetError("the client's side of the connection ended")
-        connection.when_lost = _nothing  # a stream whose client's side ended has nobody to answer
+        connection.when_lost = _nothing  # a client that ended its side reads no answers
         self.counts.streams += 1
         try:
             await _Stream(self, socket, request_id, caller, charge, holder=holder_of(caller, connection)).run()
@@ -112,23 +108,8 @@ class SubmitStreams:
         return _Served(_SWITCHED, b"", request_id)
 
 
-def check_handshake(request: web.BaseRequest) -> None:
-    """Refuse what RFC 6455 does not take for the opening of a WebSocket. Raises BadRequest: HTTP_MALFORMED."""
-    headers = request.headers
-    if request.version < HttpVersion11 or "upgrade" not in headers.get("Connection", "").lower():
-        raise _no_handshake("it is not HTTP/1.1 with Connection: Upgrade")
-    if headers.get("Sec-WebSocket-Version") not in _VERSIONS:
-        raise _no_handshake("Sec-WebSocket-Version is not 13")
-    if not _KEY.fullmatch(headers.get("Sec-WebSocket-Key", "")):
-        raise _no_handshake("Sec-WebSocket-Key is not 16 bytes in base64")
-
-
 def _nothing() -> None:
-    """The stream finds out by itself."""
-
-
-def _no_handshake(why: str) -> BadRequest:
-    return BadRequest(f"this does not open a WebSocket: {why}", Code.HTTP_MALFORMED)
+    """The stream notices by itself."""
 
 
 class _Served(Reply):
@@ -144,11 +125,11 @@ class _Served(Reply):
 
 
 class _Stream:
-    """One client's stream. Each chunk of a frame is checked, handed over, and answered by itself."""
+    """One client's stream. Each chunk of a frame is validated, handed over, and answered by itself."""
 
     def __init__(
         self,
-        streams: SubmitStreams,
+        streams: SubmissionStreams,
         socket: web.WebSocketResponse,
         request_id: str,
         caller: Caller,
@@ -156,7 +137,7 @@ class _Stream:
         *,
         holder: Hashable,
     ) -> None:
-        """`charge` takes submissions from the caller's share, or raises RateExceeded. `holder`: whose the room is."""
+        """`charge` takes submissions from the caller's share, or raises RateExceeded. `holder`: see `holder_of`."""
         self._caller = caller
         self._charge = charge
         self._streams = streams
@@ -164,7 +145,7 @@ class _Stream:
         self._socket = socket
         self._request_id = request_id
         self._under_way = 0
-        self._window = Room(streams.settings.stream_window_bytes)
+        self._window = ByteBudget(streams.settings.stream_window_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -192,7 +173,21 @@ class _Stream:
                 task.cancel()
 
     async def _take(self, frame: Submissions) -> None:
-        count, welcome = len(frame.batch), self._streams.welcome
+        """Hand a frame over, chunk by chunk. Raises BadRequest when it breaks a rule of the stream."""
+        count = len(frame.batch)
+        self._check(frame, count)
+        self._charge(count)
+        options = SubmitOptions(frame.asynchronous, frame.deduplication_s, frame.deduplication_after or None)
+        for start in range(0, count, CHUNK):
+            chunk = frame.batch[start : start + CHUNK]
+            held = await self._hold(chunk)
+            task = asyncio.create_task(self._answer(chunk, options))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._done, held=held))
+            await asyncio.sleep(0)  # the chunk is validated and handed over now; other calls get their turn
+
+    def _check(self, frame: Submissions, count: int) -> None:
+        welcome = self._streams.welcome
         self._under_way += count
         if count > welcome.batch_max:
             raise BadRequest(f"{count} submissions in a frame, the limit is {welcome.batch_max}", Code.BATCH_TOO_LARGE)
@@ -200,80 +195,81 @@ class _Stream:
             raise BadRequest(
                 f"{self._under_way} submissions without an answer, the window is {welcome.window}", Code.WINDOW_EXCEEDED
             )
-        terms = Terms(frame.asynchronous, frame.deduplication_s, frame.deduplication_after or None)
         if frame.deduplication_s is not None and frame.deduplication_after:
             raise BadRequest("a deduplication period is a duration or an offset, not both")
         if time.time() >= self._caller.expires_at_s:
             raise _too_old()
-        self._charge(count)
-        for start in range(0, count, CHUNK):
-            chunk = frame.batch[start : start + CHUNK]
-            held = await self._hold(chunk)
-            task = asyncio.create_task(self._answer(chunk, terms))
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._done, held=held))
-            await asyncio.sleep(0)  # it is checked and handed over now; others get their turn
 
-    async def _hold(self, batch: list[tuple[int, Submission]]) -> list[Held]:
-        """Room for the bytes of these, and for their answers. While there is none, nothing more is read."""
+    async def _hold(self, batch: list[tuple[int, Submission]]) -> list[Reservation]:
+        """Reserve the bytes of these, and of their answers. Until that is done, nothing more is read."""
         size_bytes = sum([len(submission.request) for _, submission in batch])
         answers_bytes = signed_answers_max_bytes(size_bytes, len(batch))
-        wanted = (self._window, None, size_bytes), (self._streams.room, self._holder, answers_bytes)
-        held: list[Held] = []
+        wanted = (self._window, None, size_bytes), (self._streams.capacity.answers, self._holder, answers_bytes)
+        held: list[Reservation] = []
         try:
-            for room, holder, room_bytes in wanted:
-                while (part := await room.wait(room_bytes, holder, _ROOM_WAIT_S)) is None:
+            for budget, holder, wanted_bytes in wanted:
+                while (part := await budget.wait(wanted_bytes, holder, _BUDGET_WAIT_S)) is None:
                     pass
                 held.append(part)
         except BaseException:
-            _give_back(held)
+            _release(held)
             raise
         return held
 
-    async def _answer(self, batch: list[tuple[int, Submission]], terms: Terms) -> None:
-        """Answer so many submissions, each by its number, whatever happens on the way."""
+    async def _answer(self, batch: list[tuple[int, Submission]], options: SubmitOptions) -> None:
+        """Send the answers to these, each by its number, whatever happens on the way."""
         streams, count = self._streams, len(batch)
-        refusal = streams.refusal(count)
+        refusal = streams.capacity.refusal(count)
         if refusal is not None:
             await self._send(Answers([(number, refusal) for number, _ in batch]))
         else:
             streams.counts.in_flight += count
             try:
-                for answers in _in_frames(await self._ask(batch, terms)):
+                for answers in _in_frames(await self._ask(batch, options)):
                     await self._send(Answers(answers))
             finally:
                 streams.counts.in_flight -= count
         self._under_way -= count
 
-    async def _ask(self, batch: list[tuple[int, Submission]], terms: Terms) -> list[tuple[int, StreamAnswer]]:
-        gate = self._streams.gate
-        answers: list[tuple[int, StreamAnswer]] = []
-        read: list[tuple[int, Submission]] = []
-        for number, submission in batch:
-            try:
-                read.append((number, gate.read_signed(submission, self._caller)))
-            except BadRequest as error:
-                answers.append((number, _rejected(error)))
-        numbers, good = [], []
-        for (number, submission), forgery in zip(read, gate.forgeries([one for _, one in read]), strict=True):
-            if forgery is None:
-                numbers.append(number)
-                good.append(submission)
-            else:
-                answers.append((number, _rejected(forgery)))
+    async def _ask(self, batch: list[tuple[int, Submission]], options: SubmitOptions) -> list[tuple[int, StreamAnswer]]:
+        """The answers to these, in any order. Those that are not valid never go to the core."""
+        numbers, valid, answers = self._validate(batch)
 
-        def tell(wait_s: float) -> None:
+        def report(wait_s: float) -> None:
             task = asyncio.create_task(self._send(Waits(numbers, wait_s)))
             self._tasks.add(task)
             task.add_done_callback(self._done)
 
-        if good:
-            answers += zip(numbers, await self._streams.participant.submit(good, terms, tell), strict=True)
+        if valid:
+            answers += zip(numbers, await self._streams.core.submit(valid, options, report), strict=True)
         counted = self._streams.counts.answers
         for _, answer in answers:
             code = getattr(answer, "code", "") or type(answer).__name__.upper()
             counted[code] = counted.get(code, 0) + 1
         return answers
+
+    def _validate(
+        self, batch: list[tuple[int, Submission]]
+    ) -> tuple[list[int], list[Submission], list[tuple[int, StreamAnswer]]]:
+        """The numbers of the valid submissions, these submissions, and the answers to all others."""
+        validator = self._streams.validator
+        rejected: list[tuple[int, StreamAnswer]] = []
+        read: list[tuple[int, Submission]] = []
+        for number, submission in batch:
+            try:
+                read.append((number, validator.read_signed(submission, self._caller)))
+            except BadRequest as error:
+                rejected.append((number, _rejected(error)))
+        numbers: list[int] = []
+        valid: list[Submission] = []
+        errors = validator.signature_errors([submission for _, submission in read])
+        for (number, submission), bad_signature in zip(read, errors, strict=True):
+            if bad_signature is None:
+                numbers.append(number)
+                valid.append(submission)
+            else:
+                rejected.append((number, _rejected(bad_signature)))
+        return numbers, valid, rejected
 
     async def _send(self, frame: FromServer) -> None:
         """Raises ConnectionError when the client is gone, or takes nothing for too long."""
@@ -291,8 +287,8 @@ class _Stream:
         except ConnectionError:
             pass
 
-    def _done(self, task: asyncio.Task[None], held: Sequence[Held] = ()) -> None:
-        _give_back(held)
+    def _done(self, task: asyncio.Task[None], held: Sequence[Reservation] = ()) -> None:
+        _release(held)
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, ConnectionError):
@@ -305,13 +301,13 @@ class _Stream:
         await self._socket.close(code=WSCloseCode.INTERNAL_ERROR)
 
 
-def _give_back(held: Iterable[Held]) -> None:
+def _release(held: Iterable[Reservation]) -> None:
     for part in held:
-        part.give_back()
+        part.release()
 
 
 def _in_frames(answers: list[tuple[int, StreamAnswer]]) -> Iterator[list[tuple[int, StreamAnswer]]]:
-    """All of them, in order: as many at a time as a frame of answers holds, at least one."""
+    """All answers, in order: as many at a time as a frame holds, at least one."""
     begun, size_bytes = 0, 0
     for place, (_, answer) in enumerate(answers):
         answer_bytes = ANSWER_BYTES + _CONFLICT_BYTES * len(getattr(answer, "conflicts", ()))

@@ -1,4 +1,4 @@
-"""Who may do and read what: one pure rule for submissions, completions, updates and the history of a state."""
+"""What a caller may do and read: one pure rule for submissions, completions, updates and the history of a state."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from replica.notary.requests import Submission
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, and what was granted. None means any.
+    """Who calls, and what was granted. None means any.
 
-    `subject`: the user that it submits as. `user_id`: whose submissions it reads; parties that it may act for are among
-    those that it reads. `expires_at_s`: Unix time from which it has no rights any more.
+    `subject`: the user that the caller submits as. `user_id`: whose submissions it reads. `act_as`: the parties that it
+    acts for, all of them also in `read_as`. `expires_at_s`: Unix time from which it has no rights any more.
     """
 
     user_id: str | None = None
@@ -27,18 +27,18 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 EVERYBODY = Caller()
-"""The caller of an API that asks nobody who he is: for a port that only the participant's own use."""
+"""The caller of an API without tokens: for a port that only the participant's own programs reach."""
 
 
 def holder_of(caller: Caller, connection: object) -> Hashable:
-    """Who answers for what a call uses: a user by his name, whoever has none by his connection."""
+    """Who is charged for what a call uses: the user by name; without a name, the connection."""
     return caller.subject or id(connection)
 
 
 def as_submitted_by(document: SubmissionDocument, caller: Caller) -> SubmissionDocument:
-    """The submission under the caller's own name. Raises BadRequest when he may not submit it: PERMISSION_DENIED.
+    """The submission under the caller's own name. Raises BadRequest when it may not submit: PERMISSION_DENIED.
 
-    The request's party counts as well as those of `act_as`: who may not act for a party cannot use what it has signed.
+    The request's party is checked as well as `act_as`: a caller that may not act for a party cannot use what it signed.
     """
     if caller.subject is None:
         return document
@@ -59,19 +59,19 @@ def signed_submitted_by(submission: Submission, party: str, caller: Caller) -> S
 
 
 def may_see(caller: Caller, user_id: str, act_as: Sequence[str]) -> bool:
-    """Whether the caller may be told of a submission of this user for these parties: it is his, and of his parties."""
+    """Whether the caller may see a submission of this user for these parties."""
     if caller.user_id is not None and caller.user_id != user_id:
         return False
     return may_see_parties(caller, act_as)
 
 
 def may_see_parties(caller: Caller, act_as: Sequence[str]) -> bool:
-    """Whether the caller may be told what was notarised for these parties."""
+    """Whether the caller may see what was notarised for these parties."""
     return caller.read_as is None or not caller.read_as.isdisjoint(act_as)
 
 
 def parties_shown(caller: Caller, act_as: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the parties that the caller may be told of, in their order: he need not know who else acted."""
+    """The parties that the caller may see, in their order. Who else acted stays hidden."""
     if caller.read_as is None or caller.read_as.issuperset(act_as):
         return act_as
     return tuple([party for party in act_as if party in caller.read_as])

@@ -1,7 +1,8 @@
-"""Interim estimates on plain HTTP: a call that will wait long tells so, to clients that accept lines, and then answers.
+"""Interim estimates on plain HTTP: a call that will wait long sends them as lines, and then its answer.
 
-An answer that needs no estimate is the usual one, whatever was accepted. Otherwise the answer is `200` with one JSON
-document a line: estimates, and last the document that would have been the answer, whose own `status` is what counts.
+They go only to clients that accept lines. A call without an estimate has the usual answer, whatever was accepted.
+Otherwise the answer is `200` with one JSON document a line: estimates, and last the document that would have been the
+answer, whose own `status` counts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
-from ledger_api.server.http import Reply, chunk, http_head
+from ledger_api.server.replies import Reply, chunk, http_head
 from ledger_api.server.streams import NDJSON
 from ledger_api.wire.answers import WaitDocument
 
@@ -21,18 +22,18 @@ _NEVER = float("-inf")
 _encoder = msgspec.json.Encoder()
 
 
-class Estimates:
-    """The lines of one call so far. Never waits: there are few of them, and they are short."""
+class Progress:
+    """The estimates of one call. Never waits: they are few and short."""
 
     __slots__ = ("_request", "_request_id", "_until_s")
 
     def __init__(self, request: web.BaseRequest, request_id: str) -> None:
         self._request = request
         self._request_id = request_id
-        self._until_s = _NEVER  # by the newest estimate that was told on
+        self._until_s = _NEVER  # by the newest estimate that was sent
 
-    def tell(self, wait_s: float) -> None:
-        """The answer may take so many seconds from now; told on unless an earlier estimate covers it."""
+    def report(self, wait_s: float) -> None:
+        """The answer may take so many seconds from now. Nothing is sent if an earlier estimate covers it."""
         request, until_s = self._request, asyncio.get_running_loop().time() + wait_s
         transport = request.transport
         if until_s <= self._until_s or transport is None or transport.is_closing() or not _accepts_lines(request):
@@ -44,8 +45,8 @@ class Estimates:
         self._until_s = until_s
         transport.write(head + chunk(_encoder.encode(WaitDocument(estimate_s=wait_s)) + b"\n"))
 
-    def before(self, reply: Reply) -> Reply:
-        """The answer to the call: as it is, or as the last line behind the estimates."""
+    def finish(self, reply: Reply) -> Reply:
+        """The answer to the call: as it is, or as the last line after the estimates."""
         return reply if self._until_s == _NEVER else _LastLine(reply, self._request_id)
 
 
@@ -59,7 +60,7 @@ class _LastLine(Reply):
 
     def __init__(self, reply: Reply, request_id: str) -> None:
         super().__init__(_OK, reply.content, request_id, kind=NDJSON)
-        self.held = reply.held
+        self.reservation = reply.reservation
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write it. Raises ConnectionError if the client is gone, or does not read it in time."""

@@ -10,31 +10,31 @@ from pathlib import Path
 import pytest
 
 from ledger_api.client import encode_submission
-from ledger_api.server.entitlement import Caller
-from ledger_api.server.room import Held, Room
-from tests.worlds.api_world import ApiWorld, FixedDoor, StubParticipant, make_submission
+from ledger_api.server.authorisation import Caller
+from ledger_api.server.byte_budget import ByteBudget, Reservation
+from tests.worlds.api_world import ApiWorld, FixedCaller, StubParticipant, make_submission
 
 
 @pytest.mark.parametrize("greedy", [1, 2, 5])
 def test_there_is_room_for_one_more_however_much_the_others_take(greedy: int) -> None:
     """Goal: one caller's slow reading is not everybody's trouble. Method: so many take all they can get, in turns; then
     somebody comes who has nothing."""
-    room, held = Room(1_000), list[Held]()
-    while taken := [part for holder in range(greedy) if (part := room.take(10, holder))]:
+    budget, held = ByteBudget(1_000), list[Reservation]()
+    while taken := [part for holder in range(greedy) if (part := budget.take(10, holder))]:
         held += taken
-    assert room.held_bytes <= 1_000 * greedy / (greedy + 1)
-    others = room.take(1_000 // (greedy + 1), "another")
+    assert budget.held_bytes <= 1_000 * greedy / (greedy + 1)
+    others = budget.take(1_000 // (greedy + 1), "another")
     assert others is not None
     for part in (*held, others):
-        part.give_back()
-    assert room.held_bytes == 0
-    assert not room._held_by  # callers who are gone leave nothing
+        part.release()
+    assert budget.held_bytes == 0
+    assert not budget._held_by  # callers who are gone leave nothing
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_room_is_bounded_and_whole_again(seed: int) -> None:
     """Goal: no account is wrong after anything. Method: takes, shrinks and returns at random, against sums."""
-    drawn, room, held = random.Random(seed), Room(10_000), list[tuple[int | None, Held]]()
+    drawn, budget, held = random.Random(seed), ByteBudget(10_000), list[tuple[int | None, Reservation]]()
     for _ in range(300):
         if held and drawn.random() < 0.5:
             who, part = held[drawn.randrange(len(held))]
@@ -42,29 +42,29 @@ def test_room_is_bounded_and_whole_again(seed: int) -> None:
         else:
             who, wanted = drawn.choice([None, 1, 2, 3]), drawn.randrange(1, 4_000)
             his = sum(part.held_bytes for holder, part in held if holder == who) if who else 0
-            taken = room.take(wanted, who)
+            taken = budget.take(wanted, who)
             if taken is not None:
                 held.append((who, taken))
-                assert room.held_bytes <= 10_000
-                assert not his or his + wanted <= 10_000 - room.held_bytes
-        assert room.held_bytes == sum(part.held_bytes for _, part in held)
+                assert budget.held_bytes <= 10_000
+                assert not his or his + wanted <= 10_000 - budget.held_bytes
+        assert budget.held_bytes == sum(part.held_bytes for _, part in held)
     for _, part in held:
-        part.give_back()
-    assert not room._held_by
+        part.release()
+    assert not budget._held_by
 
 
 async def test_one_alone_may_have_what_is_larger() -> None:
-    """Goal: what is larger than the room can be done at all. Method: more than the bound, alone and not alone."""
-    room = Room(100)
-    first = room.take(1_000, "a")
+    """Goal: what is larger than the budget can be done at all. Method: more than the bound, alone and not alone."""
+    budget = ByteBudget(100)
+    first = budget.take(1_000, "a")
     assert first is not None
-    assert room.take(1, "b") is None
-    assert await room.wait(1, "b", 0.01) is None
-    first.give_back()
-    assert await room.wait(1, "b", 0.01) is not None
+    assert budget.take(1, "b") is None
+    assert await budget.wait(1, "b", 0.01) is None
+    first.release()
+    assert await budget.wait(1, "b", 0.01) is not None
 
 
-class TwoUsers(FixedDoor):
+class TwoUsers(FixedCaller):
     """Takes a caller by the name that he gives."""
 
     def remembered(self, request: object) -> Caller:
@@ -78,7 +78,7 @@ async def test_one_user_does_not_shut_the_others_out(tmp_path: Path, of_what: st
     participant = StubParticipant()
     body = encode_submission(make_submission())
     world = ApiWorld(tmp_path, participant, body_max_bytes=2**20, bodies_max_bytes=2**20, answers_max_bytes=2**20)
-    world.api._door = TwoUsers(Caller())
+    world.api._authentication = TwoUsers(Caller())
     size = 400_000 if of_what == "bodies" else len(body)
 
     def head(user: str, size: int) -> bytes:
@@ -90,11 +90,11 @@ async def test_one_user_does_not_shut_the_others_out(tmp_path: Path, of_what: st
         many = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(300)]
         for _, writer in many:
             writer.write(head("greedy", size) + (b"" if of_what == "bodies" else body))
-        room = world.api._bodies if of_what == "bodies" else world.api._room
+        budget = world.api.capacity.bodies if of_what == "bodies" else world.api.capacity.answers
         async with asyncio.timeout(30):
             while world.counts.answers.get("OVERLOADED", 0) == 0:
                 await asyncio.sleep(0.01)
-        assert 0 < room.held_bytes <= 2**19
+        assert 0 < budget.held_bytes <= 2**19
         answer = asyncio.create_task(world.exchange(head("modest", len(body)) + body, close=False))
         await asyncio.sleep(0.1)
         participant.gate.set()

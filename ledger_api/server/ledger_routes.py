@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from ledger_api.server.feed import LINE_MAX_BYTES, Feed, FeedRefused, Page, Wanted
-from ledger_api.server.http import PROBLEM, Reply, retry_after_header
-from ledger_api.server.query import Query
+from ledger_api.server.feed import LINE_MAX_BYTES, Feed, FeedRefused, Page
+from ledger_api.server.feed_lines import Wanted
+from ledger_api.server.query_string import QueryString
+from ledger_api.server.rendering import Renderer, feed_problem
+from ledger_api.server.replies import Reply
 from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.streams import EVENTS, StreamReply
-from ledger_api.wire.answers import answer_to_document
 from ledger_api.wire.feed import CompletionsDocument, LedgerEndDocument, StreamDocument, UpdatesDocument
-from ledger_api.wire.problems import ProblemDocument, problem_document
 from replica.link.counts import ApiCounts
-from replica.notary.answers import Answer
-from replica.notary.errors import BadRequest, Code, Retry
+from replica.notary.errors import BadRequest, Code
 
 COMPLETIONS, UPDATES, LEDGER_END = "/v1/completions", "/v1/updates", "/v1/ledger-end"
 PAGE_DEFAULT = 100
@@ -23,12 +22,12 @@ _encoder = msgspec.json.Encoder()
 
 _OFFSET = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 _PAGED = (
-    Parameter("after", "The offset behind which to start; left out: 0, the ledger's begin.", _OFFSET),
+    Parameter("after", "The offset after which to start; left out: 0, the ledger's begin.", _OFFSET),
     Parameter("follow", "Stream, live at the end, until the client leaves.", {"type": "boolean", "default": False}),
     Parameter(
         "limit",
         "Most rows of a page; not with follow=true. A page also ends before a row that would make its rows larger than "
-        "`page_max_bytes` (a setting, 4 MiB by default), but for its first: go on behind `next_after`.",
+        "`page_max_bytes` (a setting, 4 MiB by default), but for its first: go on after `next_after`.",
         {"type": "integer", "minimum": 1},
     ),
     Parameter("party", "Only what concerns this party, or one of these.", {"type": "string"}, repeated=True),
@@ -43,7 +42,7 @@ _FEED = (
     Code.OVERLOADED,
 )
 _COMPLETIONS = About(
-    summary="Completions of submissions behind an offset: a page, or a stream with follow=true",
+    summary="Completions of submissions after an offset: a page, or a stream with follow=true",
     answers={200: CompletionsDocument},
     right=Right.READ,
     codes=_FEED,
@@ -51,7 +50,7 @@ _COMPLETIONS = About(
     lines=StreamDocument,
 )
 _UPDATES = About(
-    summary="Notarised transactions behind an offset, each once: a page, or a stream with follow=true",
+    summary="Notarised transactions after an offset, each once: a page, or a stream with follow=true",
     answers={200: UpdatesDocument},
     right=Right.READ,
     codes=_FEED,
@@ -66,45 +65,14 @@ _LEDGER_END = About(
 )
 
 
-class Explainer:
-    """Problem documents of calls that read, counted by their code."""
+class LedgerRoutes:
+    """Answers them. `authorisation` decides what a caller may see."""
 
-    def __init__(self, counts: ApiCounts) -> None:
-        self._counts = counts
-
-    def feed(self, refused: FeedRefused, request_id: str) -> Reply:
-        """The answer to a call that the feed refuses."""
-        return self._reply(self.document(refused, request_id))
-
-    def answer(self, answer: Answer, request_id: str) -> Reply:
-        """The core's answer, when it is no success."""
-        document = answer_to_document(answer, request_id)
-        assert isinstance(document, ProblemDocument)
-        return self._reply(document)
-
-    def document(self, refused: FeedRefused, request_id: str) -> ProblemDocument:
-        """The problem, with the bounds that a reader needs in order to go on."""
-        standing = refused.standing
-        retry_after_s = standing.retry_after_s if refused.code.retry is Retry.SAME else None
-        document = problem_document(refused.code, refused.detail, request_id, retry_after_s=retry_after_s)
-        if refused.code in (Code.OFFSET_PRUNED, Code.OFFSET_AFTER_END):
-            return msgspec.structs.replace(document, ledger_end=standing.ledger_end, pruned_to=standing.pruned_to)
-        return document
-
-    def _reply(self, document: ProblemDocument) -> Reply:
-        self._counts.answers[document.code] = self._counts.answers.get(document.code, 0) + 1
-        more = retry_after_header(document.retry_after_s)
-        return Reply(document.status, _encoder.encode(document), document.request_id, kind=PROBLEM, more=more)
-
-
-class Reads:
-    """Answers them. What a caller may see is decided by `entitlement`."""
-
-    def __init__(self, feed: Feed, counts: ApiCounts, settings: ApiSettings, explain: Explainer) -> None:
+    def __init__(self, feed: Feed, counts: ApiCounts, settings: ApiSettings, renderer: Renderer) -> None:
         self._feed = feed
         self._counts = counts
         self._settings = settings
-        self._explain = explain
+        self._renderer = renderer
 
     def routes(self) -> list[Route]:
         """The calls."""
@@ -115,23 +83,26 @@ class Reads:
         ]
 
     async def _completions(self, call: Call) -> Reply:
-        query = Query(call.query, _names(_COMPLETIONS))
+        query = QueryString(call.query, _names(_COMPLETIONS))
         return await self._answer(call, query, self._wanted(call, query, updates=False))
 
     async def _updates(self, call: Call) -> Reply:
-        query = Query(call.query, _names(_UPDATES))
+        query = QueryString(call.query, _names(_UPDATES))
         return await self._answer(call, query, self._wanted(call, query, updates=True))
 
     async def _ledger_end(self, call: Call) -> Reply:
-        Query(call.query, ())
+        QueryString(call.query, ())
         try:
             standing = self._feed.check_active()
         except FeedRefused as refused:
-            return self._explain.feed(refused, call.request_id)
+            return self._refusal(refused, call)
         document = LedgerEndDocument(ledger_end=standing.ledger_end, pruned_to=standing.pruned_to)
         return Reply(200, _encoder.encode(document), call.request_id)
 
-    def _wanted(self, call: Call, query: Query, *, updates: bool) -> Wanted:
+    def _refusal(self, refused: FeedRefused, call: Call) -> Reply:
+        return self._renderer.reply(feed_problem(refused, call.request_id), call.request_id)
+
+    def _wanted(self, call: Call, query: QueryString, *, updates: bool) -> Wanted:
         parties = query.texts("party")
         return Wanted(
             updates=updates,
@@ -141,23 +112,23 @@ class Reads:
             holder=call.holder,
         )
 
-    async def _answer(self, call: Call, query: Query, wanted: Wanted) -> Reply:
+    async def _answer(self, call: Call, query: QueryString, wanted: Wanted) -> Reply:
         after = self._start(call, query)
         try:
             if query.flag("follow"):
                 return self._stream(call, query, wanted, after)
             return await self._page(call, query, wanted, after)
         except FeedRefused as refused:
-            return self._explain.feed(refused, call.request_id)
+            return self._refusal(refused, call)
 
-    def _start(self, call: Call, query: Query) -> int:
-        """A browser that lost a stream of events names the last one that it had."""
+    def _start(self, call: Call, query: QueryString) -> int:
+        """The offset to start after. A browser that lost a stream of events names the last one that it had."""
         last = call.request.headers.get("Last-Event-ID")
         if last is None or not query.flag("follow"):
             return query.number("after", 0)
-        return Query(f"after={last}", ("after",)).number("after", 0)
+        return QueryString(f"after={last}", ("after",)).number("after", 0)
 
-    def _stream(self, call: Call, query: Query, wanted: Wanted, after: int) -> Reply:
+    def _stream(self, call: Call, query: QueryString, wanted: Wanted, after: int) -> Reply:
         if query.text("limit") is not None:
             raise BadRequest("limit is for pages, not with follow=true", Code.QUERY_INVALID)
         standing = self._feed.check(after)
@@ -169,20 +140,16 @@ class Reads:
             call.request_id,
             events=EVENTS.decode() in call.request.headers.get("Accept", ""),
             read_max_s=self._settings.stream_read_max_s,
-            explain=lambda refused: self._explain.document(refused, call.request_id),
+            explain=lambda refused: feed_problem(refused, call.request_id),
             counts=self._counts,
         )
 
-    async def _page(self, call: Call, query: Query, wanted: Wanted, after: int) -> Reply:
+    async def _page(self, call: Call, query: QueryString, wanted: Wanted, after: int) -> Reply:
         limit = query.number("limit", min(PAGE_DEFAULT, self._settings.page_max), 1, self._settings.page_max)
         bytes_max = self._settings.page_max_bytes
-        held = self._feed.hold(max(bytes_max, LINE_MAX_BYTES), call.holder)
-        try:
+        with self._feed.hold(max(bytes_max, LINE_MAX_BYTES), call.holder) as reservation:
             page = await self._feed.page(wanted, after, limit, self._settings.scan_max, bytes_max)
-            return self._render(call, page, wanted).holding(held)
-        except BaseException:
-            held.give_back()
-            raise
+            return self._render(call, page, wanted).holding(reservation)
 
     def _render(self, call: Call, page: Page, wanted: Wanted) -> Reply:
         lines = [msgspec.Raw(line.json) for line in page.lines]

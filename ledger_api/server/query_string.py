@@ -13,7 +13,7 @@ _OFFSET_MAX = 2**63 - 1
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
-class Query:
+class QueryString:
     """The parameters of one request. Everything raises BadRequest with QUERY_INVALID."""
 
     def __init__(self, text: str, known: Collection[str]) -> None:

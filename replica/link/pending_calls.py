@@ -1,4 +1,4 @@
-"""The front end's side of the book-keeping: who waits for which ticket, and for how long."""
+"""The calls of a front end that wait for answers of the core: by ticket, each with its deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNKNOWN = NotNow(Code.OUTCOME_UNKNOWN.name, "the core took the request and did n
 """What stands in the place of an answer until it comes."""
 
 
-class Call:
+class PendingCall:
     """Questions asked together: tickets from `first` on, and the future that gets all their answers."""
 
     __slots__ = ("answers", "deadline_s", "first", "future", "missing_count", "on_wait")
@@ -34,35 +34,35 @@ class Call:
         self.on_wait = on_wait
 
     def finish(self) -> None:
-        """Resolve the future with what is known; who asked may have gone meanwhile."""
+        """Resolve the future with what is known. The caller may be gone."""
         if not self.future.done():
             self.future.set_result(self.answers)
 
 
-class Tickets:
-    """Open calls and their tickets.
+class PendingCalls:
+    """Pending calls and their tickets.
 
-    A ticket stays open until the core answers it, even when nobody waits for it any more: so their number bounds what
-    the core has on its hands for this front end.
+    A ticket stays open until the core answers it, even when nobody waits for it any more. So the number of open tickets
+    bounds what the core has under way for this front end.
     """
 
     def __init__(self, answer_max_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._answer_max_s = answer_max_s
         self._next = 0
-        self._by_ticket: dict[int, Call] = {}
-        self._waiting: dict[int, Call] = {}  # by first ticket, so oldest first
+        self._by_ticket: dict[int, PendingCall] = {}
+        self._waiting: dict[int, PendingCall] = {}  # by first ticket, so oldest first
 
     @property
     def open_count(self) -> int:
         """Tickets that the core has not answered."""
         return len(self._by_ticket)
 
-    def open(self, count: int, on_wait: Callable[[float], None] | None = None) -> Call:
+    def open(self, count: int, on_wait: Callable[[float], None] | None = None) -> PendingCall:
         """Take `count` new tickets in a row."""
         first = self._next
         self._next = first + count
-        call = Call(first, count, self._loop.time() + self._answer_max_s, self._loop.create_future(), on_wait)
+        call = PendingCall(first, count, self._loop.time() + self._answer_max_s, self._loop.create_future(), on_wait)
         self._waiting[first] = call
         for ticket in range(first, first + count):
             self._by_ticket[ticket] = call
@@ -81,7 +81,7 @@ class Tickets:
                 call.finish()
 
     def prolong(self, tickets: Iterable[int], wait_s: float) -> None:
-        """Answers may take so long: who waits is told, and given up that much later. Never earlier than before."""
+        """Answers may take so long: report it to the callers, and put their deadlines off. None comes earlier."""
         deadline_s = self._loop.time() + wait_s
         calls = {call.first: call for ticket in tickets if (call := self._by_ticket.get(ticket)) is not None}
         for call in calls.values():
@@ -90,14 +90,14 @@ class Tickets:
                 call.on_wait(wait_s)
 
     def expire(self) -> None:
-        """Give up the calls that have waited for `answer_max_s`, or for as long as they were told."""
+        """Give up the calls whose deadline has passed."""
         now_s = self._loop.time()
         for call in [call for call in self._waiting.values() if call.deadline_s <= now_s]:
             del self._waiting[call.first]
             call.finish()
 
     def abandon(self) -> None:
-        """Give up all calls: the core will not be heard again."""
+        """Give up all calls: the core is gone."""
         calls = list(self._waiting.values())
         self._waiting.clear()
         self._by_ticket.clear()

@@ -1,23 +1,27 @@
-"""The calls that ask about one transaction or one state.
+"""The calls that look up one transaction or one state.
 
-That something was *not* notarised or consumed is the core's word alone, which it gives once the lock has answered. Who
-asked, and who tried, comes from the completions: docs/decisions/0008.
+Only the core can say that something was *not* notarised or consumed; it does so once the lock has answered. Who asked,
+and who tried, comes from the completions: docs/decisions/0008.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from urllib.parse import unquote
 
 import msgspec
 
-from ledger_api.server.entitlement import Caller, may_see, may_see_parties, parties_shown
-from ledger_api.server.feed import LINE_MAX_BYTES, WINDOW_BYTES, Feed, FeedRefused, Wanted
-from ledger_api.server.http import Reply
-from ledger_api.server.query import Query
-from ledger_api.server.reads import Explainer
+from ledger_api.server.authorisation import Caller, may_see, may_see_parties, parties_shown
+from ledger_api.server.capacity import Capacity
+from ledger_api.server.feed import LINE_MAX_BYTES, Feed, FeedRefused
+from ledger_api.server.feed_lines import Wanted
+from ledger_api.server.query_string import QueryString
+from ledger_api.server.rendering import Renderer, feed_problem
+from ledger_api.server.replies import Reply
 from ledger_api.server.routes import About, Call, Parameter, Right, Route
+from ledger_api.server.settings import ApiSettings
+from ledger_api.wire.answers import NotarisedDocument
 from ledger_api.wire.feed import AttemptsDocument, RequesterDocument, StateStatusDocument, TransactionStatusDocument
+from replica.link.counts import ApiCounts
 from replica.link.interface import CoreLink
 from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
 from replica.notary.errors import Code
@@ -34,6 +38,13 @@ _LOOKED_UP = (Code.MALFORMED_REQUEST, Code.QUERY_INVALID, Code.NOT_ACTIVE, Code.
 _TX_ID = Parameter("tx_id", "The transaction's id.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"})
 _STATE_REF = Parameter(
     "state", "`<transaction id>:<output index>`.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}:[0-9]{1,10}$"}
+)
+_LOOK_UP = About(
+    summary="Whether a transaction was notarised, with a fresh receipt",
+    answers={200: NotarisedDocument},
+    right=Right.READ,
+    codes=(Code.MALFORMED_REQUEST, Code.TX_NOT_FOUND, Code.NOT_ACTIVE, Code.OVERLOADED, Code.OUTCOME_UNKNOWN),
+    argument=_TX_ID,
 )
 _STATUS = About(
     summary="Where and when a transaction was notarised, and for whom",
@@ -66,55 +77,78 @@ _ATTEMPTS = About(
     parameters=(
         Parameter(
             "after",
-            "The offset behind which to go on; left out: 0.",
+            "The offset after which to go on; left out: 0.",
             {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
         ),
     ),
 )
 
 
-class Queries:
-    """Answers them; `explain` makes the problem documents."""
+class Lookups:
+    """Answers them."""
 
     def __init__(
-        self, participant: CoreLink, feed: Feed, explain: Explainer, page_max_bytes: int = WINDOW_BYTES
+        self,
+        core: CoreLink,
+        feed: Feed,
+        counts: ApiCounts,
+        settings: ApiSettings,
+        *,
+        capacity: Capacity,
+        renderer: Renderer,
     ) -> None:
-        """`page_max_bytes`: of the lines of one page, unless the first alone has more."""
-        self._page_max_bytes = page_max_bytes
-        self._participant = participant
+        self._core = core
         self._feed = feed
-        self._explain = explain
+        self._counts = counts
+        self._page_max_bytes = settings.page_max_bytes
+        self._capacity = capacity
+        self._renderer = renderer
 
     def routes(self) -> list[Route]:
         """The calls."""
         return [
-            self._route("GET", TRANSACTIONS + "{tx_id}/status", self._transaction, _STATUS),
-            self._route("GET", TRANSACTIONS + "{tx_id}/receipt", self._receipt, _RECEIPT),
-            self._route("GET", STATES + "{state}", self._state, _STATE),
-            self._route("GET", STATES + "{state}/attempts", self._attempts, _ATTEMPTS),
+            Route("GET", TRANSACTIONS + "{tx_id}", self._look_up, _LOOK_UP),
+            self._reading(TRANSACTIONS + "{tx_id}/status", self._transaction, _STATUS),
+            self._reading(TRANSACTIONS + "{tx_id}/receipt", self._receipt, _RECEIPT),
+            self._reading(STATES + "{state}", self._state, _STATE),
+            self._reading(STATES + "{state}/attempts", self._attempts, _ATTEMPTS),
         ]
 
-    def _route(self, method: str, path: str, answer: Callable[[Call], Awaitable[Reply]], about: About) -> Route:
+    def _reading(self, path: str, answer: Callable[[Call], Awaitable[Reply]], about: About) -> Route:
+        """A route that may read completions; the feed's refusals are answers."""
+
         async def guarded(call: Call) -> Reply:
             try:
                 return await answer(call)
             except FeedRefused as refused:
-                return self._explain.feed(refused, call.request_id)
+                return self._renderer.reply(feed_problem(refused, call.request_id), call.request_id)
 
-        return Route(method, path, guarded, about)
+        return Route("GET", path, guarded, about)
+
+    async def _look_up(self, call: Call) -> Reply:
+        tx_id = parse_tx_id(call.argument)
+        refusal = self._capacity.refusal(1)
+        if refusal is not None:
+            return self._renderer.reply(refusal, call.request_id)
+        self._counts.in_flight += 1
+        try:
+            answer = await self._core.look_up(tx_id)
+        finally:
+            self._counts.in_flight -= 1
+        return self._renderer.reply(answer, call.request_id)
 
     async def _receipt(self, call: Call) -> Reply:
-        Query(call.query, ())
-        answer = await self._participant.look_up(parse_tx_id(call.argument))
+        QueryString(call.query, ())
+        answer = await self._core.look_up(parse_tx_id(call.argument))
         if not isinstance(answer, Notarised):
-            return self._explain.answer(answer, call.request_id)
+            return self._renderer.reply(answer, call.request_id)
         return self._reply(receipt_to_document(answer.receipt), call)
 
     async def _transaction(self, call: Call) -> Reply:
-        Query(call.query, ())
-        answer: Answer = await self._participant.look_up(parse_tx_id(call.argument))
+        QueryString(call.query, ())
+        answer: Answer = await self._core.look_up(parse_tx_id(call.argument))
         if not isinstance(answer, Notarised):
-            return self._explain.answer(answer, call.request_id)
+            return self._renderer.reply(answer, call.request_id)
         row = await self._feed.find(answer.log_offset)
         caller = call.caller
         document = TransactionStatusDocument(
@@ -128,10 +162,10 @@ class Queries:
         return self._reply(document, call)
 
     async def _state(self, call: Call) -> Reply:
-        Query(call.query, ())
-        status = await self._participant.look_up_state(_state_of(call))
+        QueryString(call.query, ())
+        status = await self._core.look_up_state(parse_state_ref(call.argument))
         if isinstance(status, NotNow):
-            return self._explain.answer(status, call.request_id)
+            return self._renderer.reply(status, call.request_id)
         if status.consumed_by is None or status.log_offset is None:
             return self._reply(StateStatusDocument(state=format_state_ref(status.state), consumed=False), call)
         shown = await self._may_know_winner(call.caller, status.log_offset)
@@ -145,18 +179,14 @@ class Queries:
         return self._reply(document, call)
 
     async def _attempts(self, call: Call) -> Reply:
-        query = Query(call.query, ("after",))
+        query = QueryString(call.query, ("after",))
         after = query.number("after", 0)
-        status = await self._participant.look_up_state(_state_of(call))
+        status = await self._core.look_up_state(parse_state_ref(call.argument))
         if isinstance(status, NotNow):
-            return self._explain.answer(status, call.request_id)
-        held = self._feed.hold(max(self._page_max_bytes, LINE_MAX_BYTES), call.holder)
-        try:
+            return self._renderer.reply(status, call.request_id)
+        with self._feed.hold(max(self._page_max_bytes, LINE_MAX_BYTES), call.holder) as reservation:
             document = await self._history(status, after, Wanted(caller=call.caller))
-            return self._reply(document, call).holding(held)
-        except BaseException:
-            held.give_back()
-            raise
+            return self._reply(document, call).holding(reservation)
 
     async def _history(self, status: StateStatus, after: int, wanted: Wanted) -> AttemptsDocument:
         page = await self._feed.attempts(wanted, status, after, self._page_max_bytes)
@@ -169,7 +199,7 @@ class Queries:
         )
 
     async def _may_know_winner(self, caller: Caller, log_offset: int) -> bool:
-        """Whether the caller may learn which transaction consumed a state: it is one of his parties'."""
+        """Whether the caller may learn which transaction consumed a state: one of its parties acted in it."""
         if caller.read_as is None:
             return True
         row = await self._feed.find(log_offset)
@@ -177,10 +207,6 @@ class Queries:
 
     def _reply(self, document: msgspec.Struct, call: Call) -> Reply:
         return Reply(200, _encoder.encode(document), call.request_id)
-
-
-def _state_of(call: Call) -> bytes:
-    return parse_state_ref(unquote(call.argument))
 
 
 def _requester(caller: Caller, row: Row) -> RequesterDocument | None:

@@ -1,4 +1,4 @@
-"""What stands between the network and the link: only well-formed, registered and signed submissions get through."""
+"""Validation of submissions: only well-formed, registered and signed ones go over the link to the core."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ledger_api.server.entitlement import EVERYBODY, Caller, as_submitted_by, signed_submitted_by
+from ledger_api.server.authorisation import EVERYBODY, Caller, as_submitted_by, signed_submitted_by
 from ledger_api.server.registry import ALWAYS, Registry
 from ledger_api.wire.repeated_keys import check_batch, check_submission
 from ledger_api.wire.submissions import (
@@ -19,7 +19,7 @@ from ledger_api.wire.submissions import (
     submission_from_document,
 )
 from replica.link.counts import ApiCounts
-from replica.link.interface import PLAIN, Terms
+from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission, check_command
@@ -31,11 +31,11 @@ _batch_decoder = msgspec.json.Decoder(BatchDocument)
 Document = TypeVar("Document")
 
 
-class Gate:
-    """Lets through submissions that the core may take without looking at them again.
+class Validator:
+    """Validates submissions, so that the core need not look at them again.
 
-    In two steps: first each is read and found to be right but for its signature, then the signatures of those that
-    came together are checked together, because that costs much less.
+    It takes two steps. First each submission is read and checked, but for its signature. Then the signatures of those
+    that came together are checked together, because that costs much less.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Gate:
         self._counts = counts
         self._batch_max = batch_max
 
-    def read(self, raw: bytes | msgspec.Raw, caller: Caller = EVERYBODY) -> tuple[Submission, Terms]:
-        """The submission in a JSON document, and the terms it asks for. Its signature is not checked yet.
+    def read(self, raw: bytes | msgspec.Raw, caller: Caller = EVERYBODY) -> tuple[Submission, SubmitOptions]:
+        """The submission in a JSON document, and the options it asks for. Its signature is not checked yet.
 
         Raises BadRequest with the code of the first thing that is wrong.
         """
@@ -57,7 +57,7 @@ class Gate:
         document = as_submitted_by(given, caller)
         submission = submission_from_document(document, _random_id)
         self._check_key(document.request.party, submission.public_key)
-        return submission, PLAIN if document.deduplication is None else _terms(document.deduplication)
+        return submission, DEFAULT_OPTIONS if document.deduplication is None else _options(document.deduplication)
 
     def read_signed(self, submission: Submission, caller: Caller = EVERYBODY) -> Submission:
         """As `read`, of a submission that came in canonical bytes."""
@@ -69,14 +69,14 @@ class Gate:
         self._check_key(request.party, submission.public_key)
         return submission
 
-    def forgeries(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
-        """Of each submission that was read: what is wrong with its signature; None where it holds."""
+    def signature_errors(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
+        """For each submission that was read: the error of a bad signature; None for a good one."""
         checks = [(submission.public_key, submission.request, submission.signature) for submission in submissions]
         held = signatures_hold(checks)
         good_count = sum(held)
         self._counts.signatures_good += good_count
         self._counts.signatures_bad += len(held) - good_count
-        return [None if holds else _forged() for holds in held]
+        return [None if holds else _bad_signature() for holds in held]
 
     def _check_key(self, party: str, public_key: bytes) -> None:
         period = self._registry.period(party, public_key)
@@ -88,7 +88,7 @@ class Gate:
             raise BadRequest(f"key {public_key.hex()} of {party!r} is not for this time", Code.KEY_NOT_VALID)
 
     def split(self, raw: bytes) -> list[msgspec.Raw]:
-        """The documents of a batch, not looked at yet. Raises BadRequest when it is no batch, empty or too large."""
+        """The documents of a batch, not validated yet. Raises BadRequest when it is no batch, empty or too large."""
         documents = _decode(_batch_decoder, raw).submissions
         if not documents:
             raise BadRequest("the list of submissions is empty", Code.EMPTY_BATCH)
@@ -98,7 +98,7 @@ class Gate:
         return documents
 
 
-def _forged() -> BadRequest:
+def _bad_signature() -> BadRequest:
     return BadRequest("the signature does not fit the canonical request and key", Code.SIGNATURE_INVALID)
 
 
@@ -108,24 +108,24 @@ def _decode(decoder: msgspec.json.Decoder[Document], raw: bytes | msgspec.Raw) -
     except UnicodeDecodeError:
         raise BadRequest("the document is not in UTF-8", Code.MALFORMED_JSON) from None
     except msgspec.DecodeError as error:
-        raise BadRequest(_in_our_words(str(error)), Code.MALFORMED_JSON) from None
+        raise BadRequest(_clearer(str(error)), Code.MALFORMED_JSON) from None
     except RecursionError:
         raise BadRequest("the document is nested too deep", Code.MALFORMED_JSON) from None
 
 
-def _in_our_words(said: str) -> str:
-    """What is wrong with a document, where the decoder's sentence would mislead."""
+def _clearer(said: str) -> str:
+    """The decoder's message, replaced where it would mislead."""
     if "surrogate" in said:
         return "a text has half of a surrogate pair"
-    if said == "Input data was truncated":  # it looks for the other half of a pair beyond the text
+    if said == "Input data was truncated":  # the decoder looks for the other half of a pair beyond the text
         return "the document ends too early, or a text ends with half of a surrogate pair"
     return said
 
 
-def _terms(document: DeduplicationDocument) -> Terms:
+def _options(document: DeduplicationDocument) -> SubmitOptions:
     if document.duration_s is not None and document.after_offset is not None:
         raise BadRequest("a deduplication period is a duration or an offset, not both")
-    return Terms(deduplication_s=document.duration_s, deduplication_after=document.after_offset)
+    return SubmitOptions(deduplication_s=document.duration_s, deduplication_after=document.after_offset)
 
 
 def _random_id() -> str:

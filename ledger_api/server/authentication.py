@@ -1,4 +1,4 @@
-"""Who calls, and how much he may ask: tokens, each verified once, their keys, and the rate of each caller."""
+"""Who calls: bearer tokens, each verified once, and the keys that verify them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import structlog
 from aiohttp import web
 from joserfc.jwk import KeySet
 
-from ledger_api.server.entitlement import EVERYBODY, Caller, holder_of
-from ledger_api.server.rate import RateLimit
-from ledger_api.server.settings import ApiSettings, TokenSettings
+from ledger_api.server.authorisation import EVERYBODY, Caller
+from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import KeyUnknown, check_token, parse_keys, read_keys, token_in
-from replica.notary.errors import BadRequest, Code, ConfigError
+from replica.notary.errors import ConfigError
 
 REMEMBERED_MAX = 4_096  # tokens; about 1 kB each
 JWKS_MAX_BYTES = 256 * 1024
@@ -27,51 +26,41 @@ _log = structlog.get_logger(__name__)
 Fetch = Callable[[str], Awaitable[str]]
 
 
-class RateExceeded(BadRequest):
-    """Nothing was done; ask again after `retry_after_s`."""
-
-    default_code = Code.RATE_EXCEEDED
-
-    def __init__(self, detail: str, retry_after_s: float) -> None:
-        super().__init__(detail)
-        self.retry_after_s = retry_after_s
-
-
-class Doorkeeper(Protocol):
-    """Says who calls. A call that a route answers for everybody never comes here."""
+class Authentication(Protocol):
+    """Identifies the caller. Calls of routes that need no right are not identified."""
 
     def remembered(self, request: web.BaseRequest) -> Caller | None:
-        """The caller, if that is known without any work; None otherwise."""
+        """The caller, if it is known without any work; None otherwise."""
 
     async def identify(self, request: web.BaseRequest) -> Caller:
         """The caller. Raises BadRequest: TOKEN_MISSING, TOKEN_INVALID."""
 
 
-class OpenDoor:
-    """Asks nobody."""
+class NoAuthentication:
+    """Takes every caller for `EVERYBODY`: for an API without tokens."""
 
     def remembered(self, request: web.BaseRequest) -> Caller | None:
-        """Anybody."""
+        """EVERYBODY."""
         return EVERYBODY
 
     async def identify(self, request: web.BaseRequest) -> Caller:
-        """Anybody."""
+        """EVERYBODY."""
         return EVERYBODY
 
     def reload(self) -> None:
-        """There is nothing to read."""
+        """Nothing to read."""
 
     async def keep_fresh(self) -> None:
-        """There is nothing to fetch."""
+        """Nothing to fetch."""
 
 
-class TokenDoor:
-    """Checks tokens. One that was checked is remembered by its text, until it expires or the keys change."""
+class TokenAuthentication:
+    """Checks tokens. A checked token is remembered by its text, until it expires or the keys change."""
 
     def __init__(
         self, settings: TokenSettings, *, now_s: Callable[[], float] = time.time, fetch: Fetch | None = None
     ) -> None:
-        """`now_s`: Unix time. `fetch` gets a JWKS by its address. Raises ConfigError for a file that is not right."""
+        """`now_s`: Unix time. `fetch` gets a JWKS by its address. Raises ConfigError for a bad file."""
         self._settings = settings
         self._now_s = now_s
         self._fetch = fetch or fetch_jwks
@@ -81,7 +70,7 @@ class TokenDoor:
         self._fetching = asyncio.Lock()
 
     def remembered(self, request: web.BaseRequest) -> Caller | None:
-        """The caller, when this very token was checked before and still holds."""
+        """The caller, when this very token was checked before and is still valid."""
         caller = self._remembered.get(request.headers.get("Authorization", ""))
         if caller is None or self._now_s() >= caller.expires_at_s:
             return None
@@ -118,7 +107,7 @@ class TokenDoor:
         self._remembered.clear()
 
     async def _fetch_again(self, pause_s: float) -> bool:
-        """Whether newer keys are in use now than when this was called."""
+        """Fetch the keys, if the last fetch is `pause_s` ago; whether newer keys are in use than at the call."""
         url = self._settings.jwks_url
         if url is None:
             return False
@@ -151,23 +140,6 @@ async def fetch_jwks(url: str) -> str:
     return raw.decode()
 
 
-class Rates:
-    """Charges each caller for what he asks; `holder_of` says who that is."""
-
-    def __init__(self, settings: ApiSettings, now_s: Callable[[], float]) -> None:
-        self._limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
-        self._now_s = now_s
-
-    def charge(self, caller: Caller, request: web.BaseRequest, count: int) -> None:
-        """Take `count` submissions or reads from the caller's share. Raises RateExceeded."""
-        if self._limit is None:
-            return
-        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s())
-        if wait_s > 0:
-            who = "this connection" if caller.subject is None else f"user {caller.subject!r}"
-            raise RateExceeded(f"{who} has used its share", wait_s)
-
-
-def make_doorkeeper(settings: TokenSettings | None) -> OpenDoor | TokenDoor:
-    """The one that the settings ask for. Raises ConfigError."""
-    return OpenDoor() if settings is None else TokenDoor(settings)
+def make_authentication(settings: TokenSettings | None) -> NoAuthentication | TokenAuthentication:
+    """The authentication that the settings ask for. Raises ConfigError."""
+    return NoAuthentication() if settings is None else TokenAuthentication(settings)

@@ -1,0 +1,101 @@
+"""A budget for bytes that are held in memory for clients: bounded together, and shared among the callers.
+
+A caller that holds some bytes leaves at least as many free. So one caller takes no more than half of a budget, and two
+no more than a third each. The next caller finds a share, and a slow reader does not shut the others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Hashable
+from typing import Self
+
+from replica.link.change_signal import ChangeSignal
+
+ANSWER_BYTES = 4_096  # of an answer that is no conflict: a receipt's path, or a problem with its texts
+ANSWER_FACTOR = 4  # a conflict has 194 bytes for a state, which takes 69 of a JSON body, or 36 of canonical bytes
+
+
+class Reservation:
+    """Bytes of a budget that one caller holds. Release them, whatever happens; that may be repeated."""
+
+    __slots__ = ("_budget", "_holder", "held_bytes")
+
+    def __init__(self, budget: ByteBudget, holder: Hashable, held_bytes: int) -> None:
+        self._holder = holder
+        self._budget = budget
+        self.held_bytes = held_bytes
+
+    def shrink(self, needed_bytes: int) -> None:
+        """Keep no more than this."""
+        if needed_bytes < self.held_bytes:
+            self._budget.free(self._holder, self.held_bytes - needed_bytes)
+            self.held_bytes = needed_bytes
+
+    def release(self) -> None:
+        """Keep nothing."""
+        self.shrink(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """An error releases the bytes; otherwise they stay with the answer that holds them."""
+        if kind is not None:
+            self.release()
+
+
+class ByteBudget:
+    """At most `max_bytes`. A single holder may have more, because what is larger could never be done otherwise."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._freed = ChangeSignal()
+        self._waiting = 0
+        self._held_by: Counter[Hashable] = Counter()  # holders with no bytes are left out
+        self.held_bytes = 0
+
+    def take(self, wanted_bytes: int, holder: Hashable = None) -> Reservation | None:
+        """Reserve bytes; None while there are not so many, or `holder` would leave less than it holds.
+
+        Without a holder only the bound counts: for a budget that belongs to one caller.
+        """
+        left_bytes = self._max_bytes - self.held_bytes - wanted_bytes
+        own_bytes = 0 if holder is None else self._held_by[holder]
+        if (self.held_bytes and left_bytes < 0) or (own_bytes and left_bytes < own_bytes + wanted_bytes):
+            return None
+        self.held_bytes += wanted_bytes
+        self._held_by[holder] += wanted_bytes
+        return Reservation(self, holder, wanted_bytes)
+
+    async def wait(self, wanted_bytes: int, holder: Hashable, max_s: float) -> Reservation | None:
+        """As `take`, after waiting for at most `max_s` seconds."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + max_s
+        self._waiting += 1
+        try:
+            while (taken := self.take(wanted_bytes, holder)) is None and (left_s := until_s - loop.time()) > 0:
+                await self._freed.wait(left_s)
+        finally:
+            self._waiting -= 1
+        return taken
+
+    def free(self, holder: Hashable, freed_bytes: int) -> None:
+        """Called by Reservation alone."""
+        self.held_bytes -= freed_bytes
+        self._held_by[holder] -= freed_bytes
+        if not self._held_by[holder]:
+            del self._held_by[holder]  # or callers that are gone would add up
+        if self._waiting:
+            self._freed.notify()
+
+
+def signed_answers_max_bytes(request_bytes: int, count: int) -> int:
+    """As `answers_max_bytes`, for submissions in canonical bytes, whose answers are MessagePack."""
+    return ANSWER_FACTOR * request_bytes + ANSWER_BYTES * count
+
+
+def answers_max_bytes(asked_bytes: int, count: int) -> int:
+    """The most bytes that the answers to `count` submissions have, which are `asked_bytes` of JSON together."""
+    return ANSWER_FACTOR * asked_bytes + ANSWER_BYTES * count
