@@ -195,7 +195,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
 
 
 def clock_skew_s(before_us: int, database_us: int, after_us: int) -> float:
-    """Seconds that our clock is certainly ahead of the database's (behind, if negative), whatever the way there took.
+    """Seconds that our clock is certainly ahead of the database's (or lags, if negative), whatever the way there took.
 
     Wall clocks in microseconds: ours before the question was sent and after it was answered, the database's between.
     """

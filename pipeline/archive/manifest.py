@@ -57,7 +57,7 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A segment, and the position of a reader behind its last record (the bytes of docs/formats.md, hexadecimal)."""
+    """A segment, and the position of a reader after its last record (the bytes of docs/formats.md, hexadecimal)."""
 
     facts: SegmentFacts
     position: str
@@ -112,7 +112,7 @@ class Manifest:
 
     @property
     def position(self) -> Position:
-        """The position of a reader behind the last archived record, in the topic that the log is in by now."""
+        """The position of a reader after the last archived record, in the topic that the log is in by now."""
         return self.position_before(self.last + 1)
 
     @property
@@ -131,7 +131,7 @@ class Manifest:
         return ArchiveHead(lines, self._lines[lines - 1][1], last)
 
     def position_before(self, offset: int) -> Position:
-        """The position of a reader in front of a segment's first record, or behind the last one."""
+        """The position of a reader in front of a segment's first record, or after the last one."""
         before = [segment for segment in self.segments if segment.facts.last < offset]
         found = decode_position(bytes.fromhex(before[-1].position)) if before else begin(self.topic_id)
         return msgspec.structs.replace(found, topic_id=self.topic_id)

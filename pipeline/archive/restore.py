@@ -151,7 +151,7 @@ class Comparison:
 def compare(manifest: Manifest, target: LogSettings, end: int, salvage: Salvage | None = None) -> Comparison:
     """Read all records of a topic below `end` and compare each with the archive's, its offset and time included.
 
-    Behind the archive's end it is compared with the lost records of the salvage.
+    After the archive's end it is compared with the lost records of the salvage.
     """
     different, archived_root, restored_root = None, sha256(), sha256()
     for record, (offset, expected) in zip(_topic_records(target, end), _expected(manifest, end, salvage), strict=True):

@@ -50,7 +50,7 @@ class RestorePlan:
 
     @property
     def end(self) -> int:
-        """The offset behind the restored topic: lost records fill it where the archive ends before what is known."""
+        """The offset after the restored topic: lost records fill it where the archive ends before what is known."""
         return (self.last if self.salvage is None else self.salvage.last) + 1
 
     @property
@@ -182,7 +182,7 @@ def _check_target(
     elif view.end == 0:
         add("target", True, f"topic {plan.topic} exists and never had a record")
     elif not resume:
-        add("target", False, f"topic {plan.topic} had {view.end} records; only --resume goes on behind its own")
+        add("target", False, f"topic {plan.topic} had {view.end} records; only --resume goes on after its own")
     elif view.first or view.end > plan.end:
         add(
             "target", False, f"topic {plan.topic} has offsets {view.first} to {view.end - 1}, not a part of the restore"

@@ -60,7 +60,7 @@ class Survivors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_tail(name: str, folder: Path, base: Position) -> IndexTail:
-    """What an index, which no process has open, recorded behind `base`; all its checksums are verified.
+    """What an index, which no process has open, recorded after `base`; all its checksums are verified.
 
     Raises IndexUnreadable, and RestoreRefused when it has nothing applied, or more than a salvage takes.
     """
@@ -74,7 +74,7 @@ def read_tail(name: str, folder: Path, base: Position) -> IndexTail:
             if recorded_at(value) > base.offset:
                 entries[key] = value
                 if len(entries) > ENTRIES_MAX:
-                    raise RestoreRefused(f"{name} recorded over {ENTRIES_MAX} entries behind the archive's end")
+                    raise RestoreRefused(f"{name} recorded over {ENTRIES_MAX} entries after the archive's end")
         if count != index.entry_count:
             raise RestoreRefused(f"the index of {name} has {count} of {index.entry_count} entries: leave it out")
         return IndexTail(name, index.position, entries)

@@ -1,6 +1,6 @@
 """The archive job: from the log into segments, exactly once.
 
-The manifest is the only memory: what it covers is archived, and the next batch begins behind it. A batch is written as
+The manifest is the only memory: what it covers is archived, and the next batch begins after it. A batch is written as
 segments first, then vouched for by lines of the manifest, then its head goes to the shared database. A job that is
 killed in between has at worst left files that no line names; they are removed, and their records archived again.
 """
@@ -35,7 +35,7 @@ LOCK_NAME = "archive.lock"
 
 
 class Step(Enum):
-    """What was just done; a job may be killed behind each of them."""
+    """What was just done; a job may be killed after each of them."""
 
     OPENED = "opened"
     WRITTEN = "written"  # segments are on the disk
@@ -152,7 +152,7 @@ def _write(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def _entries(manifest: Manifest, written: list[tuple[SegmentFacts, list[Survey]]], end: int) -> list[Segment]:
-    """The segments' entries, each with the position behind it. Raises InvariantBroken unless they go up to `end`."""
+    """The segments' entries, each with the position after it. Raises InvariantBroken unless they go up to `end`."""
     position = manifest.position
     entries = []
     for facts, surveys in written:

@@ -93,7 +93,7 @@ def logged_completions(
 
 
 def published_completions(spark: SparkSession, conninfo: str, after: int, ledger_end: int) -> DataFrame:
-    """The database's completions behind ledger offset `after`, read by tasks, each with a connection of its own."""
+    """The database's completions after ledger offset `after`, read by tasks, each with a connection of its own."""
 
     def read(number: int) -> Batches:
         start = after + number * RANGE_COMPLETIONS
@@ -176,7 +176,7 @@ def _logged(columns: Columns, found: Counted) -> Iterator[dict[str, Any]]:
 
 
 def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]]:
-    """Completions behind `after`; each is compared with the one before, so the range is read from there on."""
+    """Completions after `after`; each is compared with the one before, so the range is read from there on."""
     before: tuple[int, int] | None = None
     for ledger_offset, completion in export_range(conninfo, after - 1, until):
         follows = (

@@ -30,7 +30,7 @@ def bad_signatures(
     after: int,
     hold: Verifier = signatures_hold,
 ) -> DataFrame:
-    """Findings on counting requests behind offset `after`, in these slices, whose signature does not hold."""
+    """Findings on counting requests after offset `after`, in these slices, whose signature does not hold."""
 
     def verify(at: int) -> Batches:
         columns = log.read(slices[at])
@@ -43,7 +43,7 @@ def bad_signatures(
 
 
 def unsigned(columns: Columns, requests: Array, after: int, hold: Verifier = signatures_hold) -> list[int]:
-    """Offsets behind `after`, of the requests picked, whose signature does not hold."""
+    """Offsets after `after`, of the requests picked, whose signature does not hold."""
     wanted = requests[columns.first_offset + columns.rows[requests] > after]
     bad: list[int] = []
     for start in range(0, len(wanted), TOGETHER):

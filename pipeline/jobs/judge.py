@@ -55,7 +55,7 @@ class Judged(msgspec.Struct, frozen=True):
     """
 
     plan: Plan
-    slice_ends: tuple[int, ...]  # the offset behind each slice
+    slice_ends: tuple[int, ...]  # the offset after each slice
     parts: tuple[str, ...]
     orders: tuple[str, ...]
     dropped: str

@@ -97,7 +97,7 @@ def prefixes(claims: Array) -> Array:
 
 
 def near(ordered: Array) -> Array:
-    """Which of some ascending numbers equal the one before or the one behind."""
+    """Which of some ascending numbers equal the one before or the one after."""
     same = ordered[1:] == ordered[:-1]
     found = np.zeros(len(ordered), np.bool_)
     found[1:] = same
@@ -133,7 +133,7 @@ def borders_between(samples: list[bytes], ranges: int) -> Array:
 
 
 def by_range(claims: Array, borders: Array) -> tuple[Array, Array]:
-    """The claims range by range, and where each range begins, the end of the last one behind them."""
+    """The claims range by range, and where each range begins, the end of the last one after them."""
     numbers = prefixes(claims)
     edges = np.array([int.from_bytes(border[:8].ljust(8, b"\0")) for border in borders.tolist()], np.uint64)
     ranges = np.searchsorted(edges, numbers, side="right")

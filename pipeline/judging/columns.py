@@ -112,7 +112,7 @@ def decode(first_offset: int, values: pa.Array) -> Columns:
 
 
 def _buffer(values: pa.Array) -> tuple[Array, Array, Array]:
-    """All values one after the other, with padding behind, and where each begins and how long it is."""
+    """All values one after the other, with padding after, and where each begins and how long it is."""
     if values.null_count:
         values = values.fill_null(b"")
     wide = values.cast(pa.large_binary())

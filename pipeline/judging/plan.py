@@ -57,7 +57,7 @@ class Survey(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the slice."""
+        """The offset after the slice."""
         return self.first_offset + self.record_count
 
 
@@ -75,7 +75,7 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Plan:
-    """The void rule, ready to be applied to any slice that was surveyed, and the position behind them all."""
+    """The void rule, ready to be applied to any slice that was surveyed, and the position after them all."""
 
     position: Position
     rules: list[Rule]  # ascending by offset
@@ -117,7 +117,7 @@ def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
 
 
 def make_plan(start: Position, surveys: Iterable[Survey]) -> tuple[Plan, list[int]]:
-    """The plan for the records behind a position, and the first offsets of slices to survey again (see `survey`).
+    """The plan for the records after a position, and the first offsets of slices to survey again (see `survey`).
 
     Raises InvariantBroken on a gap, and FormatUnknown for a barrier in force that this release does not know.
     """
@@ -136,7 +136,7 @@ def make_plan(start: Position, surveys: Iterable[Survey]) -> tuple[Plan, list[in
 
 
 def advance(position: Position, surveys: Iterable[Survey]) -> Position | None:
-    """The position behind slices that follow a position; None if only reading them can tell.
+    """The position after slices that follow a position; None if only reading them can tell.
 
     That is so when they repeat sequence numbers: a survey does not say which of its records has the highest stamp.
     Raises as `make_plan` does.

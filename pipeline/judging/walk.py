@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-PADDING = 1 << 10  # zeros behind the last byte string: reads past it stay inside the buffer, and find no header there
+PADDING = 1 << 10  # zeros after the last byte string: reads past it stay inside the buffer, and find no header there
 
 _UINT_SIZE = np.zeros(256, np.int64)  # of a MessagePack unsigned integer, by its first byte; 0: it is none
 _UINT_SIZE[:0x80] = 1
@@ -55,12 +55,12 @@ class Walk:
         return gather(self._raw, self.at + ahead, ">u8").astype(np.uint64)
 
     def expect(self, holds: Array, size: int | Array) -> None:
-        """Go on behind the next `size` bytes, which are as they should be where `holds`."""
+        """Go on after the next `size` bytes, which are as they should be where `holds`."""
         self.fits &= holds
         self.skip(size)
 
     def skip(self, size: int | Array) -> Array:
-        """Go on behind the next bytes; returns where they are."""
+        """Go on after the next bytes; returns where they are."""
         before = self.at
         self.at = np.minimum(before + size, self._last)
         return before
@@ -99,7 +99,7 @@ def printable(raw: Array, at: Array, size: Array) -> Array:
     while len(rest):
         word = gather(raw, position, ">u8").astype(np.uint64)
         kept = np.minimum(left, 8)
-        shift = (8 * (8 - kept)).astype(np.uint64)  # bytes behind the text are replaced by spaces
+        shift = (8 * (8 - kept)).astype(np.uint64)  # bytes after the text are replaced by spaces
         word = (word >> shift << shift) | (low_bits & ~(~np.uint64(0) << shift))
         below = (word - low_bits) & ~word & high  # a byte below the space, borrows aside, which only doubt more
         above = ((word & ~high) + np.uint64(0x0101010101010101)) & high  # 0x7f

@@ -203,7 +203,7 @@ class Code(Enum):
     FEED_UNAVAILABLE = (
         503,
         "Completions cannot be read just now",
-        "Ask again after the same offset after Retry-After.",
+        "Ask again with the same offset after Retry-After.",
         Retry.SAME,
     )
     ROUTE_NOT_FOUND = (404, "No such resource", "See the README for the paths of the API.")

@@ -16,7 +16,7 @@ BEGIN = -1  # the offset of a reader that has read nothing
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """The newest record read, and what is in force behind it.
+    """The newest record read, and what is in force after it.
 
     offset: of the newest record read, -1 before the first. digest: SHA-256 of that record's bytes, empty at -1.
     topic_id: the log's own identity. barrier: the barrier in force, None before the first; barrier_offset: where it is.

@@ -46,7 +46,7 @@ class Void(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct):
-    """What a run of records amounts to: the position behind it, what counts in log order, and what does not."""
+    """What a run of records amounts to: the position after it, what counts in log order, and what does not."""
 
     position: Position
     counted: list[Counted]

@@ -72,9 +72,9 @@ def judge(
 ) -> tuple[list[Verdict], dict[bytes, bytes]]:
     """Judge requests in log order against what the index knows of their keys; earlier entries of the batch count.
 
-    `keys` are `keys_of` each entry; `known` has a value or None for each of them, one entry's behind the other's.
+    `keys` are `keys_of` each entry; `known` has a value or None for each of them, one entry's after the other's.
     Returns a verdict for each entry, and the index entries to add. `known` may come from a newer index than the
-    entries': what was recorded at or behind an entry's own offset does not count for it.
+    entries': what was recorded at or after an entry's own offset does not count for it.
     Raises InvariantBroken when keys and values do not match in number.
     """
     if (asked := sum(map(len, keys))) != len(known):  # a state that nobody looked up would pass for unspent

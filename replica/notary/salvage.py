@@ -38,13 +38,13 @@ _LOST_BYTES = len(LOST_TAG) + _OFFSET_BYTES + _DIGEST_BYTES
 _ROW_BYTES = _OFFSET_BYTES + 1 + _STATE_BYTES + _DIGEST_BYTES
 _NAME_AT = _OFFSET_BYTES
 _VALUE_AT = _ROW_BYTES - _DIGEST_BYTES
-_PADDING = bytes(_STATE_BYTES - _DIGEST_BYTES)  # behind a transaction id, where a state reference is longer
+_PADDING = bytes(_STATE_BYTES - _DIGEST_BYTES)  # after a transaction id, where a state reference is longer
 
 
 class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a salvage is of.
 
-    position: the bytes of a reader's position behind the archive's last record, in the topic that was lost. last: the
+    position: the bytes of a reader's position after the archive's last record, in the topic that was lost. last: the
     last lost offset. applied, published: how far the indexes, and the completions, tell of the lost range. sources:
     each index with its offset. entries: rows of the file. states_unknown: transactions that the database knows as
     notarised, and whose states no index knows. unaccounted: commands in flight that no index knows as notarised: they
@@ -93,7 +93,7 @@ class Salvage:
 
     @cached_property
     def base(self) -> Position:
-        """The position behind the archive's last record, in the topic that was lost."""
+        """The position after the archive's last record, in the topic that was lost."""
         return decode_position(self.header.position)
 
     @property
@@ -127,7 +127,7 @@ class Salvage:
         return lost_record(offset, self.digest)
 
     def position_at(self, offset: int, topic_id: str) -> Position:
-        """A reader's position behind a lost record of the restored topic: nothing in the range was in force."""
+        """A reader's position after a lost record of the restored topic: nothing in the range was in force."""
         if not self.first <= offset <= self.last:
             raise IndexMismatch(f"offset {offset} is not one of the lost {self.first} to {self.last}")
         digest = record_digest(self.lost_record(offset))

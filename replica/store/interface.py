@@ -118,7 +118,7 @@ NOTARISED = "NOTARISED"
 
 
 class Published(msgspec.Struct, frozen=True):
-    """How far completions are published: the log position behind them (None at first) and the last ledger offset.
+    """How far completions are published: the log position after them (None at first) and the last ledger offset.
 
     Completions up to `pruned_to` may be gone, and with them what deduplication kept of them. Those that were recorded
     later than `pruned_us` (microseconds UTC) are all above it.

@@ -146,7 +146,7 @@ class MemoryDatabase:
         return True
 
     def pending(self, limit: int) -> list[Command]:
-        """See ParticipantStore. To tell what is in flight, completions behind the oldest admission are looked at."""
+        """See ParticipantStore. To tell what is in flight, completions after the oldest admission are looked at."""
         low = min(self.ends_at_admission.values(), default=len(self.completions))
         if len(self.completions) - low > ROWS_MAX:
             raise StoreUnavailable(f"the statement took too long: {len(self.completions) - low} completions")

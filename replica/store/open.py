@@ -78,7 +78,7 @@ def export_completions(conninfo: str) -> AbstractContextManager[Export]:
 
 
 def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, Completion]]:
-    """Completions with ledger offsets behind `after`, up to and with `until`, on a connection of their own.
+    """Completions with ledger offsets after `after`, up to and with `until`, on a connection of their own.
 
     Raises StoreUnavailable and StoreMismatch.
     """

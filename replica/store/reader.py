@@ -33,21 +33,21 @@ class CompletionReader(Protocol):
     """
 
     async def read(self, after: int, until: int, bytes_max: int = PAGE_DETAIL_BYTES) -> Sequence[Row]:
-        """The completions behind ledger offset `after`, at most up to `until`: dense, and at least one if there is.
+        """The completions after ledger offset `after`, at most up to `until`: dense, and at least one if there is.
 
         Details before the last row's have less than `bytes_max` bytes; one has at most 0.8 MB.
         """
 
     async def first_at(self, log_offset: int, ledger_end: int) -> int:
-        """The first ledger offset, of those that are kept, whose record is at `log_offset` or behind it.
+        """The first ledger offset, of those that are kept, whose record is at `log_offset` or after it.
 
         `ledger_end` + 1 when there is none.
         """
 
     async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
-        """Completions of `tx_id`, and those refused because `state` was consumed, in a bounded range behind `after`.
+        """Completions of `tx_id`, and those refused because `state` was consumed, in a bounded range after `after`.
 
-        There are completions behind `after` up to `until`. Rows and bytes are bounded: of what is searched, and of what
+        There are completions after `after` up to `until`. Rows and bytes are bounded: of what is searched, and of what
         is found.
         """
 
@@ -61,7 +61,7 @@ class CompletionReader(Protocol):
 def check_dense(rows: Sequence[Row], after: int, until: int) -> Sequence[Row]:
     """The rows, if they follow `after` without a gap. Raises StoreUnavailable: the server is not the one to ask."""
     if until > after and not rows:
-        raise StoreUnavailable(f"no completion behind ledger offset {after}, although {until} is published")
+        raise StoreUnavailable(f"no completion after ledger offset {after}, although {until} is published")
     for expected, (offset, _) in enumerate(rows, after + 1):
         if offset != expected:
             raise StoreUnavailable(f"the completion at ledger offset {expected} is not there")

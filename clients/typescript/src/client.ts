@@ -138,12 +138,12 @@ export class NotaryClient {
     }
   }
 
-  /** Completions behind a ledger offset, without a gap or a duplicate, for ever, across fail-overs; see `follow`. */
+  /** Completions after a ledger offset, without a gap or a duplicate, for ever, across fail-overs; see `follow`. */
   completions(options: FeedOptions = {}): AsyncGenerator<Completion, void> {
     return follow(this.#connection, "/v1/completions", "completion", completionOf, options);
   }
 
-  /** Transactions that were notarised behind a ledger offset, each once, for ever; see `follow`. */
+  /** Transactions that were notarised after a ledger offset, each once, for ever; see `follow`. */
   updates(options: Omit<FeedOptions, "userId"> = {}): AsyncGenerator<Update, void> {
     return follow(this.#connection, "/v1/updates", "update", updateOf, options);
   }
@@ -180,7 +180,7 @@ export class NotaryClient {
     };
   }
 
-  /** A state's history behind a ledger offset, up to now: who consumed it, and who was refused because of it. */
+  /** A state's history after a ledger offset, up to now: who consumed it, and who was refused because of it. */
   async *attempts(state: string, after = 0): AsyncGenerator<Completion, void> {
     const path = `/v1/states/${formatStateRef(parseStateRef(state))}/attempts`;
     for (let behind = after; ; ) {

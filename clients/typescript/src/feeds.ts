@@ -44,7 +44,7 @@ export interface Update {
 }
 
 /**
- * What is published behind `after`, live once caught up, for ever: it connects again by itself.
+ * What is published after `after`, live once caught up, for ever: it connects again by itself.
  *
  * Whoever keeps the offset of the last one goes on behind it later, on any replica. Throws StreamEnded when going on is
  * of no use: pruned, not to be seen, or, told until the policy's deadline, an offset of another ledger; AnswerUnreadable
@@ -96,7 +96,7 @@ export async function* follow<Entry extends { offset: number }>(
       if (error instanceof NotaryError) {
         unreadableAtS = Math.min(unreadableAtS, clockS());
         if (clockS() - unreadableAtS >= policy.deadlineS) throw error;
-      } // whatever else went wrong: connect again, and go on behind the last offset
+      } // whatever else went wrong: connect again, and go on after the last offset
     }
     await sleepS(policy.delayS(failures, toldS, Math.random()));
     failures++;

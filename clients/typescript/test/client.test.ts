@@ -156,7 +156,7 @@ test("a bad deduplication period, key or offset is refused before anything is se
   });
 });
 
-test("completions go on behind the last offset, without a gap or a duplicate", async () => {
+test("completions go on after the last offset, without a gap or a duplicate", async () => {
   const line = (offset: number): object => ({
     kind: "completion", offset, user_id: "u", command_id: "c", act_as: ["O=A"], submission_id: "s", tx_id: TX_ID, content_digest: TX_ID,
     code: "NOTARISED", log_offset: offset, notarised_offset: offset, recorded_at: "2026-01-02T03:04:05.000006Z", conflicts: [],

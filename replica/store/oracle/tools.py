@@ -52,7 +52,7 @@ async def migrate(login: Mapping[str, str], lock_id: int) -> list[str]:
     """Apply what is missing; the names of what was applied. `login`: user, password and dsn.
 
     Oracle commits with every change of a schema, so a migration is not all or nothing: each of its statements is noted
-    when it is done, and the next call goes on behind it. Raises StoreMismatch when this release cannot use the database
+    when it is done, and the next call goes on after it. Raises StoreMismatch when this release cannot use the database
     because it is newer, StoreUnavailable when it cannot be reached or another migration does not end.
     """
     async with open_cursor("migrate", login) as cursor:
@@ -218,7 +218,7 @@ async def _known_versions(cursor: oracledb.AsyncCursor) -> dict[int, tuple[Any, 
 
 
 async def _apply(cursor: oracledb.AsyncCursor, migration: Migration, done: int | None) -> None:
-    """The statements behind the first `done`; None if the migration was not begun.
+    """The statements after the first `done`; None if the migration was not begun.
 
     The first of them may have been carried out without being noted, so that what it makes exists already. Only then.
     """

@@ -28,7 +28,7 @@ def check_encoding(encoding: object) -> None:
 
 
 def to_look(conninfo: str) -> str:
-    """The connection string of such a connection. What it gives in `options` stays; ours come behind, and win."""
+    """The connection string of such a connection. What it gives in `options` stays; ours come after, and win."""
     given = conninfo_to_dict(conninfo).get("options")
     return make_conninfo(
         in_unicode(conninfo),

@@ -12,7 +12,7 @@ import java.util.NoSuchElementException;
 import java.util.function.Function;
 
 /**
- * What is published behind a ledger offset, without a gap or a duplicate, live once caught up, for ever: it connects again by
+ * What is published after a ledger offset, without a gap or a duplicate, live once caught up, for ever: it connects again by
  * itself. Close it to end it, from any thread. Otherwise it is for one thread.
  *
  * <p>Whoever keeps the offset of the last one goes on behind it later, on any replica. {@link #next} throws StreamEnded when
@@ -71,7 +71,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
                 leave();
             } catch (IOException error) {
                 aheadAtS = Double.POSITIVE_INFINITY;
-                leave(); // whatever went wrong: connect again, and go on behind the last offset
+                leave(); // whatever went wrong: connect again, and go on after the last offset
             } catch (InterruptedException error) {
                 throw Connection.interrupted();
             }

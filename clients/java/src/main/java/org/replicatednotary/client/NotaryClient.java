@@ -130,12 +130,12 @@ public final class NotaryClient implements AutoCloseable {
 
     // ---- what is published ----
 
-    /** Completions behind a ledger offset, for ever; null and empty: of every user, of any party. Close it. */
+    /** Completions after a ledger offset, for ever; null and empty: of every user, of any party. Close it. */
     public Feed<Completion> completions(long after, String userId, List<String> parties) {
         return new Feed<>(connection, "/v1/completions", "completion", Completion::of, after, userId, parties);
     }
 
-    /** Transactions that were notarised behind a ledger offset, each once, for ever. Close it. */
+    /** Transactions that were notarised after a ledger offset, each once, for ever. Close it. */
     public Feed<Update> updates(long after, List<String> parties) {
         return new Feed<>(connection, "/v1/updates", "update", Update::of, after, null, parties);
     }
@@ -188,7 +188,7 @@ public final class NotaryClient implements AutoCloseable {
                 Documents.integerOrNull(found, "log_offset"));
     }
 
-    /** A state's history behind a ledger offset, up to now: who consumed it, and who was refused because of it. */
+    /** A state's history after a ledger offset, up to now: who consumed it, and who was refused because of it. */
     public List<Completion> attempts(String state, long after) {
         Bytes.checkOffset("after", after);
         String path = "/v1/states/" + Request.formatState(Request.parseState(state)) + "/attempts?after=";
