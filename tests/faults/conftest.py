@@ -20,12 +20,10 @@ from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from tests.ends import none_ends_unasked
 from tests.faults.recorder import pytest_addoption, pytest_runtest_makereport, pytest_runtest_setup, scenario
 from tests.faults.renewed import Renewed
-from tests.warned import pytest_configure
 
 __all__ = [
     "cluster",
     "pytest_addoption",
-    "pytest_configure",
     "pytest_runtest_makereport",
     "pytest_runtest_setup",
     "scenario",

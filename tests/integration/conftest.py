@@ -17,7 +17,6 @@ import pytest
 from replica.local.kafka import KafkaCluster, start_broker
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
-from tests.warned import pytest_configure  # noqa: F401 - a hook
 
 ROLE = "notary"
 ROLE_PASSWORD = "notary-of-the-tests"

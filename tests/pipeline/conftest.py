@@ -17,7 +17,6 @@ from tests.integration.conftest import (  # noqa: F401
     servers_folder,
     topic,
 )
-from tests.warned import pytest_configure  # noqa: F401 - a hook
 
 
 @pytest.fixture(scope="session")

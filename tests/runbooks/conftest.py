@@ -18,7 +18,6 @@ from tests.faults.audit import audit
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.scenarios import wait_for_return
 from tests.runbooks.stage import Stage
-from tests.warned import pytest_configure  # noqa: F401 - a hook
 
 BEGIN_MAX_S = 120.0  # until a client has its first success, on a machine that does much else
 

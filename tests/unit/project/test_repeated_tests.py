@@ -127,7 +127,7 @@ def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
         if not path.name.startswith("test_"):
             (tests / path.name).symlink_to(path)
     (tests / "lab").symlink_to(ROOT / "tests/faults/lab")
-    for name in ("closing.py", "ends.py", "waiting.py", "warned.py"):
+    for name in ("closing.py", "ends.py", "waiting.py"):
         (tmp_path / "tests" / name).symlink_to(ROOT / "tests" / name)
     assert run_script(tmp_path, MISSED_GOAL, "faults-quick") == Ran(1, "repeated: 0", {"long": 1})
 
