@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import io
 import json
 import os
 from collections.abc import Callable
@@ -151,7 +152,7 @@ async def post(world: ApiWorld, path: str, body: bytes, **headers: str) -> tuple
     """Status and problem document; checks what every problem has."""
     async with aiohttp.ClientSession() as session:
         sent = {"Content-Type": "application/json", **headers}
-        async with session.post(world.endpoint + path, data=body, headers=sent) as response:
+        async with session.post(world.endpoint + path, data=io.BytesIO(body), headers=sent) as response:
             problem = await response.json(content_type=None)
             if response.status != 200:
                 assert response.content_type == "application/problem+json"
