@@ -53,7 +53,7 @@ class HaproxyRuntime:
     async def point_at(self, name: str) -> None:
         """Send applications to this replica from now on, and cut those connected to another one.
 
-        For a replica that has just become active, so that nobody waits for the next health check.
+        For a replica that has just become active, so that applications need not wait for the next health check.
         """
         others = [server for server in (await self.servers()).values() if server.name != name and server.up]
         commands = [f"set server {BACKEND}/{name} health up"]

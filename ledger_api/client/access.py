@@ -1,4 +1,4 @@
-"""What a client shows the ledger API, and whom it believes: a bearer token that may change, and TLS's certificates."""
+"""How a client and the ledger API prove who they are: a bearer token that may change, and certificates of TLS."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Token = str | Path | Callable[[], str | Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a client proves who it is, and whom it takes for the notary.
+    """How a client proves who it is, and which server it takes for the notary.
 
     A file with a token is read again when it changes, what returns one is asked again when the API refuses what it
-    returned. `ca_file` has the authorities that may vouch for the server (PEM; left out: the machine's own);
+    returned. `ca_file` has the authorities that may sign the server's certificate (PEM; left out: the machine's own);
     certificate and key (PEM, the key's mode 0600) are for an API that asks clients for one. They are read when a client
     is made.
     """
@@ -77,7 +77,7 @@ class Access:
 
 
 OPEN = Access()
-"""For an API that asks nobody who he is."""
+"""For an API without tokens and client certificates."""
 
 
 class Bearer:
@@ -125,7 +125,7 @@ class Bearer:
     async def outlives(self, problem: ProblemDocument, token: str | None, was_good: bool) -> bool:
         """Whether to try again after a problem: it is only of the token, and there is another one, or soon may be.
 
-        `was_good`: this client's token counted a moment ago, so that the next one is perhaps being written just now.
+        `was_good`: this client's token counted a moment ago, so that the next one may be on its way.
         """
         return problem.code in TOKEN_CODES and (await self.renew(token) or (was_good and self.can_renew))
 

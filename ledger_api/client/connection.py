@@ -33,7 +33,7 @@ OnWait = Callable[[float], None]
 LINES = "application/x-ndjson"  # an answer after interim estimates
 WAIT = "wait"  # the kind of those
 _NO_EXCHANGE = 0
-_AT_ONCE_MAX_BYTES = 2**18  # a larger body is sent in pieces, and others have their turn in between
+_AT_ONCE_MAX_BYTES = 2**18  # a larger body is sent in pieces, and other tasks run in between
 _HEADERS = {"Content-Type": "application/json", "Accept": f"application/json, {LINES}"}
 _encoder = msgspec.json.Encoder()
 

@@ -52,7 +52,7 @@ class OutcomeUnknown(ClientError):
 
 
 class ReceiptInvalid(ClientError):
-    """A success that the notary's key does not vouch for: do not act on it, and inform the operator."""
+    """A success whose receipt the notary's key does not verify: do not act on it, and inform the operator."""
 
     default_code = Code.RECEIPT_INVALID
 

@@ -1,4 +1,4 @@
-"""How the commands of this machine reach the ledger API: files with what they show, and with whom they trust."""
+"""How the commands of this machine reach the ledger API: files with token, certificate and trusted authorities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ClientSettings(BaseModel):
         None, description="File with the token that they show, mode 0600; read again when it changes."
     )
     ca_file: Path | None = Field(
-        None, description="PEM of the authorities that may vouch for the API; else the machine's own."
+        None, description="PEM of the authorities that may sign the API's certificate; else the machine's own."
     )
     certificate_file: Path | None = Field(None, description="PEM of their certificate, for an API that asks for one.")
     key_file: Path | None = Field(None, description="PEM of its private key, mode 0600.")

@@ -26,6 +26,7 @@ from ledger_api.server.replies import Reply
 from ledger_api.server.routes import About, Call, Found, Right, Route, RouteTable
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.submission_routes import SubmissionRoutes
+from ledger_api.server.submission_session import Shared
 from ledger_api.server.submission_stream import SubmissionStreams
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
@@ -78,29 +79,10 @@ class Api:
         self._renderer = Renderer(counts, limits, lambda: core.standing)
         self._id_prefix = os.urandom(4).hex()
         self._id_numbers = itertools.count(1)
-        key = bytes.fromhex(about.notary_key)
-        streams = SubmissionStreams(
-            core,
-            validator,
-            counts,
-            settings,
-            welcome=Welcome(VERSION, settings.stream_window, settings.batch_max, about.replica, key),
-            capacity=self.capacity,
-            limits=limits,
-        )
-        submitting = SubmissionRoutes(
-            core,
-            validator,
-            counts,
-            capacity=self.capacity,
-            rates=self._rates,
-            renderer=self._renderer,
-            streams=streams,
-        )
         contract = Contract(about.version, asks_for_tokens=settings.tokens is not None)
         self.routes = RouteTable(
             [
-                *submitting.routes(),
+                *self._submissions(validator, limits).routes(),
                 Route("GET", NOTARY, self._describe, _DESCRIBE),
                 *LedgerRoutes(feed, counts, settings, self._renderer).routes(),
                 *Lookups(core, feed, counts, settings, capacity=self.capacity, renderer=self._renderer).routes(),
@@ -108,6 +90,28 @@ class Api:
             ]
         )
         contract.describe(self.routes)
+
+    def _submissions(self, validator: Validator, limits: LogLimits) -> SubmissionRoutes:
+        settings, about = self._settings, self._about
+        key = bytes.fromhex(about.notary_key)
+        shared = Shared(
+            core=self._core,
+            validator=validator,
+            counts=self._counts,
+            settings=settings,
+            welcome=Welcome(VERSION, settings.stream_window, settings.batch_max, about.replica, key),
+            capacity=self.capacity,
+            limits=limits,
+        )
+        return SubmissionRoutes(
+            self._core,
+            validator,
+            self._counts,
+            capacity=self.capacity,
+            rates=self._rates,
+            renderer=self._renderer,
+            streams=SubmissionStreams(shared),
+        )
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to one HTTP request. Raises ConnectionError when the client is gone, and nothing else."""

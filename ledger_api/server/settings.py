@@ -21,14 +21,15 @@ class TlsSettings(BaseModel):
     certificate_file: Path = Field(description="PEM of the server's certificate, then intermediate ones.")
     key_file: Path = Field(description="PEM of its private key, mode 0600. Files are read again on SIGHUP.")
     client_ca_file: Path | None = Field(
-        None, description="PEM of the authorities that sign clients' certificates: then every client needs one."
+        None,
+        description="PEM of the authorities that sign clients' certificates: then every client needs one.",
     )
     version_min: Literal["1.2", "1.3"] = Field("1.2", description="Oldest version of TLS that is spoken.")
     handshake_max_s: float = Field(5.0, gt=0, le=60, description="Longest wait for a client's handshake.")
 
 
 class TokenSettings(BaseModel):
-    """Whose tokens (JSON Web Tokens) count. Without, nobody is asked for one."""
+    """Which tokens (JSON Web Tokens) are valid. Without these settings, no caller needs one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -116,7 +117,7 @@ class ApiSettings(BaseModel):
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     tls: TlsSettings | None = Field(None, description="TLS of the API.")
-    tokens: TokenSettings | None = Field(None, description="Whose tokens count.")
+    tokens: TokenSettings | None = Field(None, description="Which tokens are valid.")
 
     @model_validator(mode="after")
     def _a_largest_request_fits(self) -> Self:
@@ -127,7 +128,7 @@ class ApiSettings(BaseModel):
         if self.rate_burst < self.batch_max:
             raise ValueError("rate_burst is at least batch_max: a larger batch could never be taken")
         if 0 < self.rate_per_s < RATE_MIN_PER_S:
-            raise ValueError(f"rate_per_s is 0, or at least {RATE_MIN_PER_S}: nobody waits longer for his share")
+            raise ValueError(f"rate_per_s is 0, or at least {RATE_MIN_PER_S}: no caller waits longer for its share")
         return self
 
 

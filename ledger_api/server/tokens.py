@@ -36,13 +36,13 @@ _PARTIES_MAX = 1_000
 
 
 class TokenRefused(BadRequest):
-    """The token does not count; nothing was done."""
+    """The token is not valid; nothing was done."""
 
     default_code = Code.TOKEN_INVALID
 
 
 class KeyUnknown(TokenRefused):
-    """It is signed by a key that is not among ours, perhaps one that was published a moment ago."""
+    """The token is signed by an unknown key, which may have been published a moment ago."""
 
 
 class Rights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +87,7 @@ def parse_keys(text: str, origin: str) -> KeySet:
 
 
 def check_token(token: str, keys: KeySet, settings: TokenSettings, now_s: float) -> Caller:
-    """Whom a token speaks for. Raises TokenRefused; KeyUnknown when other keys might know it."""
+    """The caller that a token identifies. Raises TokenRefused; KeyUnknown when newer keys may verify it."""
     if len(token) > TOKEN_MAX_CHARACTERS:
         raise TokenRefused(f"a token has at most {TOKEN_MAX_CHARACTERS} characters")
     try:

@@ -55,7 +55,7 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
 def problem_document(
     code: Code, detail: str, request_id: str = "", *, retry_after_s: float | None = None
 ) -> ProblemDocument:
-    """The problem document of a catalogue entry; `detail` may repeat what somebody sent."""
+    """The problem document of a catalogue entry; `detail` may repeat what a caller sent."""
     return ProblemDocument(
         type=PROBLEM_TYPE + code.name,
         title=code.title,

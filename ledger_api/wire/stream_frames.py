@@ -1,7 +1,7 @@
 """The frames of the submission stream: one MessagePack array in each binary WebSocket message, its kind first.
 
 A submission travels as it is logged: canonical bytes, key, signature, command. Server and client share these types.
-Further elements may follow in later releases, and are skipped by whoever does not know them.
+Further elements may follow in later releases, and a reader skips those that it does not know.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from replica.notary.requests import DeduplicationS, Offset, Submission
 PROTOCOL = "notary.v1"  # the WebSocket subprotocol
 VERSION = 1
 Number = Offset
-"""What a client calls one of its submissions; the answer comes back with it."""
+"""The client's number for one of its submissions; the answer bears the same."""
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
@@ -38,7 +38,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Submissions(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Client to server: submissions to be logged in this order, all under the same terms (see POST /v1/submissions)."""
+    """Client to server: submissions to be logged in this order, with the same options (see POST /v1/submissions)."""
 
     batch: list[tuple[Number, Submission]]
     asynchronous: bool = False

@@ -40,7 +40,7 @@ class Standing(msgspec.Struct, frozen=True):
     estimate_s: float = 0.0
 
     def as_passive(self) -> Standing:
-        """The same, but not active: for a core that is not heard."""
+        """The same, but not active: for a core that is silent."""
         return Standing(False, self.epoch, self.retry_after_s)
 
 
@@ -78,7 +78,7 @@ class CoreLink(Protocol):
 
     @property
     def standing(self) -> Standing:
-        """The newest word of the core; passive when the core is not heard."""
+        """The newest word of the core; passive when the core is silent."""
 
     @property
     def standing_changes(self) -> ChangeSignal:
@@ -108,7 +108,7 @@ class Replies(Protocol):
     def send(self, answers: Sequence[TicketedAnswer]) -> None:
         """Hand over answers at once: call it once per front end and answered batch.
 
-        Never waits and never raises; answers for a front end that is gone are dropped, as nobody waits for them.
+        Never waits and never raises; answers for a front end that is gone are dropped.
         """
 
     def wait(self, tickets: Sequence[int], wait_s: float) -> None:
@@ -130,7 +130,7 @@ class Handler(Protocol):
     ) -> None:
         """Take submissions that came together, in the order in which they are to be logged.
 
-        A front end may not have heard yet that this replica is passive: the handler checks by itself.
+        A front end may not know yet that this replica is passive: the handler checks by itself.
         """
 
     def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:

@@ -42,8 +42,8 @@ class PendingCall:
 class PendingCalls:
     """Pending calls and their tickets.
 
-    A ticket stays open until the core answers it, even when nobody waits for it any more. So the number of open tickets
-    bounds what the core has under way for this front end.
+    A ticket stays open until the core answers it, even when no caller waits for it any more. So the number of open
+    tickets bounds what the core has under way for this front end.
     """
 
     def __init__(self, answer_max_s: float) -> None:

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, model_validator
 
-_WORDS_MISSED_MAX = 3  # a single late keep-alive must not turn requests away
+_WORDS_MISSED_MAX = 3  # a single late keep-alive must not refuse requests
 
 
 class TracingSettings(BaseModel):
@@ -38,7 +38,7 @@ class LinkSettings(BaseModel):
         64 * 2**20, ge=2**20, le=2**40, description="Sent by one front end and not yet taken by the core."
     )
     keep_alive_s: float = Field(0.2, gt=0, le=10, description="The core repeats its word at least this often.")
-    standing_max_age_s: float = Field(1.0, gt=0, le=60, description="A core not heard for so long counts as passive.")
+    standing_max_age_s: float = Field(1.0, gt=0, le=60, description="A core silent for so long counts as passive.")
     answer_max_s: float = Field(15.0, gt=0, le=3_600, description="An answer that takes longer counts as unknown.")
     hello_max_s: float = Field(2.0, gt=0, le=60, description="Longest wait for the other side's hello.")
 

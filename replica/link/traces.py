@@ -1,8 +1,8 @@
 """What front ends and core share to trace: a trace is of a transaction, and its ids are made of the transaction's id.
 
 So nothing is carried along, neither over the link nor in the log's records: every process that knows the transaction
-knows its trace, and a resubmission to the next active falls into the same one. Whoever takes the request from the
-network begins it: the front end's `submit` is the root.
+knows its trace, and a resubmission to the next active falls into the same one. The process that takes the request from
+the network begins it: the front end's `submit` is the root.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Traces:
         span.end(max(from_us, to_us) * 1000)
 
     def child(self, ids: TraceIds, name: str, from_us: int, to_us: int, attributes: Mapping[str, str | int]) -> None:
-        """Write a span below the root, whoever writes that."""
+        """Write a span below the root, which another process may write."""
         parent = self._api.set_span_in_context(self._api.NonRecordingSpan(self.context(ids)), self._nowhere)
         span = self.tracer.start_span(name, parent, attributes=attributes, start_time=from_us * 1000)
         span.end(max(from_us, to_us) * 1000)

@@ -1,6 +1,6 @@
 """A front end's end of the link.
 
-It sends what it took in one turn of its event loop as one frame. It notices a core that hangs by its silence.
+It sends what it took in one turn of its event loop as one frame. It notices by the silence that a core hangs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LinkClient(FrameProtocol[FromCore]):
 
     @property
     def standing(self) -> Standing:
-        """The core's newest word; passive once the core has not been heard for `standing_max_age_s`."""
+        """The core's newest word; passive once the core was silent for `standing_max_age_s`."""
         standing = self._standing
         if standing.active and self._loop.time() - self._heard_at_s > self._settings.standing_max_age_s:
             return standing.as_passive()

@@ -128,7 +128,7 @@ class StatusPage:
         try:
             async with asyncio.timeout(HISTORY_ANSWER_MAX_S):
                 self._epochs, self._epochs_problem = await self.history(), None
-        except Exception as error:  # the database may be why somebody looks: show the rest, and say so
+        except Exception as error:  # the page is needed most when the database fails: show the rest, and say so
             self._epochs_problem = str(error) or type(error).__name__
 
 

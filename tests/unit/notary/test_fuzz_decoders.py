@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledger_api.server.registry import Registry, read_registry, write_registry
-from ledger_api.server.submission_stream import _decode as decode_frame
+from ledger_api.server.submission_session import _decode as decode_frame
 from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions, encoder
 from pipeline.archive.manifest import MANIFEST_NAME, BadLine, check_lines
