@@ -20,6 +20,16 @@ def entries(first: int, last: int, size: int = 0) -> list[Entry]:
     return [Entry(2, idx, body=bytes(size)) for idx in range(first, last + 1)]
 
 
+def test_memory_gives_nothing_for_what_is_on_disk_only() -> None:
+    """Goal: a reader of old entries gets no new ones in their place. Method: ranges below, across and above memory."""
+    recent = Recent(11, 1_000_000)
+    recent.append(entries(11, 20))
+    assert [recent.read(11, last) for last in (0, 3, 9, 10)] == [[]] * 4
+    assert recent.read(11, 12) == entries(11, 12)
+    assert recent.read(19, 25) == entries(19, 20)
+    assert recent.read(21, 25) == []
+
+
 def test_nothing_leaves_before_what_it_names_is_on_disk() -> None:
     """Goal: a vote and an acknowledgement are on disk first. Method: jobs that are done one after the other."""
     outbox = Outbox()

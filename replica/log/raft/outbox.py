@@ -85,7 +85,7 @@ class Recent:
 
     def read(self, first: int, last: int) -> list[Entry]:
         """The entries first..last, as far as they are there; `first` must not be below `first_idx`."""
-        return self._entries[first - self.first_idx : last + 1 - self.first_idx]
+        return self._entries[first - self.first_idx : max(last + 1 - self.first_idx, 0)]
 
 
 @dataclass(frozen=True, slots=True)
