@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.raft.core import LogIncomplete
-from ha.raft.messages import AppendEntries, Entry, HardState, Kind
+from ha.raft.messages import AppendEntries, Entry, HardState, Kind, Message, NodeId, Outgoing
+from replica.log.raft import wire
 from replica.log.raft.members import objection, standing
 from replica.log.raft.node import LogNode
 from replica.log.raft.outbox import Questions
@@ -209,6 +211,43 @@ async def test_a_disk_with_another_log_than_was_signed_is_refused(tmp_path: Path
     assert node_with(tmp_path, writer.log, 4).raft.last_idx == 4
     with pytest.raises(LogIncomplete, match="another log than was signed"):
         node_with(tmp_path, [*writer.log[:2], replaced(writer.log[2], body=b"A"), writer.log[3]])
+
+
+class Sending:
+    """Links that keep what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.connected = ()
+
+    def can_send(self, to: NodeId) -> bool:
+        return True
+
+    def send(self, to: NodeId, frame: bytes) -> bool:
+        self.sent.append(wire.decode(wire.messages, frame[4:]))
+        return True
+
+
+async def test_a_node_that_lags_does_not_keep_a_leader_from_its_heartbeats(tmp_path: Path) -> None:
+    """Goal: old entries are read between other duties, and in order. Method: a burst, and what each turn sends."""
+    writer = Writer()
+    for number in range(30):
+        writer.write(b"%d" % number)
+    node, links = node_with(tmp_path, writer.log), Sending()
+    node.links = links  # type: ignore[assignment]
+    burst = [message_of(writer.log[:idx], idx - 3) for idx in range(3, 60, 3)]
+    for message in burst:
+        node._send(Outgoing("r1.a", message))
+    heartbeat = AppendEntries(2, 60, 2, 60, 2, 0)
+    node._send(Outgoing("r1.a", heartbeat))
+    node._send(Outgoing("r3.c", heartbeat))
+    assert links.sent == [heartbeat]  # to the node that does not lag
+    for turn in range(1, len(burst) + 2):
+        await asyncio.sleep(0)
+        assert len(links.sent) == 1 + turn
+    assert links.sent[1:] == [*burst, heartbeat]
+    await asyncio.sleep(0)
+    assert len(links.sent) == 2 + len(burst)
 
 
 # ----------------------------------------------------------------------------------------------- members and questions

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ha.raft.state import Leadership
 from replica.log.raft import wire
 from replica.log.raft.links import Lines, Links, failed
 from replica.log.raft.members import objection
-from replica.log.raft.outbox import Calls, Outbox, Questions, Recent, Waiting
+from replica.log.raft.outbox import HELD_MAX, Calls, Outbox, Questions, Recent, Waiting
 from replica.log.raft.segments import Job, SegmentLog
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import LogDiffers, SignedLog, encode_keys, public_key_of
@@ -88,6 +89,8 @@ class LogNode:
         self.links = Links(settings, node_id, self, self._key)
         self._recent = Recent(log.last_idx + 1, settings.recent_max_bytes)
         self._framed: tuple[AppendEntries | None, list[bytes]] = None, []  # the newest message, encoded
+        self._late: dict[NodeId, deque[Outgoing]] = {}  # to nodes that lag
+        self._late_due = False
         self._outbox = Outbox()
         self._job, self._job_number = Job(), 1  # what gathers
         self._needs_hard = self._needs_steps = 0  # the jobs with the newest view and vote, and the newest entries
@@ -229,6 +232,37 @@ class LogNode:
             _log.info("log_leadership", leadership=now[0].value, view=now[1], last_idx=self.raft.last_idx)
 
     def _send(self, out: Outgoing) -> None:
+        """Send a message now, or after those that wait for old entries to be read: to one node in their order."""
+        if out.to in self._late or self._is_old(out.message):
+            queue = self._late.setdefault(out.to, deque())
+            if len(queue) < HELD_MAX:  # the core bears lost messages
+                queue.append(out)
+            self._send_late_soon()
+        else:
+            self._send_now(out)
+
+    def _is_old(self, message: Message) -> bool:
+        """Whether a message's entries must be read from the disk: they are for a node that lags."""
+        if not isinstance(message, AppendEntries):
+            return False
+        return message.prev_idx < message.idx and message.prev_idx + 1 < self._recent.first_idx
+
+    def _send_late_soon(self) -> None:
+        if not self._late_due:
+            self._late_due = True
+            asyncio.get_running_loop().call_soon(self._send_late)
+
+    def _send_late(self) -> None:
+        """One message to each node that lags. Whatever else is due comes in between, heartbeats above all."""
+        self._late_due = False
+        for to, queue in list(self._late.items()):
+            self._send_now(queue.popleft())
+            if not queue:
+                del self._late[to]
+        if self._late:
+            self._send_late_soon()
+
+    def _send_now(self, out: Outgoing) -> None:
         """Send a message, a leader's with its entries from the log as it is now."""
         message = out.message
         if not self.links.can_send(out.to):

@@ -183,8 +183,13 @@ def _mark_of(record: Record, header: FileHeader) -> Mark | None:
 
 
 def leaf_of(idx: int, view: int, kind: int, payload: bytes) -> bytes:
-    """An entry as a leaf of its segment's Merkle tree."""
+    """An entry as a leaf of a Merkle tree: its segment's, and the whole log's."""
     return sha256(_LEAF + _CHECKED.pack(len(payload), idx, view, kind) + payload).digest()
+
+
+def leaf_of_entry(entry: Entry) -> bytes:
+    """The same of an entry."""
+    return leaf_of(entry.idx, entry.view, entry.kind, payload_of(entry))
 
 
 def merkle_root(leaves: Sequence[bytes]) -> bytes:
@@ -194,4 +199,4 @@ def merkle_root(leaves: Sequence[bytes]) -> bytes:
 
 def root_of(entries: Iterable[Entry]) -> bytes:
     """The root over entries as they came from elsewhere."""
-    return merkle_root([leaf_of(entry.idx, entry.view, entry.kind, payload_of(entry)) for entry in entries])
+    return merkle_root([leaf_of_entry(entry) for entry in entries])

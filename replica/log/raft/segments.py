@@ -28,12 +28,11 @@ from replica.log.raft.records import (
     MARK_BYTES,
     NONCE_BYTES,
     FileHeader,
-    Record,
     Scan,
     decode_file_header,
     encode,
     encode_mark,
-    leaf_of,
+    leaf_of_entry,
     merkle_root,
     root_of,
 )
@@ -45,6 +44,7 @@ _SEGMENT, _SEAL, _UNFINISHED = ".segment", ".seal", ".new"
 _DIGITS = 20
 _LANDMARK_EVERY = 64  # entries: so many are read to find one
 _READ_AHEAD = 1_024  # entries at a time, when all are read
+_CHUNK_BYTES = 2**20
 
 
 @dataclass(slots=True)
@@ -390,15 +390,17 @@ class SegmentLog:
         assert segment.header is not None
         self._files.cut(segment.name, segment.end)
         self._files.sync(segment.name)
-        data = self._files.read(segment.name)
-        scan = Scan(memoryview(data), segment.header)
-        leaves = [_leaf(record) for _, record in scan]
-        if scan.next_idx != segment.next_idx:
-            raise LogIncomplete(f"entry {scan.next_idx} in {segment.name} is damaged")
-        self._seal(segment, data, merkle_root(leaves))
+        digest = sha256()
+        for at in range(0, segment.end, _CHUNK_BYTES):  # in pieces: a file in memory is most of what a node has there
+            digest.update(self._files.read_at(segment.name, at, min(_CHUNK_BYTES, segment.end - at)))
+        leaves: list[bytes] = []
+        for first in range(segment.first_idx, segment.next_idx, _READ_AHEAD):
+            entries = self._read_segment(segment, first, min(first + _READ_AHEAD, segment.next_idx) - 1)
+            leaves += map(leaf_of_entry, entries)
+        self._seal(segment, digest.digest(), merkle_root(leaves))
 
-    def _seal(self, segment: Segment, data: bytes, root: bytes) -> None:
-        seal = Seal(segment.first_idx, segment.next_idx - 1, len(data), sha256(data).digest(), root)
+    def _seal(self, segment: Segment, digest: bytes, root: bytes) -> None:
+        seal = Seal(segment.first_idx, segment.next_idx - 1, segment.end, digest, root)
         write_note(self._files, segment.seal_name, seal)
         segment.seal = seal
 
@@ -413,13 +415,9 @@ class SegmentLog:
         data = header.encode() + b"".join(encode(header.seed, entry) for entry in entries)
         segment, _ = _scanned(data, header, None)
         self._write_file(segment.name, len(data), data)
-        self._seal(segment, data, seal.root)
+        self._seal(segment, sha256(data).digest(), seal.root)
         self._segments[place] = segment
         return True
-
-
-def _leaf(record: Record) -> bytes:
-    return leaf_of(record.idx, record.view, record.kind, record.payload)
 
 
 def _scanned(data: bytes, header: FileHeader, seal: Seal | None) -> tuple[Segment, Scan]:

@@ -17,6 +17,7 @@ from replica.notary.untrusted import parse_toml
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 Address = Annotated[str, StringConstraints(pattern=r"^([^\s:\[\]]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$", max_length=261)]
+_BATCH_ENTRIES_MIN = 100  # an idle log's average is one large entry; a joiner would then get the log one by one
 _MODEL = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -110,6 +111,7 @@ class LogNodeSettings(BaseModel):
             election_timeout_ms=self.election_timeout_ms,
             tick_ms=min(10, self.message_timeout_ms),
             append_limit_bytes=self.append_limit_bytes,
+            batch_entries_min=_BATCH_ENTRIES_MIN,
             unacknowledged_max=self.unacknowledged_max,
             probes=True,
             durable=True,

@@ -16,7 +16,7 @@ from nacl.signing import SigningKey
 
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry, Kind, NodeId
-from replica.log.raft.records import leaf_of, payload_of
+from replica.log.raft.records import leaf_of_entry
 from replica.log.raft.tree import LogTree
 from replica.notary.signatures import signature_holds
 from replica.notary.untrusted import UNREADABLE
@@ -133,12 +133,12 @@ class SignedLog:
                 self._tree.grow(leaves)
                 leaves = []
                 yield entry
-                self._tree.grow([_leaf(entry)])
+                self._tree.grow([leaf_of_entry(entry)])
                 self._tree.keep()
             else:
                 if entry.kind is Kind.RECONFIGURATION:
                     self._learn(entry)
-                leaves.append(_leaf(entry))
+                leaves.append(leaf_of_entry(entry))
         self._tree.grow(leaves)
 
     def _learn(self, entry: Entry) -> None:
@@ -168,7 +168,3 @@ class SignedLog:
         text = signed_text(self._group, entry.view, entry.idx, found.node_id, found.root)
         if not signature_holds(self.keys.get(found.node_id, b""), text, found.signature):
             raise LogDiffers(f"the signature at {entry.view}.{entry.idx} is not {found.node_id}'s")
-
-
-def _leaf(entry: Entry) -> bytes:
-    return leaf_of(entry.idx, entry.view, entry.kind, payload_of(entry))
