@@ -134,6 +134,11 @@ class Raft:
         if self.state.is_leader:
             leading.send_news(self.state)
 
+    def announce(self) -> None:
+        """Tell everybody what is committed; without, it goes with the next message. No-op unless leading."""
+        if self.state.is_leader:
+            leading.send_all(self.state)
+
     def nominate(self, to: NodeId | None = None) -> None:
         """Ask a peer to take over: before this node stops, or because another should lead. No-op unless leading."""
         committing.nominate(self.state, to)

@@ -88,6 +88,11 @@ class LogClient:
         client.node_id = node_id
         return client
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection is gone."""
+        return self._reading.done()
+
     async def append(self, bodies: Sequence[bytes]) -> Appended:
         """Append, and wait until all of it is committed. Raises CallFailed where it never will be."""
         return await self._call(Append(next(self._numbers), tuple(bodies)), Appended)

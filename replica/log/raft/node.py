@@ -104,6 +104,7 @@ class LogNode:
         self._changing: _Changing | None = None
         self._cleanup: tuple[NodeId, ...] = ()
         self._turn_due = False
+        self._announcing = False
         self._sealing: asyncio.Task[None] | None = None
         self._work, self._stop = asyncio.Event(), asyncio.Event()
         self._failure: BaseException | None = None
@@ -203,6 +204,7 @@ class LogNode:
         if effects.committed_idx is not None:
             self._signed.committed(effects.committed_idx)
             self._committed()
+            self._announce_soon()
         if self._questions:
             self._answer_questions()
         if self._readers:
@@ -383,6 +385,18 @@ class LogNode:
             self._ask_end()
         except Exception as error:
             self.fail(error)
+
+    def _announce_soon(self) -> None:
+        """Those who read from followers wait for this, unless there is more to append: then it goes along."""
+        if self.raft.leadership is Leadership.LEADER and not self._announcing:
+            self._announcing = True
+            asyncio.get_running_loop().call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announcing = False
+        if not self._turn_due:
+            self.raft.announce()
+            self._carry_out()
 
     def _append_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []

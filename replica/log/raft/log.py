@@ -1,0 +1,317 @@
+"""The request log on log nodes of our own: a replica reads from the node beside it, and appends at the leader.
+
+Offsets count records; the log's own entries (signatures, configurations) are between them and have none. What a node
+shows is committed and on its disk: it may lag, but it never shows what is not. Where the log ends only the leader says,
+by a majority's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ha.raft.messages import Kind
+from replica.log.interface import LogRecords
+from replica.log.raft.client import CallFailed, LogClient
+from replica.log.raft.log_settings import RaftLogSettings
+from replica.log.raft.records import root_of
+from replica.log.raft.wire import name_of
+from replica.notary.errors import Code, InvariantBroken, LogRefused, LogTruncated, LogUnavailable
+from replica.notary.records import RECORD_MAX_BYTES
+
+_RETRY_S = 0.05
+_WAIT_MAX_S = 1.0  # of one question to a node
+_ID_DIGITS = 32
+ResultT = TypeVar("ResultT")
+
+
+class RaftLog:
+    """A `RequestLog` of one replica. It connects when first asked."""
+
+    def __init__(self, settings: RaftLogSettings) -> None:
+        self._settings = settings
+        self._tls = None if settings.tls is None else settings.tls.contexts()[1]
+        self._log_id: str | None = None  # of the log that was checked, or seen first
+        self._clients: dict[str, LogClient] = {}  # by node, for questions
+        self._open: set[RaftReader | RaftWriter] = set()
+
+    async def check(self) -> str:
+        """See `RequestLog.check`: the log's id is that of its first entry, which has the first node's key."""
+        client = await self._connect(self._settings.node)
+        try:
+            self._log_id = await self._id_of(client)
+            problems = await self._problems(client)
+        finally:
+            await client.close()
+        if problems:
+            raise LogRefused("; ".join(problems), Code.TOPIC_UNSAFE)
+        return self._log_id
+
+    async def hazards(self) -> Sequence[str]:
+        """See `RequestLog.hazards`. No record is ever taken from such a log's start."""
+        return await self._problems(await self._client(self._settings.node))
+
+    async def _problems(self, client: LogClient) -> list[str]:
+        status = await self._within(client.status())
+        members = min((len(found["nodes"]) for found in status["configs"]), default=0)
+        wanted = self._settings.members_min
+        return [f"the log has {members} members, and needs {wanted}"] if members < wanted else []
+
+    async def end_offset(self) -> int:
+        """See `RequestLog.end_offset`."""
+        return await self.agreed_end_offset()
+
+    async def agreed_end_offset(self) -> int:
+        """By a majority's word: as many records as were committed when this was called."""
+        client = await self._client(await self.leader())
+        try:
+            return (await self._within(client.end())).records
+        except CallFailed as error:
+            raise LogUnavailable(str(error)) from None
+
+    async def open_reader(self, start_offset: int) -> RaftReader:
+        """See `RequestLog.open_reader`; waits for a node that lags."""
+        client = await self.connect(self._settings.node)
+        try:
+            async with asyncio.timeout(self._settings.answer_max_s):
+                next_idx = await self._place(client, start_offset)
+        except TimeoutError:
+            await client.close()
+            raise LogUnavailable(f"{self._settings.node} does not have record {start_offset} yet") from None
+        except BaseException:
+            await client.close()
+            raise
+        reader = RaftReader(client, next_idx, start_offset, self._settings.answer_max_s)
+        self._open.add(reader)
+        return reader
+
+    async def _place(self, client: LogClient, offset: int) -> int:
+        """The index from which the record with this offset is to be read."""
+        asked = False
+        while True:
+            placed = await client.place(offset)
+            if placed.idx is not None:
+                return placed.idx
+            if offset == placed.records:
+                return placed.end_idx + 1
+            if not asked and offset > (end := await self.agreed_end_offset()):
+                raise LogTruncated(f"the log has offsets from 0 to below {end}, asked for is {offset}")
+            asked = True
+            await client.read(placed.end_idx + 1, wait_ms=int(_WAIT_MAX_S * 1_000))
+
+    async def open_writer(self) -> RaftWriter:
+        """See `RequestLog.open_writer`."""
+        writer = RaftWriter(self, self._settings)
+        await writer.start()
+        self._open.add(writer)
+        return writer
+
+    async def close(self) -> None:
+        """See `RequestLog.close`."""
+        for opened in list(self._open):
+            await opened.close()
+        self._open.clear()
+        for client in self._clients.values():
+            await client.close()
+        self._clients.clear()
+
+    # ------------------------------------------------------------------------------------------------- nodes and calls
+
+    async def leader(self) -> str:
+        """The name of the node that leads, by the first node's word that knows one. Raises LogUnavailable."""
+        own = self._settings.node
+        for name in (own, *(other for other in self._settings.nodes if other != own)):
+            with suppress(LogUnavailable):
+                status = await self._within((await self._client(name)).status())
+                found = name_of(status.get("primary_id") or "")
+                if found in self._settings.nodes:
+                    return found
+        raise LogUnavailable("no node of the log knows a leader")
+
+    async def connect(self, name: str) -> LogClient:
+        """A connection to a node of this very log. Raises LogUnavailable, and LogRefused for another log."""
+        client = await self._connect(name)
+        try:
+            found = await self._id_of(client)
+            self._log_id = self._log_id or found
+            if found != self._log_id:
+                raise LogRefused(f"the log was created anew: {found}, it was {self._log_id}")
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def _connect(self, name: str) -> LogClient:
+        settings = self._settings
+        return await LogClient.connect(
+            settings.nodes[name], settings.group, self._tls, answer_max_s=settings.connect_max_s
+        )
+
+    async def _client(self, name: str) -> LogClient:
+        client = self._clients.get(name)
+        if client is None or client.has_ended:
+            client = self._clients[name] = await self.connect(name)
+        return client
+
+    async def _id_of(self, client: LogClient) -> str:
+        entries, _ = await self._within(client.read(1, 1))
+        if not entries:
+            raise LogUnavailable(f"{client.node_id} has nothing of the log yet")
+        return root_of(entries).hex()[:_ID_DIGITS]
+
+    async def _within(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return await within(call, self._settings.answer_max_s)
+
+
+async def within(call: Coroutine[Any, Any, ResultT], answer_max_s: float) -> ResultT:
+    """The answer to a call. Raises LogUnavailable when none comes in time."""
+    try:
+        async with asyncio.timeout(answer_max_s):
+            return await call
+    except TimeoutError:
+        raise LogUnavailable(f"a log node has not answered for {answer_max_s:g} s") from None
+
+
+class RaftReader:
+    """A `LogReader` over one connection to a node."""
+
+    def __init__(self, client: LogClient, next_idx: int, next_offset: int, answer_max_s: float) -> None:
+        self._client = client
+        self._next_idx = next_idx
+        self._next_offset = next_offset
+        self._answer_max_s = answer_max_s
+        self._read: deque[tuple[int, bytes]] = deque()
+        self._failure: LogUnavailable | None = None
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        """See `LogReader.read`."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while not self._read:
+            left_s = max(until_s - loop.time(), 0.0)
+            if not await self._fetch(min(left_s, _WAIT_MAX_S)) and loop.time() >= until_s:
+                break
+        return [self._read.popleft() for _ in range(min(max_records, len(self._read)))]
+
+    async def _fetch(self, wait_s: float) -> bool:
+        """Ask once; whether there was anything, even if no record."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            call = self._client.read(self._next_idx, wait_ms=int(wait_s * 1_000))
+            entries, _ = await within(call, wait_s + self._answer_max_s)
+        except LogUnavailable as error:
+            self._failure = self._failure or error
+            raise self._failure from None
+        for entry in entries:
+            if entry.kind is Kind.RAW:
+                self._read.append((self._next_offset, entry.body))
+                self._next_offset += 1
+        self._next_idx += len(entries)
+        return bool(entries)
+
+    async def close(self) -> None:
+        """See `LogReader.close`."""
+        self._failure = LogUnavailable("the reader is closed")
+        self._read.clear()
+        await self._client.close()
+
+
+class RaftWriter:
+    """A `LogWriter`: what gathers while one call is under way is the next one, so records keep their order.
+
+    What has no answer is sent again, perhaps to another leader, and may then be in the log twice.
+    """
+
+    def __init__(self, log: RaftLog, settings: RaftLogSettings) -> None:
+        self._log = log
+        self._settings = settings
+        self._queue: deque[tuple[bytes, float]] = deque()  # with the time when it was handed over
+        self._gathered = asyncio.Event()
+        self._client: LogClient | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._failed_count = 0
+
+    async def start(self) -> None:
+        """Connect to the leader. Raises LogUnavailable."""
+        self._client = await self._log.connect(await self._log.leader())
+        self._writing = asyncio.create_task(self._write_for_ever(), name="log writer")
+
+    @property
+    def failed_count(self) -> int:
+        """See `LogWriter.failed_count`."""
+        return self._failed_count
+
+    def append(self, value: bytes) -> None:
+        """See `LogWriter.append`."""
+        self.append_all((value,))
+
+    def append_all(self, values: Sequence[bytes]) -> None:
+        """See `LogWriter.append_all`."""
+        if self._is_closed:
+            raise LogUnavailable("the writer is closed")
+        if values and max(map(len, values)) > RECORD_MAX_BYTES:
+            raise InvariantBroken(f"a record of more than {RECORD_MAX_BYTES} bytes")
+        if len(self._queue) + len(values) > self._settings.append_queue_max:
+            raise LogUnavailable(f"{len(self._queue)} records wait to be appended")
+        now_s = asyncio.get_running_loop().time()
+        self._queue.extend((value, now_s) for value in values)
+        if values:
+            self._gathered.set()
+
+    async def close(self) -> None:
+        """See `LogWriter.close`."""
+        self._is_closed = True
+        self._queue.clear()
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    async def _write_for_ever(self) -> None:
+        while True:
+            await self._gathered.wait()
+            batch = self._next_batch()
+            if not batch:
+                self._gathered.clear()
+            elif await self._append(batch):
+                for _ in batch:
+                    self._queue.popleft()
+            else:
+                self._give_up()
+                await asyncio.sleep(_RETRY_S)
+
+    def _next_batch(self) -> list[bytes]:
+        batch: list[bytes] = []
+        left = self._settings.append_batch_max_mib * 2**20
+        for value, _ in self._queue:
+            left -= len(value)
+            if batch and (left < 0 or len(batch) == self._settings.append_batch_max):
+                break
+            batch.append(value)
+        return batch
+
+    async def _append(self, batch: Sequence[bytes]) -> bool:
+        """Whether the records are committed; if not, they may be so later."""
+        try:
+            if self._client is None:
+                self._client = await self._log.connect(await self._log.leader())
+            await within(self._client.append(batch), self._settings.answer_max_s)
+        except (LogUnavailable, CallFailed):
+            if self._client is not None:
+                await self._client.close()
+            self._client = None
+            return False
+        return True
+
+    def _give_up(self) -> None:
+        """Drop what has waited for too long; it may turn up in the log all the same."""
+        oldest_s = asyncio.get_running_loop().time() - self._settings.append_max_s
+        while self._queue and self._queue[0][1] < oldest_s:
+            self._queue.popleft()
+            self._failed_count += 1

@@ -1,0 +1,194 @@
+"""What every request log promises, on three log nodes; and what only such a log can do to its readers and writers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from replica.log.interface import RequestLog
+from replica.log.raft.client import CallFailed, LogClient
+from replica.log.raft.log import RaftLog
+from replica.log.raft.log_settings import RaftLogSettings
+from replica.log.raft.node import LogNode
+from replica.log.raft.process import find_identity
+from replica.log.raft.segments import SegmentLog
+from replica.log.raft.settings import LogNodeSettings
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
+from tests.lognode.real_nodes import GROUP, WAIT_S, free_ports
+from tests.unit.log.test_contract import LogContract, TopicUnderTest, numbered, read_all
+
+
+class NodesHere:
+    """Three log nodes in this process, with real links and disks; a log on them as the contract suite sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ports = free_ports(3)
+        self.addresses = {f"r{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports, 1)}
+        self.nodes: dict[str, LogNode] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def settings(self, name: str) -> LogNodeSettings:
+        return LogNodeSettings(
+            group=GROUP,
+            name=name,
+            listen=self.addresses[name],
+            peers={peer: address for peer, address in self.addresses.items() if peer != name},
+            data_dir=self.folder / name,
+            message_timeout_ms=100,
+            election_timeout_ms=1_000,
+            segment_bytes=2**22,
+        )
+
+    def start_node(self, name: str, *, new_group: bool = False) -> None:
+        settings = self.settings(name)
+        identity, files = find_identity(settings, new_group=new_group)
+        node = LogNode(settings, identity.node_id, SegmentLog(files, settings.segment_bytes), identity.key)
+        self.nodes[name] = node
+        self._running[name] = asyncio.create_task(node.run(new_group=new_group))
+
+    async def start(self) -> None:
+        for name in self.addresses:
+            self.start_node(name, new_group=name == "r1")
+        async with asyncio.timeout(WAIT_S):
+            while len(self.nodes["r1"].links.connected) < 2:
+                await asyncio.sleep(0.02)
+            client = await LogClient.connect(self.addresses["r1"], GROUP)
+            await client.change([node.node_id for node in self.nodes.values()])
+            await client.close()
+
+    async def stop_node(self, name: str) -> None:
+        self.nodes.pop(name).stop()
+        await self._running.pop(name)
+
+    async def stop(self) -> None:
+        for name in list(self.nodes):
+            await self.stop_node(name)
+
+    def log(self, node: str = "r2", **changed: object) -> RequestLog:
+        return self.raft_log(node, **changed)
+
+    def raft_log(self, node: str = "r2", **changed: object) -> RaftLog:
+        values = {"group": GROUP, "node": node, "nodes": self.addresses} | changed
+        return RaftLog(RaftLogSettings.model_validate(values))
+
+    async def put(self, *values: bytes | None) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not await self._put([value or b"" for value in values]):
+                await asyncio.sleep(0.05)
+
+    async def _put(self, values: Sequence[bytes]) -> bool:
+        for name in self.nodes:
+            client = await LogClient.connect(self.addresses[name], GROUP)
+            try:
+                await client.append(values)
+                return True
+            except CallFailed:
+                continue
+            finally:
+                await client.close()
+        return False
+
+    async def cut_off(self, first_offset: int) -> None:
+        raise NotImplementedError("no node of this log ever lets go of its start")
+
+    async def recreate(self) -> None:
+        await self.stop()
+        for name in self.addresses:
+            shutil.rmtree(self.folder / name)
+        await self.start()
+
+
+@pytest.fixture
+async def topic_under_test(tmp_path: Path) -> AsyncIterator[NodesHere]:
+    nodes = NodesHere(tmp_path)
+    await nodes.start()
+    yield nodes
+    await nodes.stop()
+
+
+class TestRaftLog(LogContract):
+    async def test_an_offset_that_the_log_does_not_have_is_refused(self, topic_under_test: TopicUnderTest) -> None:
+        """As everywhere, but for a log whose first records are gone: this one never lets go of them."""
+        log = topic_under_test.log()
+        await topic_under_test.put(*numbered(5))
+        with pytest.raises(LogTruncated, match="from 0 to below 5, asked for is 6"):
+            await log.open_reader(6)
+        assert await read_all(await log.open_reader(3), 2) == [(3, b"record 3"), (4, b"record 4")]
+        await log.close()
+
+    async def test_a_topic_that_was_created_anew_is_refused(self, topic_under_test: TopicUnderTest) -> None:
+        """As everywhere; connections end with the nodes, so the first calls may find nobody."""
+        log = topic_under_test.log()
+        before = await log.check()
+        await topic_under_test.put(*numbered(3))
+        assert await log.end_offset() == 3
+        await topic_under_test.recreate()
+        await topic_under_test.put(*numbered(10))
+        with pytest.raises(LogRefused, match="created anew"):
+            await log.end_offset()
+        with pytest.raises(LogRefused, match="created anew"):
+            await log.open_reader(3)
+        assert await log.check() != before
+        assert await log.end_offset() == 10
+        await log.close()
+
+
+async def test_records_survive_their_leader_and_keep_their_order(topic_under_test: NodesHere) -> None:
+    """Goal: a change of leader loses nothing that was handed over. Method: stop the leader's node under appends."""
+    log = topic_under_test.raft_log()
+    writer, reader = await log.open_writer(), await log.open_reader(0)
+    values = numbered(400)
+    for at, value in enumerate(values):
+        writer.append(value)
+        if at == 200:
+            leader = await log.leader()
+            await topic_under_test.stop_node("r1" if leader == "r1" else leader)
+            if leader == "r2":
+                reader = await (log := topic_under_test.raft_log("r3")).open_reader(0)
+        await asyncio.sleep(0.001)
+    found: list[bytes] = []
+    async with asyncio.timeout(WAIT_S):
+        while not set(values) <= set(found):
+            found += [value for _, value in await reader.read(500, 1.0)]
+    assert list(dict.fromkeys(found)) == values  # some perhaps twice
+    assert writer.failed_count == 0
+    await log.close()
+    await writer.close()
+
+
+async def test_a_log_without_a_majority_is_unavailable_and_gives_records_up(topic_under_test: NodesHere) -> None:
+    """Goal: nothing is promised that nobody can keep. Method: stop two nodes; ask, append, open behind the end."""
+    log = topic_under_test.raft_log("r3", append_max_s=0.5, answer_max_s=0.5)
+    assert await log.hazards() == []
+    writer = await log.open_writer()
+    await topic_under_test.put(*numbered(3))
+    reader = await log.open_reader(3)
+    for name in ("r1", "r2"):
+        await topic_under_test.stop_node(name)
+    writer.append(b"nowhere")
+    async with asyncio.timeout(WAIT_S):
+        while not writer.failed_count:
+            await asyncio.sleep(0.05)
+    with pytest.raises(LogUnavailable):
+        await log.agreed_end_offset()
+    with pytest.raises(LogUnavailable):  # never LogTruncated: this node cannot know
+        await log.open_reader(9)
+    assert await reader.read(1, 0.1) == []
+    await log.close()
+    for name in ("r1", "r2"):
+        topic_under_test.start_node(name)
+
+
+async def test_too_few_members_are_refused(topic_under_test: NodesHere) -> None:
+    """Goal: nobody serves on one disk unawares. Method: demand more members than there are."""
+    log = topic_under_test.raft_log(members_min=4)
+    with pytest.raises(LogRefused, match="has 3 members, and needs 4") as refused:
+        await log.check()
+    assert refused.value.code is Code.TOPIC_UNSAFE
+    assert await log.hazards() == ["the log has 3 members, and needs 4"]
+    await log.close()
