@@ -20,7 +20,7 @@ async def run_to_the_end(
     A failure ends the activation in order where that is possible, and is left with its epoch either way. `stop_max_s`:
     how long the election may take to end.
     """
-    leading = asyncio.create_task(election.run(), name="election")
+    leading = asyncio.create_task(election.run(participant), name="election")
     serving = asyncio.ensure_future(beside)
     await asyncio.wait({leading, serving, participant.broken}, return_when=asyncio.FIRST_COMPLETED)
     if not leading.done():

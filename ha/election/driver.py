@@ -121,7 +121,6 @@ class Election(Generic[SessionT]):
     def __init__(
         self,
         lock_factory: Callable[[], SessionT],
-        service: Service[SessionT],
         *,
         clock: Clock,
         settings: ElectionSettings,
@@ -130,7 +129,7 @@ class Election(Generic[SessionT]):
     ) -> None:
         """`lock_factory` makes a session that is not open yet. `after_failure`: start in hold-down."""
         self._lock_factory = lock_factory
-        self._service = service
+        self._service: Service[SessionT]  # from `run` on: it asks the election, so it is built after it
         self._clock = clock
         self._settings = settings
         self._random = random
@@ -242,10 +241,11 @@ class Election(Generic[SessionT]):
 
     # The loop
 
-    async def run(self) -> None:
-        """Take part until `stop`. Raises TransitionFailed, a HaError that no retry can mend, or whatever broke a task:
-        then the process must end.
+    async def run(self, service: Service[SessionT]) -> None:
+        """Take part until `stop`, and have the service lead and follow. Raises TransitionFailed, a HaError that no
+        retry can mend, or whatever broke a task: then the process must end.
         """
+        self._service = service
         try:
             while not isinstance(self._state, Ended):
                 self._apply(await self._next_event())

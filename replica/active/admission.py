@@ -1,143 +1,62 @@
-"""Admission: bounds what is in flight, serves users in turns, records commands before their records are logged, and
-logs them.
+"""Admitted: records commands in the shared database before their records are logged, and hands them on.
 
-A command is pending in the shared database before its record is appended, so that whoever is active next knows of
-every submission that was accepted.
+A command is pending in the database before its record is appended, so that whoever is active next knows of every
+submission that was accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
-from ha.clock import Clock
-from replica.active.admission_budget import AdmissionBudget, weight_of
+from replica.active.answering import Answering
+from replica.active.appending import Appender
 from replica.active.deduplication import Period, Remembered, period_of
-from replica.active.estimate import CompletionEstimate
-from replica.active.failures import SubmissionFailures
-from replica.active.fair_queue import FairQueue
+from replica.active.intake import Intake
+from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.waiting import Waiting, send
-from replica.link.interface import Replies, Terms
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, NotNow, Refused
-from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code, ValuesRefused
-from replica.notary.requests import Submission, check_command
-from replica.settings import CoreSettings
-from replica.store.interface import AdmissionResult, Admitted, Command, ParticipantStore
+from replica.store.interface import AdmissionResult, Admitted, ParticipantStore
 
 Found = AdmissionResult | Answer
 """What is known of a submission that is to be admitted; or its answer, if it cannot be."""
 
 
 class Admission:
-    """The queue of one activation between front ends and log."""
+    """One statement at a time, for as many submissions as there are."""
 
     def __init__(
         self,
-        *,
+        parts: Parts,
         store: ParticipantStore,
+        *,
+        intake: Intake,
+        appender: Appender,
+        answering: Answering,
         publisher: Publisher,
-        clock: Clock,
-        settings: CoreSettings,
-        budget: AdmissionBudget,
-        estimate: CompletionEstimate,
-        failures: SubmissionFailures,
-        append: Callable[[Sequence[Waiting]], dict[int, NotNow]],
-        answer_accepted: Callable[[Sequence[tuple[Waiting, AdmissionResult]]], None],
     ) -> None:
+        self._clock = parts.clock
+        self._settings = parts.settings
+        self._failures = parts.failures
         self._store = store
+        self._intake = intake
+        self._appender = appender
+        self._answering = answering
         self._publisher = publisher
-        self._clock = clock
-        self._settings = settings
-        self._budget = budget
-        self._estimate = estimate
-        self._failures = failures
-        self._append = append
-        self._answer_accepted = answer_accepted
-        self._queue: FairQueue[Waiting] = FairQueue(settings.user_queue_max, settings.user_states_max)
-        self.admitting: list[Waiting] = []  # what the database is being told of, and may know already
-        self._may_go = asyncio.Event()  # something is queued, and the pipeline has room
-        self._stopping = False
+        self.admitting: list[Waiting] = []  # the database is being asked about these, and may know them already
         self.bound = asyncio.Lock()  # of what is remembered: nobody prunes while somebody is asked for by it
 
-    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, terms: Terms) -> None:
-        """Queue a front end's submissions; those past the bounds are answered at once."""
-        refused: list[tuple[int, Answer]] = []
-        queued: list[int] = []
-        now_us = self._clock.wall_us()
-        wait_s = self._estimate.wait_s(self._budget.states)
-        for ticket, submission in batch:
-            try:
-                waiting = _waiting(replies, ticket, submission, terms, now_us)
-            except Exception as error:  # what the front end let through is its sender's affair alone
-                refused.append((ticket, self._failures.answer(submission.submission_id, error)))
-                continue
-            user, states = submission.user_id, waiting.states
-            if not self._queue.has_room(user, states):
-                refused.append((ticket, self._not_now(Code.USER_OVERLOADED, f"{user!r} has as much queued as one may")))
-                continue
-            if not self._budget.enter(states):
-                refused.append((ticket, self._overloaded()))
-                continue
-            self._queue.push(user, waiting, states)
-            queued.append(ticket)
-        if refused:
-            replies.send(refused)
-        if wait_s > self._settings.interim_from_s and not terms.asynchronous and queued:
-            replies.wait(queued, wait_s)
-        self.wake()
-
-    def wake(self) -> None:
-        """Look again whether the queue may go on: something was queued, or left the pipeline."""
-        settings, budget = self._settings, self._budget
-        in_pipeline = budget.submissions - len(self._queue)
-        states_in_pipeline = budget.states - self._queue.states
-        if self._queue and in_pipeline < settings.pipeline_max and states_in_pipeline < settings.pipeline_states_max:
-            self._may_go.set()
-        elif not self._stopping:
-            self._may_go.clear()
-
     async def run(self) -> None:
-        """Admit until stopped; ends early only with an error of the store."""
-        while not self._stopping:
-            await self._may_go.wait()
-            if self._may_linger():
-                await self._clock.sleep_s(self._settings.admit_linger_s)
-            self.admitting = self._take()
-            self.wake()
+        """Admit until the intake stops; ends early only with an error of the store."""
+        intake = self._intake
+        while not intake.stopping:
+            self.admitting = await intake.next_batch()
             if self.admitting:
                 await self._admit(self.admitting)
                 self.admitting = []
-                self.wake()
-
-    def _take(self) -> list[Waiting]:
-        """The next batch in the users' turns, as far as the pipeline has room."""
-        settings, queue, budget = self._settings, self._queue, self._budget
-        room = settings.pipeline_max - (budget.submissions - len(queue))
-        states_room = settings.pipeline_states_max - (budget.states - queue.states)
-        return queue.take(min(room, settings.admit_batch_max), states_room)
-
-    @property
-    def queued(self) -> int:
-        """Submissions that wait for the database round trip of their admission."""
-        return len(self._queue)
-
-    def _may_linger(self) -> bool:
-        """Under load, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""
-        settings = self._settings
-        busy = self._budget.submissions >= settings.admit_linger_from
-        return busy and len(self._queue) < settings.admit_batch_max and not self._stopping
-
-    def stop(self) -> None:
-        """Let `run` end once the batch in hand is done with."""
-        self._stopping = True
-        self._may_go.set()
-
-    def close_queue(self) -> list[Waiting]:
-        """Empty the queue, and return what was in it: the database was not told of it."""
-        self._may_go.clear()
-        return self._queue.clear()
+                intake.wake()
 
     async def _admit(self, batch: list[Waiting]) -> None:
         outcomes = await self._ask(batch)
@@ -147,16 +66,16 @@ class Admission:
             await self._publisher.flush()
             again = dict(zip(map(id, in_flight), (found for _, found in await self._ask(in_flight)), strict=True))
             outcomes = [(waiting, again.get(id(waiting), found)) for waiting, found in outcomes]
-        failed = self._append([waiting for waiting, found in outcomes if _is(found, Admitted.FRESH)])
+        failed = self._appender.append([waiting for waiting, found in outcomes if _is(found, Admitted.FRESH)])
         accepted: list[tuple[Waiting, AdmissionResult]] = []
         answers: list[tuple[Waiting, Answer]] = []
         for waiting, outcome in outcomes:
             found = failed.get(id(waiting), outcome)
             if _is(found, Admitted.FRESH):
                 if waiting.terms.asynchronous:
-                    answers.append((waiting, Accepted(waiting.command.submission_id, self._wait_s())))
+                    answers.append((waiting, Accepted(waiting.command.submission_id, self._intake.wait_s)))
                 continue
-            self._budget.leave(1, waiting.states)
+            self._intake.budget.leave(1, waiting.states)
             if not isinstance(found, AdmissionResult):
                 answers.append((waiting, found))
             elif found.outcome is Admitted.ACCEPTED:
@@ -168,7 +87,7 @@ class Admission:
                 answers.append((waiting, self._in_flight()))
         send(answers)
         if accepted:
-            self._answer_accepted(accepted)
+            self._answering.answer_accepted(accepted)
 
     async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Found]]:
         """What the database says of each, in one statement, whatever deduplication periods their senders chose.
@@ -226,40 +145,9 @@ class Admission:
     def _failed(self, waiting: Waiting, error: Exception) -> NotNow:
         return self._failures.answer(waiting.command.submission_id, error)
 
-    def _overloaded(self) -> NotNow:
-        detail = f"{self._budget.submissions} submissions with {self._budget.states} states are in flight"
-        return self._not_now(Code.OVERLOADED, detail)
-
     def _in_flight(self) -> NotNow:
-        return self._not_now(Code.SUBMISSION_IN_FLIGHT, "an earlier submission of this command is on its way")
-
-    def _not_now(self, code: Code, detail: str) -> NotNow:
-        return NotNow(code.name, detail, self._wait_s())
-
-    def _wait_s(self) -> float:
-        return self._estimate.wait_s(self._budget.states)
-
-
-def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms, now_us: int) -> Waiting:
-    """The submission with what the core needs to know of it. Raises all sorts if the front end let nonsense through.
-
-    The request is not read whole, which would cost a tenth of what a submission costs here: what no reader of the log
-    takes for a request is answered when it is read back.
-    """
-    tx_id, digest, states_count = summarise(submission.request)
-    user, command_id, act_as = submission.user_id, submission.command_id, submission.act_as
-    check_command(user, command_id, act_as, submission.submission_id)
-    command = Command(
-        change_id(user, command_id, act_as),
-        user,
-        command_id,
-        act_as,
-        submission.submission_id,
-        tx_id,
-        digest,
-        now_us,
-    )
-    return Waiting(replies, ticket, submission, command, weight_of(submission, states_count), terms)
+        detail = "an earlier submission of this command is on its way"
+        return NotNow(Code.SUBMISSION_IN_FLIGHT.name, detail, self._intake.wait_s)
 
 
 def _is(found: Found, outcome: Admitted) -> bool:

@@ -1,4 +1,4 @@
-"""Publishes completions: what the log decided, with dense ledger offsets, in the shared database."""
+"""Published: completions of what the log decided, with dense ledger offsets, in the shared database."""
 
 from __future__ import annotations
 
@@ -8,126 +8,16 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from ha.clock import Clock
+from replica.active.completions import completions_of
 from replica.active.deduplication import Period
-from replica.following.apply import Applied, judge_records
-from replica.following.follower import bounded_runs, open_behind
-from replica.index.interface import Index
-from replica.log.interface import RequestLog
-from replica.notary.canonical import change_id
-from replica.notary.counted import CountedRequest, CountedSettlement
-from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
-from replica.notary.position import Position, begin
-from replica.notary.rules import Outcome, Verdict
-from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.following.apply import Applied
+from replica.notary.position import Position
 from replica.settings import CoreSettings
-from replica.store.interface import NOTARISED, Completion, ParticipantStore, Published
-
-CODE_OF = {
-    Outcome.NOTARISED: NOTARISED,
-    Outcome.TX_ID_REUSED: Code.TX_ID_REUSED.name,
-    Outcome.CONFLICT: Code.STATE_CONFLICT.name,
-    Outcome.TIME_WINDOW_CLOSED: Code.TIME_WINDOW_CLOSED.name,
-}
+from replica.store.interface import Completion, ParticipantStore, Published
 
 # The conflicts of one record take up to 0.8 MB. Forty of them in one transaction took 1.9 s, and cost the statement and
 # the lock; so a transaction stops here, or after its first run, whose states are bounded.
 DETAIL_BYTES_MAX = 1_000_000
-
-
-def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None = None) -> list[Completion]:
-    """The completions of a run of records, in log order: a function of the log alone, whoever computes it.
-
-    But for the deduplication periods, by log offset, which only the replica knows that admitted the submissions.
-    """
-    known = periods or {}
-    completions: list[Completion] = []
-    for entry, verdict in applied.decided():
-        if isinstance(entry, CountedSettlement):
-            completions.extend(_of_settlement(entry))
-        elif verdict is not None:
-            completions.append(_of_request(entry, verdict, known.get(entry.offset)))
-    return completions
-
-
-def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) -> Completion:
-    submission = entry.record.submission
-    return Completion(
-        entry.offset,
-        change_id(submission.user_id, submission.command_id, submission.act_as),
-        submission.user_id,
-        submission.command_id,
-        submission.act_as,
-        submission.submission_id,
-        entry.request.tx_id,
-        entry.content_digest,
-        CODE_OF[verdict.outcome],
-        verdict.notarised_offset,
-        entry.judged_us,
-        msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
-        None if period is None else period.duration_us,
-        None if period is None or period.duration_us is not None else period.after,
-    )
-
-
-def _of_settlement(entry: CountedSettlement) -> list[Completion]:
-    return [
-        Completion(
-            entry.offset,
-            change_id(command.user_id, command.command_id, command.act_as),
-            command.user_id,
-            command.command_id,
-            command.act_as,
-            command.submission_id,
-            command.tx_id,
-            command.content_digest,
-            Code.SUBMISSION_NOT_SEQUENCED.name,
-            None,
-            entry.judged_us,
-        )
-        for command in entry.record.commands
-    ]
-
-
-async def publish_backlog(
-    request_log: RequestLog,
-    index: Index,
-    store: ParticipantStore,
-    *,
-    published: Published,
-    applied_to: Position,
-    settings: CoreSettings,
-    salvages: Salvages = NO_SALVAGES,
-) -> Published:
-    """Publish what lies between what is published and `applied_to`, from the log; returns what is published then.
-
-    Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
-    position is ahead of the log, or was not read from it.
-    """
-    position = published.position or begin(applied_to.topic_id)
-    if position.offset > applied_to.offset:
-        raise LogTruncated(
-            f"completions are published to offset {position.offset}, the log ends at {applied_to.offset}"
-        )
-    if position.offset == applied_to.offset:
-        if position.digest != applied_to.digest or position.topic_id != applied_to.topic_id:
-            raise LogRefused(f"completions were published from another record at offset {position.offset}")
-        return published
-    ledger_end = published.ledger_end
-    reader = await open_behind(request_log, applied_to.topic_id, position)
-    try:
-        while position.offset < applied_to.offset:
-            room = min(settings.read_batch_max, applied_to.offset - position.offset)
-            records = await reader.read(room, settings.log_stall_max_s)
-            if not records:
-                raise LogUnavailable(f"no record behind offset {position.offset} within {settings.log_stall_max_s} s")
-            for run in bounded_runs(records, settings.read_batch_states_max):
-                applied, _ = judge_records(index, position, run, salvages)
-                ledger_end = await store.publish(completions_of(applied), applied.position)
-                position = applied.position
-    finally:
-        await reader.close()
-    return msgspec.structs.replace(published, position=position, ledger_end=ledger_end)
 
 
 class _Unpublished(msgspec.Struct):
@@ -148,13 +38,11 @@ class Publisher:
     def __init__(
         self,
         store: ParticipantStore,
-        clock: Clock,
         settings: CoreSettings,
         on_published: Callable[[int, int], None],
         on_moved: Callable[[], None],
     ) -> None:
         self._store = store
-        self._clock = clock
         self._settings = settings
         self._on_published = on_published
         self._on_moved = on_moved  # the ledger end is another one

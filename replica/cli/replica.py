@@ -51,6 +51,6 @@ def run(name: NameOption, config: ConfigOption = Path(CONFIG_NAME)) -> None:
 
     Exit code 1: start it again. Exit code 2: a person is needed first.
     """
-    from replica.wiring import run_replica
+    from replica.process import run_replica
 
     raise typer.Exit(run_replica(replica_settings(load(config), name)))

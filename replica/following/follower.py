@@ -162,7 +162,7 @@ class Follower:
     def _apply(self, applier: Applier, records: LogRecords) -> None:
         began_us = self._clock.wall_us()
         applied = applier.apply(records)
-        self._trace.judged(applied, began_us)
+        self._trace.judged(applied.decided(), began_us)
         self._reached_at_s = self._moved_at_s = self._clock.boottime_s()
         self._owes = False
         if voids := applied.reading.voids:  # one line a run: a deposed active may leave many thousands

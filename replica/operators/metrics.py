@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from ha.election.driver import Election, Role
 from ha.lock.interface import LockOwner, ServerLease
-from replica.active.publisher import CODE_OF
 from replica.following.scrub import Scrubber
 from replica.log.interface import RoundTrip
+from replica.notary.outcomes import CODE_OF
 from replica.notary.reading import VoidReason
 from replica.participant import Participant, SessionT
 from replica.store.neighbours import Neighbours
@@ -90,11 +90,15 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         activation = self._participant.activation
         if activation is None:
             return
-        yield _gauge("notary_in_flight_submissions", "Admitted and not yet published", activation.budget.submissions)
-        yield _gauge("notary_in_flight_states", "States of those submissions", activation.budget.states)
-        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", activation.queued)
         yield _gauge(
-            "notary_eta_seconds", "Longest a request that comes now will take, as clients are told", activation.eta_s
+            "notary_in_flight_submissions", "Admitted and not yet published", activation.intake.budget.submissions
+        )
+        yield _gauge("notary_in_flight_states", "States of those submissions", activation.intake.budget.states)
+        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", activation.intake.queued)
+        yield _gauge(
+            "notary_eta_seconds",
+            "Longest a request that comes now will take, as clients are told",
+            activation.intake.wait_s,
         )
         published = -1 if activation.publisher.position is None else activation.publisher.position.offset
         unpublished = max(0, self._participant.follower.applied_offset - published)

@@ -39,7 +39,7 @@ def make_status_page(
             active=participant.standing().active,
             epoch=participant.epoch,
             lag_records=participant.follower.lag_records,
-            in_flight=0 if activation is None else activation.budget.submissions,
+            in_flight=0 if activation is None else activation.intake.budget.submissions,
             estimate_s=participant.estimate_s,
         )
 

@@ -14,6 +14,7 @@ import msgspec
 
 from replica.notary.answers import Earlier
 from replica.notary.formats import Formats
+from replica.notary.outcomes import NOTARISED as NOTARISED  # noqa: PLC0414  (a completion's outcome)
 from replica.notary.position import Position
 
 
@@ -112,9 +113,6 @@ class Completion(msgspec.Struct, frozen=True):
     detail: bytes = b""
     deduplication_us: int | None = None
     deduplication_after: int | None = None
-
-
-NOTARISED = "NOTARISED"
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -11,35 +11,68 @@ spans of a sample of the requests. Times are by the wall clocks of the machines 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from replica.active.waiting import Waiting
-from replica.following.apply import Applied
-from replica.link.traces import Traces
-from replica.notary.counted import CountedRequest
+from replica.notary.counted import Counted, CountedRequest
 from replica.notary.rules import Verdict
 
 OLD_AFTER_US = 60_000_000  # what is read later than this is caught up with: no trace of it is wanted
 
 
-class Trace(Protocol):
-    """What the core tells of its work. Cheap, must not raise."""
+class Spans(Protocol):
+    """Writes spans of transactions; replica.link.traces does."""
 
-    def judged(self, applied: Applied, began_us: int) -> None:
+    def sampled(self, tx_id: bytes) -> tuple[int, int] | None:
+        """The ids of the transaction's trace and of its root, if it has a trace."""
+
+    def child(
+        self, ids: tuple[int, int], name: str, from_us: int, to_us: int, attributes: Mapping[str, str | int]
+    ) -> None:
+        """Write a span below the root. Times are microseconds UTC."""
+
+
+class TracedCommand(Protocol):
+    """A command as far as traces name it."""
+
+    @property
+    def tx_id(self) -> bytes:
+        """The transaction that it asked for."""
+
+    @property
+    def submitted_us(self) -> int:
+        """When it was admitted, microseconds UTC."""
+
+
+class TracedSubmission(Protocol):
+    """A submission that was answered."""
+
+    @property
+    def command(self) -> TracedCommand:
+        """Its command."""
+
+
+Judged = Iterable[tuple[Counted, Verdict | None]]
+Answered = Sequence[tuple[TracedSubmission, CountedRequest, Verdict]]
+
+
+class Trace(Protocol):
+    """Hears of the core's work. Cheap, must not raise."""
+
+    def judged(self, judged: Judged, began_us: int) -> None:
         """A run of records was read back at `began_us` (microseconds UTC), and is judged and stored."""
 
-    def answered(self, decided: Sequence[tuple[Waiting, CountedRequest, Verdict]], began_us: int) -> None:
+    def answered(self, answered: Answered, began_us: int) -> None:
         """A batch that was begun to be signed at `began_us` is answered."""
 
 
 class Untraced:
     """The usual case."""
 
-    def judged(self, applied: Applied, began_us: int) -> None:
+    def judged(self, judged: Judged, began_us: int) -> None:
         """See Trace."""
 
-    def answered(self, decided: Sequence[tuple[Waiting, CountedRequest, Verdict]], began_us: int) -> None:
+    def answered(self, answered: Answered, began_us: int) -> None:
         """See Trace."""
 
 
@@ -49,14 +82,14 @@ UNTRACED = Untraced()
 class CoreTrace:
     """See Trace."""
 
-    def __init__(self, traces: Traces, wall_us: Callable[[], int]) -> None:
+    def __init__(self, traces: Spans, wall_us: Callable[[], int]) -> None:
         self._traces = traces
         self._wall_us = wall_us
 
-    def judged(self, applied: Applied, began_us: int) -> None:
+    def judged(self, judged: Judged, began_us: int) -> None:
         """See Trace."""
         now_us, traces = self._wall_us(), self._traces
-        for entry, verdict in applied.decided():
+        for entry, verdict in judged:
             if isinstance(entry, CountedRequest) and verdict is not None:
                 stamp_us = entry.record.stamp_us
                 ids = traces.sampled(entry.request.tx_id)
@@ -64,14 +97,14 @@ class CoreTrace:
                     traces.child(ids, "log", stamp_us, began_us, {"notary.log_offset": entry.offset})
                     traces.child(ids, "judge", began_us, now_us, {"notary.outcome": verdict.outcome.value})
 
-    def answered(self, decided: Sequence[tuple[Waiting, CountedRequest, Verdict]], began_us: int) -> None:
+    def answered(self, answered: Answered, began_us: int) -> None:
         """See Trace."""
         now_us, traces = self._wall_us(), self._traces
-        for waiting, entry, verdict in decided:
+        for waiting, entry, verdict in answered:
             ids = traces.sampled(waiting.command.tx_id)
             if ids is not None:
                 submitted_us, stamp_us = waiting.command.submitted_us, entry.record.stamp_us
                 about = {"notary.tx_id": waiting.command.tx_id.hex(), "notary.outcome": verdict.outcome.value}
                 traces.child(ids, "notarise", submitted_us, now_us, about)
                 traces.child(ids, "admit", submitted_us, stamp_us, {})
-                traces.child(ids, "answer", began_us, now_us, {"notary.batch": len(decided)})
+                traces.child(ids, "answer", began_us, now_us, {"notary.batch": len(answered)})

@@ -100,26 +100,26 @@ async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
         stack.callback(index.close)
         request_log = KafkaLog(kafka)
         stack.push_async_callback(request_log.close)
+
+        def lock_session() -> PostgresLockSession:
+            return PostgresLockSession(conninfo, scope=name, name="r1", settings=election_settings, clock=clock)
+
+        election: Election[PostgresLockSession] = Election(
+            lock_session, clock=clock, settings=election_settings, random=random.Random()
+        )
         participant: Participant[PostgresLockSession] = Participant(
             name="r1",
             request_log=request_log,
             index=index,
             make_store=PostgresStore,
             signer=cluster.config.notary_signer(),
+            leadership=election,
             clock=clock,
             settings=cluster.config.core,
         )
-
-        def lock_session() -> PostgresLockSession:
-            return PostgresLockSession(conninfo, scope=name, name="r1", settings=election_settings, clock=clock)
-
-        election: Election[PostgresLockSession] = Election(
-            lock_session, participant, clock=clock, settings=election_settings, random=random.Random()
-        )
-        participant.is_leading, participant.give_up = election.is_leading, election.step_down
         participant.start()
         stack.push_async_callback(participant.stop)
-        leading = asyncio.create_task(election.run())
+        leading = asyncio.create_task(election.run(participant))
         try:
             async with asyncio.timeout(SERVING_MAX_S):
                 while not participant.standing().active:

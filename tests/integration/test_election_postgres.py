@@ -59,14 +59,16 @@ class Cluster:
                 lambda name=name: PostgresLockSession(  # type: ignore[misc]
                     dsn, scope=str(libpq.conninfo_to_dict(dsn)["dbname"]), name=name, settings=SETTINGS, clock=CLOCK
                 ),
-                service,
                 clock=CLOCK,
                 settings=SETTINGS,
                 random=Random(seed),
             )
-            for seed, (name, service) in enumerate(zip(("R1", "R2"), self.services, strict=True))
+            for seed, name in enumerate(("R1", "R2"))
         ]
-        self.tasks = [asyncio.create_task(election.run()) for election in self.elections]
+        self.tasks = [
+            asyncio.create_task(election.run(service))
+            for election, service in zip(self.elections, self.services, strict=True)
+        ]
 
     def leaders(self) -> list[int]:
         return [number for number, election in enumerate(self.elections) if election.is_leading()]

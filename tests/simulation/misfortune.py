@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ha.errors import HaError
 from replica.notary.errors import NotActive
-from tests.simulation.doubles import SimulatedLog, Tables
+from tests.simulation.doubles import Tables
 from tests.simulation.plan import Fault, FaultKind
 from tests.simulation.restoring import lose_tail
 from tests.simulation.weather import LeaderCut
@@ -319,10 +319,10 @@ class Misfortune:
             self._world.skies.leader_cut = None
 
     def _silence_reader(self, replica: Replica) -> bool:
-        log = None if replica.core is None else replica.core.participant._log
-        if not isinstance(log, SimulatedLog) or log.reader is None:
+        reader = None if replica.core is None else replica.core.log.reader
+        if reader is None:
             return False
-        log.reader.silent = True
+        reader.silent = True
         return True
 
     def _join_log(self, replica: Replica) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ha.election.driver import Election, Role
 from ha.ending import Cause, Ending
 from ledger_api.server.feed import Feed
+from replica.active.activation import Activation
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
 from replica.link.interface import Told as AnyAnswer
 from replica.link.memory import MemoryLink
@@ -48,6 +49,7 @@ class Core:
     """The parts of one run of the core process."""
 
     process: Process
+    log: SimulatedLog
     participant: Participant[DatabaseSession]
     election: Election[DatabaseSession]
     door: Door
@@ -64,6 +66,27 @@ class Core:
     def claims_to_lead(self) -> bool:
         """What its health listener would say; a stopped process says nothing."""
         return not self.process.stopped and self.participant.standing().active
+
+
+class _Leadership:
+    """The election as its service sees it; watches who reports the end of a session."""
+
+    def __init__(self, election: Election[DatabaseSession], world: World, name: str) -> None:
+        self._election = election
+        self._world = world
+        self._name = name
+
+    def is_leading(self) -> bool:
+        """See Leadership."""
+        return self._election.is_leading()
+
+    def step_down(self, ending: Ending) -> None:
+        """See Leadership. Only the election says that its session ended."""
+        if ending.cause in _OF_THE_SESSION:
+            self._world.blame(
+                f"{self._name}: the end of its lock session is reported by another than the session: {ending}"
+            )
+        self._election.step_down(ending)
 
 
 class Door:
@@ -175,39 +198,29 @@ class Replica:
             **plan.core,  # type: ignore[arg-type]
         )
         log = SimulatedLog(world.topic, self.name, process, world.skies, world.story, world.append_linger_s)
+        election: Election[DatabaseSession] = Election(
+            lambda: DatabaseSession(world.route(self.name), name=self.name, settings=world.election, clock=self.clock),
+            clock=self.clock,
+            settings=world.election,
+            random=random,
+            after_failure=after_failure,
+        )
         participant: Participant[DatabaseSession] = Participant(
             name=self.name,
             request_log=log,
             index=DiskIndex(self.disk, self.name, world.skies),
             make_store=lambda session: MemoryStore(session, session.server.tables),
             signer=CheapSigner(),
+            leadership=_Leadership(election, world, self.name),
             clock=self.clock,
             settings=settings,
             random_bytes=random.randbytes,
             salvages=world.salvages,
         )
-        election: Election[DatabaseSession] = Election(
-            lambda: DatabaseSession(world.route(self.name), name=self.name, settings=world.election, clock=self.clock),
-            participant,
-            clock=self.clock,
-            settings=world.election,
-            random=random,
-            after_failure=after_failure,
-        )
         door = Door(process, participant, self.told)
-        participant.is_leading = election.is_leading
-
-        def give_up(ending: Ending) -> None:
-            if ending.cause in _OF_THE_SESSION:
-                world.blame(
-                    f"{self.name}: the end of its lock session is reported by another than the session: {ending}"
-                )
-            election.step_down(ending)
-
-        participant.give_up = give_up
-        participant.announce = lambda: self._announced(door)
+        participant.on_standing_changed(lambda: self._announced(door))
         link = MemoryLink(door, world.link_answer_max_s)
-        self.core = Core(process, participant, election, door, link, make_feed(link, self.name, world))
+        self.core = Core(process, log, participant, election, door, link, make_feed(link, self.name, world))
         return self.core
 
     def _announced(self, door: Door) -> None:
@@ -277,10 +290,9 @@ _OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # what only the election s
 _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog", "settle")
 
 
-def _busy_with(activation: object) -> str:
-    admission, publisher = activation._admission, activation.publisher  # type: ignore[attr-defined]
-    if admission.admitting:
+def _busy_with(activation: Activation) -> str:
+    if activation.admission.admitting:
         return "active.admitting"
-    if activation._waiting:  # type: ignore[attr-defined]
+    if activation.appender.waiting:
         return "active.logged"
-    return "active.publishing" if publisher._queue else "active.idle"
+    return "active.publishing" if activation.publisher._queue else "active.idle"

@@ -9,7 +9,7 @@ from math import ceil
 
 import msgspec
 
-from replica.log.memory import Delivery, MemoryLog, MemoryTopic
+from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Answer, Notarised, NotNow
 from replica.notary.errors import Code
 from replica.settings import CoreSettings
@@ -69,7 +69,7 @@ async def overload(replica: Replica) -> tuple[list[Asked], int]:
                     everything.append(Asked(user, loop.time()))
                     group.create_task(ask(replica, len(everything), everything[-1]))
             await asyncio.sleep(TICK_S)
-            most = max(most, activation.budget.submissions)
+            most = max(most, activation.intake.budget.submissions)
     return everything, most
 
 
@@ -78,9 +78,7 @@ def test_three_times_the_capacity_for_a_minute() -> None:
 
     async def story() -> None:
         async with World(core=SETTINGS) as world:
-            replica = Replica(world.shared, "R1")
-            replica.log = MemoryLog(world.shared.topic, SlowDelivery)
-            replica.participant._log = replica.participant.follower._log = replica.log
+            replica = Replica(world.shared, "R1", delivery=SlowDelivery)
             replica.start()
             world.push_async_callback(replica.stop)
             await replica.until_active()
@@ -92,8 +90,8 @@ def test_three_times_the_capacity_for_a_minute() -> None:
             assert set(done.values()) == {1}
             assert replica.participant.activation is not None
             assert (
-                replica.participant.activation.budget.submissions,
-                replica.participant.activation.budget.states,
+                replica.participant.activation.intake.budget.submissions,
+                replica.participant.activation.intake.budget.states,
             ) == (0, 0)
             began_s = asyncio.get_running_loop().time()
             (answer,) = await replica.submit(submission(10**6, [state(10**6)]))

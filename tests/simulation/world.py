@@ -265,7 +265,7 @@ class World:
         if replica.core is None or not replica.claims_to_lead:
             return
         activation = replica.core.participant.activation
-        if replica.core.election.role is not Role.ACTIVE or activation is None or activation._in_force is None:
+        if replica.core.election.role is not Role.ACTIVE or activation is None or activation.read_back.in_force is None:
             self.blame(f"{replica.name} claims to lead while {replica.step()}")
         leaders = [other.name for other in self.replicas if other.claims_to_lead]
         if len(leaders) > 1 and self.deposed is None and self.loop.time() > self.doubt_until_s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -16,7 +17,7 @@ from replica.active.signer import FileSigner
 from replica.index.memory import MemoryIndex
 from replica.link.interface import PLAIN, Terms
 from replica.link.memory import MemoryLink
-from replica.log.memory import MemoryLog, MemoryTopic
+from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.notary.answers import Answer
 from replica.notary.canonical import encode_request
 from replica.notary.requests import Submission, TimeWindow, make_request
@@ -72,38 +73,59 @@ class Shared:
         self.lock_server = MemoryLockServer(self.clock, lease_s=self.election.lease_s)
 
 
+class KeptNotes:
+    """Keeps what a replica leaves to be told later; nobody pauses it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, str]] = []
+
+    def is_barred(self) -> bool:
+        return False
+
+    def tell(self, epoch: int, reason: str) -> None:
+        self.told.append((epoch, reason))
+
+
 class Replica:
     """One core, from `start` until `stop` or `crash`; its index stays."""
 
-    def __init__(self, shared: Shared, name: str, index: MemoryIndex | None = None, trace: Trace = UNTRACED) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        name: str,
+        index: MemoryIndex | None = None,
+        trace: Trace = UNTRACED,
+        delivery: Callable[[], Delivery] = Delivery,
+    ) -> None:
         self.shared = shared
         self.name = name
         self.index = index or MemoryIndex()
         random = Random(f"{shared.seed} {name}")
-        self.log = MemoryLog(shared.topic)
+        self.log = MemoryLog(shared.topic, delivery)
+        self.notes = KeptNotes()
+        self.election: Election[MemoryLockSession] = Election(
+            self._session, clock=shared.clock, settings=shared.election, random=random
+        )
         self.participant: Participant[MemoryLockSession] = Participant(
             name=name,
             request_log=self.log,
             index=self.index,
             make_store=lambda session: MemoryStore(session, shared.database),
             signer=SIGNER,
+            leadership=self.election,
             clock=shared.clock,
             settings=shared.core,
+            notes=self.notes,
             random_bytes=random.randbytes,
             trace=trace,
         )
-        self.election: Election[MemoryLockSession] = Election(
-            self._session, self.participant, clock=shared.clock, settings=shared.election, random=random
-        )
-        self.participant.is_leading = self.election.is_leading
-        self.participant.give_up = self.election.step_down
         self.link = MemoryLink(self.participant)
-        self.participant.announce = self.link.standing_changes.notify
+        self.participant.on_standing_changed(self.link.standing_changes.notify)
         self._election_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self.participant.start()
-        self._election_task = asyncio.create_task(self.election.run())
+        self._election_task = asyncio.create_task(self.election.run(self.participant))
 
     async def stop(self) -> None:
         """In order, as after SIGTERM."""

@@ -183,7 +183,6 @@ class Replica:
         self.service = WritingService(self.name, world.database, world.server, world.random, world.faults)
         self.election = StallingElection(
             lambda: MemoryLockSession(world.server, name=self.name, settings=world.settings, clock=world.clock),
-            self.service,
             clock=world.clock,
             settings=world.settings,
             random=Random(world.random.random()),
@@ -194,7 +193,7 @@ class Replica:
 
     async def _run(self, election: StallingElection) -> None:
         try:
-            await election.run()
+            await election.run(self.service)
         except TransitionFailed as failure:
             if failure.__cause__ is not None and not isinstance(failure.__cause__, RuntimeError):
                 raise  # an assertion of ours, or a bug of theirs

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pytest import MonkeyPatch
 
-import replica.active.activation
-import replica.active.publisher
-import replica.following.apply
-import replica.notary.reading
-import replica.notary.rules
-import replica.participant
-from ha.ending import Cause
+import replica.active.opening
+from ha.ending import Cause, Ending
 from replica.active.activation import Activation
+from replica.active.appending import Appender
+from replica.active.catching_up import until_applied
+from replica.active.opening import Opening, settled_command
+from replica.active.parts import Parts
 from replica.notary.position import Position
-from replica.notary.records import (
-    FORMAT,
-    BarrierRecord,
-    SettlementRecord,
-    encode_record,
-)
 from replica.notary.rules import TX_KEY
 from replica.store.interface import Published
 from replica.store.memory import MemoryStore
@@ -30,47 +25,47 @@ from tests.simulation.mutants.registry import mutant
 
 @mutant("the activation does not wait for its barrier to come into force")
 def barrier_not_checked(patch: MonkeyPatch) -> None:
-    async def trusting(self: Activation) -> Position:
-        self.activation_id = self._random_bytes(16)
-        barrier = BarrierRecord(self.epoch, self.activation_id, self._name, self._database, FORMAT, 1)
-        self._require_writer().append(encode_record(barrier))
-        self._in_force = await self._applied(lambda _: True, "any")
-        return self._in_force
+    async def trusting(self: Opening) -> Position:
+        self._appender.append_barrier(self.epoch)
+        position = self._read_back.in_force = await until_applied(self._parts, lambda _: True, "any")
+        return position
 
-    patch.setattr(Activation, "_put_barrier_in_force", trusting)
+    patch.setattr(Opening, "_put_barrier_in_force", trusting)
     _deaf_to(patch, Cause.SUPERSEDED)
 
 
 def _deaf_to(patch: MonkeyPatch, cause: Cause) -> None:
     make = Activation.__init__
 
-    def deaf(self: Activation, **parts: Any) -> None:
-        lost = parts.pop("on_lost")
-        make(self, on_lost=lambda ending: None if ending.cause is cause else lost(ending), **parts)
+    def deaf(self: Activation, parts: Parts, *rest: Any, **named: Any) -> None:
+        def step_down(ending: Ending) -> None:
+            if ending.cause is not cause:
+                parts.step_down(ending)
+
+        make(self, replace(parts, step_down=step_down), *rest, **named)
 
     patch.setattr(Activation, "__init__", deaf)
 
 
+def _named(patch: MonkeyPatch, activation_id: Callable[[Appender, int, int], bytes]) -> None:
+    """Activation ids come from a function of appender, epoch and length, not from chance."""
+    append = Appender.append_barrier
+
+    def named(self: Appender, epoch: int) -> None:
+        self._parts = replace(self._parts, random_bytes=lambda count: activation_id(self, epoch, count))
+        append(self, epoch)
+
+    patch.setattr(Appender, "append_barrier", named)
+
+
 @mutant("activations are told apart by their epoch only")
 def epochs_without_activation_ids(patch: MonkeyPatch) -> None:
-    put = Activation._put_barrier_in_force
-
-    async def numbered(self: Activation) -> Position:
-        self._random_bytes = lambda count: self.epoch.to_bytes(count, "big")
-        return await put(self)
-
-    patch.setattr(Activation, "_put_barrier_in_force", numbered)
+    _named(patch, lambda _, epoch, count: epoch.to_bytes(count, "big"))
 
 
 @mutant("a replica uses one activation id for all its activations")
 def own_old_barrier_taken_for_the_new_one(patch: MonkeyPatch) -> None:
-    put = Activation._put_barrier_in_force
-
-    async def named(self: Activation) -> Position:
-        self._random_bytes = lambda count: self._name.encode().ljust(count)[:count]
-        return await put(self)
-
-    patch.setattr(Activation, "_put_barrier_in_force", named)
+    _named(patch, lambda appender, _, count: appender._parts.name.encode().ljust(count)[:count])
 
 
 @mutant("an active that takes the lock again goes on in its old epoch")
@@ -94,53 +89,50 @@ def backlog_not_published(patch: MonkeyPatch) -> None:
     async def skip(*_: Any, published: Published, **__: Any) -> Published:
         return published
 
-    patch.setattr(replica.active.activation, "publish_backlog", skip)
+    patch.setattr(replica.active.opening, "publish_backlog", skip)
 
 
 @mutant("pending commands are settled before the backlog is published")
 def commands_settled_before_publishing(patch: MonkeyPatch) -> None:
-    put = Activation._put_barrier_in_force
+    put = Opening._put_barrier_in_force
 
-    async def hasty(self: Activation) -> Position:
+    async def hasty(self: Opening) -> Position:
         position = await put(self)
         pending = await self._store.pending(1_000)
         if pending:
-            commands = tuple(replica.active.activation._settled(command) for command in pending)
-            sequence = self._next_sequence()
-            record = SettlementRecord(FORMAT, self.activation_id, sequence, commands)
-            self._require_writer().append(encode_record(record))
-            await self._applied(lambda at: any(a <= sequence < b for a, b in at.seen), "a settlement")
+            sequence = self._appender.append_settlement(tuple(map(settled_command, pending))) - 1
+            await until_applied(self._parts, lambda at: any(a <= sequence < b for a, b in at.seen), "a settlement")
         return position
 
-    patch.setattr(Activation, "_put_barrier_in_force", hasty)
+    patch.setattr(Opening, "_put_barrier_in_force", hasty)
 
 
 @mutant("a pending command whose transaction is in the index counts as decided")
 def commands_settled_from_the_index(patch: MonkeyPatch) -> None:
-    settle = Activation._settle
+    settle = Opening._settle
 
     class Sparing:
-        def __init__(self, activation: Activation) -> None:
-            self._activation, self._store = activation, activation._store
+        def __init__(self, opening: Opening) -> None:
+            self._opening, self._store = opening, opening._store
 
         async def pending(self, limit: int) -> list[Any]:
             pending = await self._store.pending(limit)
-            known = self._activation._index.lookup([TX_KEY + command.tx_id for command in pending])
+            known = self._opening._parts.index.lookup([TX_KEY + command.tx_id for command in pending])
             return [command for command, value in zip(pending, known, strict=True) if value is None]
 
-    async def spare(self: Activation) -> None:
+    async def spare(self: Opening) -> None:
         store, self._store = self._store, Sparing(self)  # type: ignore[assignment]
         try:
             await settle(self)
         finally:
             self._store = store
 
-    patch.setattr(Activation, "_settle", spare)
+    patch.setattr(Opening, "_settle", spare)
 
 
 @mutant("pending commands are never settled")
 def commands_never_settled(patch: MonkeyPatch) -> None:
-    async def forget(self: Activation) -> None:
+    async def forget(self: Opening) -> None:
         await asyncio.sleep(0)
 
-    patch.setattr(Activation, "_settle", forget)
+    patch.setattr(Opening, "_settle", forget)

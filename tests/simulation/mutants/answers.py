@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import msgspec
 from pytest import MonkeyPatch
 
 import replica.active.activation
-import replica.active.publisher
+import replica.active.look_ups
+import replica.active.read_back
 import replica.active.receipt_signer
 import replica.following.apply
-import replica.notary.reading
-import replica.notary.rules
-import replica.participant
 from replica.active.activation import Activation
+from replica.active.answering import Answering
+from replica.active.appending import Appender
+from replica.active.look_ups import LookUps
 from replica.active.waiting import Waiting
 from replica.following.apply import Applied, judge_records
 from replica.notary.answers import NotNow, Refused
@@ -28,33 +29,41 @@ from replica.notary.records import (
     RequestRecord,
     encode_record,
 )
-from replica.participant import Participant
+from replica.store.interface import AdmissionResult
 from tests.simulation.mutants.registry import mutant
 
 
 @mutant("a submission is answered when its record is appended, by what the index says then")
 def answer_before_read_back(patch: MonkeyPatch) -> None:
-    append = Activation._append
+    make = Activation.__init__
 
-    def hasty(self: Activation, admitted: Sequence[Waiting]) -> None:
-        for waiting in admitted:
-            answer(self, waiting)
+    def hasty(self: Activation, *parts: Any, **named: Any) -> None:
+        make(self, *parts, **named)
+        append = self.appender.append
 
-    def answer(self: Activation, waiting: Waiting) -> None:
-        ahead = len(self._waiting)
-        append(self, [waiting])
-        self._waiting.popitem()
-        self.budget.leave(1, waiting.states)
-        record = RequestRecord(FORMAT, self.activation_id, 0, self._clock.wall_us(), waiting.submission)
-        start = msgspec.structs.replace(self._follower.position, seen=())
+        def append_and_answer(admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+            failed, waiting = append(admitted), self.appender.waiting
+            for ahead, sequence in enumerate(list(waiting)):
+                one = waiting.pop(sequence)
+                self.intake.leave(1, one.states)
+                answer(self, one, ahead)
+            return failed
+
+        self.appender.append = append_and_answer  # type: ignore[method-assign]
+
+    def answer(self: Activation, waiting: Waiting, ahead: int) -> None:
+        parts = self._parts
+        record = RequestRecord(FORMAT, self.appender.activation_id, 0, parts.clock.wall_us(), waiting.submission)
+        start = msgspec.structs.replace(parts.follower.position, seen=())
         run = [(start.offset + 1, encode_record(record))]
-        applied, _ = judge_records(self._index, start, run)
-        ((entry, verdict),) = applied.decided()
-        if isinstance(entry, CountedRequest) and verdict is not None:
-            entry = msgspec.structs.replace(entry, offset=entry.offset + ahead)
-            self._answer_decided([(waiting, entry, verdict)])
+        applied, _ = judge_records(parts.index, start, run)
+        for entry, verdict in applied.decided():
+            if isinstance(entry, CountedRequest) and verdict is not None:
+                guess = msgspec.structs.replace(entry, offset=entry.offset + ahead)
+                offsets = {guess.offset: self.publisher.ledger_end + 1 + ahead}
+                self.admission._answering.answer_decided([(waiting, guess, verdict)], waiting.states, offsets)
 
-    patch.setattr(Activation, "_append", hasty)
+    patch.setattr(Activation, "__init__", hasty)
 
 
 @mutant("what the index said of a state once is kept in memory and believed for ever")
@@ -78,16 +87,31 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
 
 @mutant("answers find their submission by transaction id instead of sequence number")
 def answers_matched_by_transaction_id(patch: MonkeyPatch) -> None:
-    def match(self: Activation, applied: Applied) -> list[Any]:
+    def match(applied: Applied, _: bytes, waiting: MutableMapping[int, Waiting]) -> list[Any]:
         answered = []
         for entry, verdict in applied.decided():
             if isinstance(entry, CountedRequest) and verdict is not None:
-                waits = [s for s, w in self._waiting.items() if w.command.tx_id == entry.request.tx_id]
+                waits = [s for s, w in waiting.items() if w.command.tx_id == entry.request.tx_id]
                 if waits:
-                    answered.append((self._waiting.pop(waits[-1]), entry, verdict))
+                    answered.append((waiting.pop(waits[-1]), entry, verdict))
         return answered
 
-    patch.setattr(Activation, "_match", match)
+    patch.setattr(replica.active.read_back, "match", match)
+
+
+@mutant("who waits is filed under the sequence number of the next one of the batch")
+def sequence_numbers_slip(patch: MonkeyPatch) -> None:
+    append = Appender.append
+
+    def slipped(self: Appender, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+        before = set(self.waiting)
+        failed = append(self, admitted)
+        numbers = [number for number in self.waiting if number not in before]
+        waiting = [self.waiting[number] for number in numbers]
+        self.waiting.update(zip(numbers, waiting[1:] + waiting[:1], strict=True))
+        return failed
+
+    patch.setattr(Appender, "append", slipped)
 
 
 @mutant("a receipt covers the transaction id only")
@@ -114,12 +138,13 @@ def unknown_answered_as_refused(patch: MonkeyPatch) -> None:
 
 @mutant("the recorded answer of an accepted command names the newest offset instead of its own")
 def recorded_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
-    answer = Activation._answer_accepted
+    answer = Answering.answer_accepted
 
-    def wrong(self: Activation, accepted: Sequence[tuple[Waiting, int]]) -> None:
-        answer(self, [(waiting, self._follower.applied_offset) for waiting, _ in accepted])
+    def wrong(self: Answering, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
+        newest = self._appender._parts.follower.applied_offset
+        answer(self, [(one, msgspec.structs.replace(found, notarised_offset=newest)) for one, found in accepted])
 
-    patch.setattr(Activation, "_answer_accepted", wrong)
+    patch.setattr(Answering, "answer_accepted", wrong)
 
 
 @mutant('"not found" is said without asking the lock, nor the log for its end')
@@ -128,13 +153,13 @@ def not_found_without_the_lock(patch: MonkeyPatch) -> None:
         await asyncio.sleep(0)
 
     patch.setattr(Activation, "confirm_lock", sure)
-    patch.setattr(replica.participant, "_denies", lambda told: False)
+    patch.setattr(replica.active.look_ups, "denies", lambda answer: False)
 
 
 @mutant("a look-up is answered by whoever gets it")
 def look_ups_answered_by_anybody(patch: MonkeyPatch) -> None:
-    async def look_up(self: Participant[Any], tx_ids: list[bytes]) -> dict[bytes, Any]:
+    async def look_up(self: LookUps, tx_ids: list[bytes]) -> dict[bytes, Any]:
         await asyncio.sleep(0)
         return await self._find(tx_ids)
 
-    patch.setattr(Participant, "_look_up", look_up)
+    patch.setattr(LookUps, "_look_up", look_up)

@@ -10,7 +10,7 @@ import replica.following.follower
 from ha.election.driver import Election
 from ha.ending import STOPPED, Cause, Ending
 from ha.errors import HaError
-from replica.active.activation import Activation
+from replica.active.tasks import SessionTasks
 from replica.following.follower import Follower
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogRefused, LogTruncated
@@ -32,27 +32,27 @@ def end_of_the_log_compared_too_late(patch: MonkeyPatch) -> None:
 
 @mutant("a lost lock session counts as a bug of the replica, which ends")
 def lost_session_ends_the_process(patch: MonkeyPatch) -> None:
-    async def run(self: Activation, work: Any) -> None:
+    async def run(self: SessionTasks, work: Any) -> None:
         try:
             await work
         except Exception as error:
-            self._on_broken(error)
+            self._parts.fail(error)
 
-    patch.setattr(Activation, "_run", run)
+    patch.setattr(SessionTasks, "_run", run)
 
 
 @mutant("a statement that fails with the lock session reports the session's end as well, and its word wins")
 def lost_session_reported_twice(patch: MonkeyPatch) -> None:
-    async def run(self: Activation, work: Any) -> None:
+    async def run(self: SessionTasks, work: Any) -> None:
         try:
             await work
         except HaError as error:
-            self._session_over = True
-            self._on_lost(Ending(Cause.LOCK_LOST, error.detail, error.code))
+            self.session_over = True
+            self._parts.step_down(Ending(Cause.LOCK_LOST, error.detail, error.code))
         except Exception as error:
-            self._on_broken(error)
+            self._parts.fail(error)
 
-    patch.setattr(Activation, "_run", run)
+    patch.setattr(SessionTasks, "_run", run)
 
 
 @mutant("a replica that fails tells its epoch that it was stopped")

@@ -6,10 +6,11 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from replica.active.activation import Activation
-from replica.active.admission import Admission, AdmissionBudget
+from replica.active.admission import Admission
+from replica.active.admission_budget import AdmissionBudget
 from replica.active.deduplication import Period
 from replica.active.waiting import Waiting
+from replica.active.watchdog import StallWatchdog
 from replica.notary.position import Position
 from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.mutants.registry import mutant
@@ -18,7 +19,7 @@ from tests.simulation.mutants.registry import mutant
 @mutant("a submission is logged first, and its command recorded after")
 def command_recorded_after_produce(patch: MonkeyPatch) -> None:
     async def admit(self: Admission, batch: list[Waiting]) -> None:
-        self._append(batch)
+        self._appender.append(batch)
         await self._store.admit([waiting.command for waiting in batch], 0)
 
     patch.setattr(Admission, "_admit", admit)
@@ -101,7 +102,7 @@ def load_never_given_back(patch: MonkeyPatch) -> None:
 
 @mutant("nobody watches whether records read back")
 def stall_not_watched(patch: MonkeyPatch) -> None:
-    async def sleep(self: Activation) -> None:
+    async def sleep(self: StallWatchdog) -> None:
         await self._ending.wait()
 
-    patch.setattr(Activation, "_watch_for_stall", sleep)
+    patch.setattr(StallWatchdog, "run", sleep)

@@ -8,12 +8,9 @@ from typing import Any
 import msgspec
 from pytest import MonkeyPatch
 
-import replica.active.activation
-import replica.active.publisher
 import replica.following.apply
 import replica.notary.reading
 import replica.notary.rules
-import replica.participant
 from replica.following.apply import Applied, Applier, judge_records
 from replica.notary.position import Position
 from replica.notary.reading import VoidReason, _Run

@@ -9,12 +9,9 @@ from typing import Any
 import msgspec
 from pytest import MonkeyPatch
 
-import replica.active.activation
-import replica.active.publisher
 import replica.following.apply
 import replica.notary.reading
 import replica.notary.rules
-import replica.participant
 from replica.following.apply import Applied, Applier, judge_records
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexUnreadable

@@ -9,13 +9,13 @@ import msgspec
 from pytest import MonkeyPatch
 
 import ha.lock.notes
-import replica.active.activation
 import replica.active.admission
+import replica.active.appending
 from ha.lock.interface import ReleaseNote
-from replica.active.activation import Activation
 from replica.active.admission import Admission, Found
 from replica.active.deduplication import Period
 from replica.active.failures import SubmissionFailures
+from replica.active.read_back import ReadBack
 from replica.active.waiting import Waiting
 from replica.notary.answers import NotNow
 from replica.notary.records import Record
@@ -48,12 +48,12 @@ def records_of_any_size(patch: MonkeyPatch) -> None:
     def encode(record: Record) -> bytes:
         return msgspec.msgpack.encode(record)
 
-    patch.setattr(replica.active.activation, "encode_record", encode)
+    patch.setattr(replica.active.appending, "encode_record", encode)
 
 
 @mutant("a request that no reader can read is waited for as if it could still be judged")
 def unreadable_request_waited_for(patch: MonkeyPatch) -> None:
-    patch.setattr(Activation, "_answer_unreadable", lambda self, applied: None)
+    patch.setattr(ReadBack, "_answer_unreadable", lambda self, applied: None)
 
 
 @mutant("what is told on the lock's channel is read whatever it is")

@@ -252,8 +252,8 @@ def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
                         world.shared.topic.store(value)
 
             activation = replica.participant.activation
-            assert activation is not None and activation._writer is not None
-            activation._writer._delivery = Lost()  # type: ignore[attr-defined]
+            assert activation is not None and activation.appender._writer is not None
+            activation.appender._writer._delivery = Lost()  # type: ignore[attr-defined]
             (answer,) = await replica.submit(submission(1, [state(9)]))
             assert isinstance(answer, NotNow)
             assert answer.code == Code.OUTCOME_UNKNOWN.name
@@ -315,8 +315,8 @@ def test_past_the_bounds_a_request_is_refused_with_an_estimate() -> None:
             await asyncio.sleep(1)
             assert replica.participant.activation is not None
             assert (
-                replica.participant.activation.budget.submissions,
-                replica.participant.activation.budget.states,
+                replica.participant.activation.intake.budget.submissions,
+                replica.participant.activation.intake.budget.states,
             ) == (0, 0)
 
     run_virtually(story())
@@ -607,8 +607,7 @@ def test_an_activation_that_dies_of_an_exception_says_so(session_lives: bool) ->
     async def story() -> None:
         async with World() as world:
             replica = Replica(world.shared, "R1")
-            told: list[tuple[int, str]] = []
-            replica.participant.tell_later = lambda epoch, reason: told.append((epoch, reason))
+            told = replica.notes.told
             running = asyncio.create_task(
                 run_to_the_end(replica.participant, replica.election, asyncio.Event().wait(), stop_max_s=5.0)  # type: ignore[arg-type]
             )

@@ -68,7 +68,7 @@ def test_what_was_accepted_completes_also_when_the_active_ends() -> None:
                 if isinstance(answer, Accepted):
                     accepted.append(one.command_id)
                 if len(accepted) in (5, 11):
-                    first.participant.give_up(Ending(Cause.LOG_STALLED, "a test"))
+                    first.election.step_down(Ending(Cause.LOG_STALLED, "a test"))
             await second.until_active() if not first.participant.standing().active else None
             done = Counter(command for command, _ in await outcomes(first))
             assert set(accepted) <= set(done)

@@ -84,7 +84,7 @@ def test_retries_do_not_make_the_queue_s_count_drift() -> None:
             assert Code.USER_OVERLOADED.name in codes
             await asyncio.sleep(1)
             assert replica.participant.activation is not None
-            budget = replica.participant.activation.budget
+            budget = replica.participant.activation.intake.budget
             assert (budget.submissions, budget.states) == (0, 0)
 
     run_virtually(story())

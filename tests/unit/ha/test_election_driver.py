@@ -405,12 +405,11 @@ def test_a_step_down_that_takes_too_long_ends_the_process() -> None:
         service = SlowToStop("R1", world.database, world.server, world.random, world.faults)
         election = Election(
             lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
-            service,
             clock=world.clock,
             settings=SETTINGS,
             random=Random(1),
         )
-        task = asyncio.create_task(election.run())
+        task = asyncio.create_task(election.run(service))
         await world.until(election.is_leading)
         stopped_s = world.clock.boottime_s()
         election.stop()
@@ -432,13 +431,12 @@ def test_a_configuration_error_ends_the_process_with_itself() -> None:
         world = World(Random(1), SETTINGS, ())
         election = Election(
             lambda: MemoryLockSession(server, name="R1", settings=SETTINGS, clock=clock, scope="elsewhere"),
-            WritingService("R1", world.database, server, world.random, world.faults),
             clock=clock,
             settings=SETTINGS,
             random=Random(1),
         )
         with pytest.raises(ScopeMismatch):
-            await election.run()
+            await election.run(WritingService("R1", world.database, server, world.random, world.faults))
         await world.end()
 
     run_virtually(run())
@@ -455,13 +453,12 @@ def test_a_bug_in_a_service_ends_the_process() -> None:
         world = World(Random(1), SETTINGS, ())
         election = Election(
             lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
-            Buggy("R1", world.database, world.server, world.random, world.faults),
             clock=world.clock,
             settings=SETTINGS,
             random=Random(1),
         )
         with pytest.raises(TransitionFailed, match="ZeroDivisionError") as failure:
-            await election.run()
+            await election.run(Buggy("R1", world.database, world.server, world.random, world.faults))
         assert isinstance(failure.value.__cause__, ZeroDivisionError)
         await world.end()
 

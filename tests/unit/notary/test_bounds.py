@@ -24,7 +24,7 @@ from ledger_api.server.settings import ApiSettings, FrontEndDocument
 from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
-from replica.active import activation as activation_room
+from replica.active import appending
 from replica.config.model import Config
 from replica.link.counts import ApiCounts
 from replica.link.frames import FromFrontEnd, Submit
@@ -208,8 +208,8 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             assert len([line for line in lines if line["event"] == "submission_failed"]) == 1
             assert replica.participant.activation is not None
             assert (
-                replica.participant.activation.budget.submissions,
-                replica.participant.activation.budget.states,
+                replica.participant.activation.intake.budget.submissions,
+                replica.participant.activation.intake.budget.states,
             ) == (0, 0)
             assert not replica.participant.broken.done()
 
@@ -228,7 +228,7 @@ def _refuse_at_the_database(world: World, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = activation_room.encode_record
+    encode = appending.encode_record
 
     def refuse(record: Record) -> bytes:
         one: Submission | None = getattr(record, "submission", None)
@@ -236,4 +236,4 @@ def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OverflowError("a value of s4")
         return encode(record)
 
-    monkeypatch.setattr(activation_room, "encode_record", refuse)
+    monkeypatch.setattr(appending, "encode_record", refuse)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from ha.ending import Cause
-from replica.active.publisher import CODE_OF
-from replica.following.apply import Applied
 from replica.notary.counted import CountedSettlement
-
-if TYPE_CHECKING:
-    from replica.active.activation import Activation
+from replica.notary.outcomes import CODE_OF
+from replica.notary.reading import Reading
+from replica.notary.rules import Verdict
 
 
 class Counters:
@@ -24,23 +22,21 @@ class Counters:
         self.settled_commands = 0
         self.activations = 0
         self.step_downs: Counter[str] = Counter({cause.value: 0 for cause in Cause})
-        self.last_activation_steps_s: dict[str, float] = {}
 
-    def note_applied(self, applied: Applied) -> None:
-        """Count a run of records."""
-        for entry, verdict in applied.decided():
+    def note_applied(self, reading: Reading, verdicts: Sequence[Verdict | None]) -> None:
+        """Count a run of records; `verdicts` has one entry for each record that counted, None for a settlement."""
+        for entry, verdict in zip(reading.counted, verdicts, strict=True):
             if verdict is not None:
                 self.outcomes[CODE_OF[verdict.outcome]] += 1
             elif isinstance(entry, CountedSettlement):
                 self.settled_commands += len(entry.record.commands)
-        self.voids.update(void.reason.value for void in applied.reading.voids)
-        self.barriers += len(applied.reading.barriers)
+        self.voids.update(void.reason.value for void in reading.voids)
+        self.barriers += len(reading.barriers)
 
     def note_step_down(self, cause: Cause) -> None:
         """Count why this replica stopped leading, or failed to begin."""
         self.step_downs[cause.value] += 1
 
-    def note_activation_ended(self, activation: Activation) -> None:
-        """Keep what the last activation took."""
+    def note_activation_ended(self) -> None:
+        """Count an activation of this replica that was opened, or partly so, and is closed."""
         self.activations += 1
-        self.last_activation_steps_s = dict(activation.steps_s)

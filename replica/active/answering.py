@@ -1,0 +1,124 @@
+"""Answered: what the log decided, and what was recorded before, with a receipt for each success."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from replica.active.admission_budget import AdmissionBudget
+from replica.active.appending import Appender
+from replica.active.parts import Parts
+from replica.active.waiting import Waiting, send
+from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.counted import CountedRequest
+from replica.notary.errors import Code, InvariantBroken
+from replica.notary.outcomes import CODE_OF
+from replica.notary.receipts import Receipt
+from replica.notary.rules import Outcome, Verdict
+from replica.store.interface import AdmissionResult, Command
+
+Decided = tuple[Waiting, CountedRequest, Verdict]
+"""Who waits, its record, and what the rules say of it."""
+
+
+class Answering:
+    """Makes answers and sends them, one signature for all that were notarised together."""
+
+    def __init__(self, parts: Parts, appender: Appender, budget: AdmissionBudget) -> None:
+        self._clock = parts.clock
+        self._estimate = parts.estimate
+        self._receipt_signer = parts.receipt_signer
+        self._trace = parts.trace
+        self._retry_after_s = parts.settings.retry_after_s
+        self._appender = appender
+        self._budget = budget
+
+    def answer_decided(self, answered: Sequence[Decided], states: int, offsets: Mapping[int, int]) -> None:
+        """Answer a batch that was read back, of so many states. `offsets`: see Publisher.add."""
+        now_s = self._clock.boottime_s()
+        if self._estimate.note_batch(states, now_s - self._appender.busy_since_s, self._budget.states - states):
+            self._appender.busy_since_s = now_s
+        began_us = self._clock.wall_us()
+        synchronous = [decided for decided in answered if not decided[0].terms.asynchronous]
+        notarised = [
+            (entry.request.tx_id, entry.content_digest)
+            for _, entry, verdict in synchronous
+            if verdict.outcome is Outcome.NOTARISED
+        ]
+
+        def answer(receipts: Sequence[Receipt] | None) -> None:
+            send(decided_answers(synchronous, receipts, offsets, self._retry_after_s))
+            self._trace.answered(answered, began_us)
+
+        self._receipt_signer.make(notarised, answer)
+
+    def answer_accepted(self, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
+        """Give recorded answers again: the command was accepted before, its transaction is in the log."""
+        contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
+
+        def answer(receipts: Sequence[Receipt] | None) -> None:
+            send(recorded_answers(accepted, receipts, self._retry_after_s))
+
+        self._receipt_signer.make(contents, answer)
+
+
+def decided_answers(
+    decided: Sequence[Decided], made: Sequence[Receipt] | None, offsets: Mapping[int, int], retry_after_s: float
+) -> list[tuple[Waiting, Answer]]:
+    """What was decided, for those who wait; a success without a receipt is not answered as one yet.
+
+    `made`: the receipts of what is notarised, in order; None when they could not be made. `offsets`: the ledger offset
+    of each record, by its log offset.
+    """
+    receipts = iter(made or ())
+    answers: list[tuple[Waiting, Answer]] = []
+    for waiting, entry, verdict in decided:
+        answer: Answer
+        if verdict.notarised_offset is not None and made is None:
+            answer = _unsigned(retry_after_s)
+        elif verdict.notarised_offset is not None:
+            answer = Notarised(
+                entry.request.tx_id,
+                entry.content_digest,
+                verdict.notarised_offset,
+                entry.offset,
+                False,
+                next(receipts),
+                offsets[entry.offset],
+            )
+        else:
+            closed = verdict.outcome is Outcome.TIME_WINDOW_CLOSED
+            answer = Refused(
+                CODE_OF[verdict.outcome],
+                entry.request.tx_id,
+                entry.offset,
+                verdict.conflicts,
+                entry.judged_us if closed else None,
+                window=entry.request.window if closed else None,
+                ledger_offset=offsets[entry.offset],
+            )
+        answers.append((waiting, answer))
+    return answers
+
+
+def recorded_answers(
+    accepted: Sequence[tuple[Waiting, AdmissionResult]], made: Sequence[Receipt] | None, retry_after_s: float
+) -> list[tuple[Waiting, Answer]]:
+    """The answers to commands that were accepted before. `made`: a receipt for each, None when there are none."""
+    if made is None:
+        return [(waiting, _unsigned(retry_after_s)) for waiting, _ in accepted]
+    return [
+        (waiting, _recorded(waiting.command, found, receipt))
+        for (waiting, found), receipt in zip(accepted, made, strict=True)
+    ]
+
+
+def _recorded(command: Command, found: AdmissionResult, receipt: Receipt) -> Answer:
+    if found.notarised_offset is None:
+        raise InvariantBroken(f"command {command.command_id!r} is accepted, and its transaction is nowhere")
+    offset = None if found.earlier is None else found.earlier.ledger_offset
+    return Notarised(command.tx_id, command.content_digest, found.notarised_offset, None, True, receipt, offset)
+
+
+def _unsigned(retry_after_s: float) -> NotNow:
+    detail = "it is decided, but the notary's key cannot be used just now"
+    return NotNow(Code.OUTCOME_UNKNOWN.name, detail, retry_after_s)

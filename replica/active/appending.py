@@ -1,0 +1,116 @@
+"""Appended: gives records their sequence numbers and stamps, writes them to the log, and keeps who waits for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ha.ending import Cause, Ending
+from ha.errors import ActivationFailed
+from replica.active.endings import ending_of
+from replica.active.parts import Parts
+from replica.active.waiting import Waiting
+from replica.log.interface import LogWriter
+from replica.notary.answers import NotNow
+from replica.notary.errors import LogUnavailable
+from replica.notary.formats import Formats
+from replica.notary.records import (
+    ACTIVATION_ID_BYTES,
+    BarrierRecord,
+    RequestRecord,
+    SettledCommand,
+    SettlementRecord,
+    encode_record,
+)
+
+_CLOCK_JUMP_MAX_US = 1_500_000  # above a leap second; two heartbeats may pass until the lock session sees a jump
+
+
+class Appender:
+    """The records of one activation. Sequence numbers are dense from 0, over requests and settlements."""
+
+    def __init__(self, parts: Parts, database: str) -> None:
+        """`database`: what grants our epochs, as barriers name it."""
+        self._parts = parts
+        self._database = database
+        self.activation_id = b""  # of the newest barrier of ours
+        self.formats = Formats()  # of what is written; the barrier names them
+        self.waiting: dict[int, Waiting] = {}  # by sequence number, in the order of appending
+        self.busy_since_s = parts.clock.boottime_s()  # since when somebody waits, or since the newest answers
+        self._sequence = 0
+        self._writer: LogWriter | None = None
+        self._booted_us = self._boot_moment_us()  # by the wall clock that agreed with the database's just now
+
+    async def open(self) -> None:
+        """Open the log for writing. May be repeated."""
+        if self._writer is None:
+            self._writer = await self._parts.request_log.open_writer()
+
+    async def close(self) -> None:
+        """Write no more: what was not sent yet is purged."""
+        if self._writer is not None:
+            await self._writer.close()
+
+    def append_barrier(self, epoch: int) -> None:
+        """Append a barrier with an activation id of its own."""
+        self.activation_id = self._parts.random_bytes(ACTIVATION_ID_BYTES)
+        formats = self.formats
+        self.repeat_barrier(
+            BarrierRecord(epoch, self.activation_id, self._parts.name, self._database, formats.records, formats.rules)
+        )
+
+    def repeat_barrier(self, barrier: BarrierRecord) -> None:
+        """Append a barrier as it is."""
+        self._require_writer().append(encode_record(barrier))
+
+    def append_settlement(self, commands: tuple[SettledCommand, ...]) -> int:
+        """Append a settlement; returns the next sequence number."""
+        record = SettlementRecord(self.formats.records, self.activation_id, self._sequence, commands)
+        self._sequence += 1
+        self._require_writer().append(encode_record(record))
+        return self._sequence
+
+    def append(self, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+        """Log admitted submissions; each waits by its sequence number, never by its transaction id.
+
+        Returns the answers, by `id` of who waits, to those that no record can be made of: they stay pending, and the
+        next activation settles them.
+        """
+        if not admitted:
+            return {}
+        if not self.waiting:
+            self.busy_since_s = self._parts.clock.boottime_s()
+        stamp_us = self._parts.clock.wall_us()
+        values: list[bytes] = []
+        failed: dict[int, NotNow] = {}
+        for waiting in admitted:
+            sequence, submission = self._sequence, waiting.submission
+            record = RequestRecord(self.formats.records, self.activation_id, sequence, stamp_us, submission)
+            try:
+                values.append(encode_record(record))
+            except Exception as error:  # one caller's values
+                failed[id(waiting)] = self._parts.failures.answer(submission.submission_id, error)
+                continue
+            self._sequence = sequence + 1
+            self.waiting[sequence] = waiting
+        self._log(values)
+        return failed
+
+    def _log(self, values: Sequence[bytes]) -> None:
+        if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:
+            # a stamp from the future would close time windows for everybody, until that future is past
+            self._parts.step_down(Ending(Cause.CLOCK, "the wall clock jumped"))
+            return
+        try:
+            self._require_writer().append_all(values)
+        except LogUnavailable as error:
+            # pending in the database and not in the log: only another activation may settle it
+            self._parts.step_down(ending_of(error, Cause.LOG_STALLED))
+
+    def _boot_moment_us(self) -> int:
+        """When the machine booted by its wall clock, microseconds UTC: the same for ever, unless that clock jumps."""
+        return self._parts.clock.wall_us() - round(self._parts.clock.boottime_s() * 1e6)
+
+    def _require_writer(self) -> LogWriter:
+        if self._writer is None:
+            raise ActivationFailed("the log is not open for writing")
+        return self._writer

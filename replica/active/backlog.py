@@ -1,0 +1,57 @@
+"""Publishes what earlier activations decided and did not publish: from the log, before this one serves."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.active.completions import completions_of
+from replica.following.apply import judge_records
+from replica.following.follower import bounded_runs, open_behind
+from replica.index.interface import Index
+from replica.log.interface import RequestLog
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
+from replica.notary.position import Position, begin
+from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.settings import CoreSettings
+from replica.store.interface import ParticipantStore, Published
+
+
+async def publish_backlog(
+    request_log: RequestLog,
+    index: Index,
+    store: ParticipantStore,
+    *,
+    published: Published,
+    applied_to: Position,
+    settings: CoreSettings,
+    salvages: Salvages = NO_SALVAGES,
+) -> Published:
+    """Publish what lies between what is published and `applied_to`, from the log; returns what is published then.
+
+    Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
+    position is ahead of the log, or was not read from it.
+    """
+    position = published.position or begin(applied_to.topic_id)
+    if position.offset > applied_to.offset:
+        raise LogTruncated(
+            f"completions are published to offset {position.offset}, the log ends at {applied_to.offset}"
+        )
+    if position.offset == applied_to.offset:
+        if position.digest != applied_to.digest or position.topic_id != applied_to.topic_id:
+            raise LogRefused(f"completions were published from another record at offset {position.offset}")
+        return published
+    ledger_end = published.ledger_end
+    reader = await open_behind(request_log, applied_to.topic_id, position)
+    try:
+        while position.offset < applied_to.offset:
+            room = min(settings.read_batch_max, applied_to.offset - position.offset)
+            records = await reader.read(room, settings.log_stall_max_s)
+            if not records:
+                raise LogUnavailable(f"no record behind offset {position.offset} within {settings.log_stall_max_s} s")
+            for run in bounded_runs(records, settings.read_batch_states_max):
+                applied, _ = judge_records(index, position, run, salvages)
+                ledger_end = await store.publish(completions_of(applied), applied.position)
+                position = applied.position
+    finally:
+        await reader.close()
+    return msgspec.structs.replace(published, position=position, ledger_end=ledger_end)

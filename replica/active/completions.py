@@ -1,0 +1,70 @@
+"""What completions the log amounts to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from replica.active.deduplication import Period
+from replica.following.apply import Applied
+from replica.notary.canonical import change_id
+from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.errors import Code
+from replica.notary.outcomes import CODE_OF
+from replica.notary.rules import Verdict
+from replica.store.interface import Completion
+
+
+def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None = None) -> list[Completion]:
+    """The completions of a run of records, in log order: a function of the log alone, whoever computes it.
+
+    But for the deduplication periods, by log offset, which only the replica knows that admitted the submissions.
+    """
+    known = periods or {}
+    completions: list[Completion] = []
+    for entry, verdict in applied.decided():
+        if isinstance(entry, CountedSettlement):
+            completions.extend(_of_settlement(entry))
+        elif verdict is not None:
+            completions.append(_of_request(entry, verdict, known.get(entry.offset)))
+    return completions
+
+
+def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) -> Completion:
+    submission = entry.record.submission
+    return Completion(
+        entry.offset,
+        change_id(submission.user_id, submission.command_id, submission.act_as),
+        submission.user_id,
+        submission.command_id,
+        submission.act_as,
+        submission.submission_id,
+        entry.request.tx_id,
+        entry.content_digest,
+        CODE_OF[verdict.outcome],
+        verdict.notarised_offset,
+        entry.judged_us,
+        msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
+        None if period is None else period.duration_us,
+        None if period is None or period.duration_us is not None else period.after,
+    )
+
+
+def _of_settlement(entry: CountedSettlement) -> list[Completion]:
+    return [
+        Completion(
+            entry.offset,
+            change_id(command.user_id, command.command_id, command.act_as),
+            command.user_id,
+            command.command_id,
+            command.act_as,
+            command.submission_id,
+            command.tx_id,
+            command.content_digest,
+            Code.SUBMISSION_NOT_SEQUENCED.name,
+            None,
+            entry.judged_us,
+        )
+        for command in entry.record.commands
+    ]

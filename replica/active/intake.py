@@ -1,0 +1,144 @@
+"""Offered: the queue of one activation before admission. Bounds what is in flight, and serves users in turns.
+
+What is queued is known to nobody else: an activation that ends refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from replica.active.admission_budget import AdmissionBudget, weight_of
+from replica.active.fair_queue import FairQueue
+from replica.active.parts import Parts
+from replica.active.waiting import Waiting
+from replica.link.interface import Replies, Terms
+from replica.notary.answers import Answer, NotNow
+from replica.notary.canonical import change_id, summarise
+from replica.notary.errors import Code
+from replica.notary.requests import Submission, check_command
+from replica.store.interface import Command
+
+
+class Intake:
+    """Takes submissions with `offer`, gives them out with `next_batch`, and hears with `leave` what is done with."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._estimate = parts.estimate
+        self._failures = parts.failures
+        self.budget = AdmissionBudget(parts.settings)
+        self._queue: FairQueue[Waiting] = FairQueue(parts.settings.user_queue_max, parts.settings.user_states_max)
+        self._may_go = asyncio.Event()  # something is queued, and the pipeline has room
+        self.stopping = False
+
+    @property
+    def queued(self) -> int:
+        """Submissions that wait to be admitted."""
+        return len(self._queue)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a request that comes now will take at most, as clients are told."""
+        return self._estimate.wait_s(self.budget.states)
+
+    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, terms: Terms) -> None:
+        """Queue a front end's submissions; those past the bounds are answered at once."""
+        refused: list[tuple[int, Answer]] = []
+        queued: list[int] = []
+        now_us = self._clock.wall_us()
+        wait_s = self.wait_s
+        for ticket, submission in batch:
+            try:
+                waiting = _waiting(replies, ticket, submission, terms, now_us)
+            except Exception as error:  # what the front end let through is its sender's affair alone
+                refused.append((ticket, self._failures.answer(submission.submission_id, error)))
+                continue
+            user, states = submission.user_id, waiting.states
+            if not self._queue.has_room(user, states):
+                detail = f"{user!r} has as much queued as one may"
+                refused.append((ticket, NotNow(Code.USER_OVERLOADED.name, detail, self.wait_s)))
+                continue
+            if not self.budget.enter(states):
+                refused.append((ticket, self._overloaded()))
+                continue
+            self._queue.push(user, waiting, states)
+            queued.append(ticket)
+        if refused:
+            replies.send(refused)
+        if wait_s > self._settings.interim_from_s and not terms.asynchronous and queued:
+            replies.wait(queued, wait_s)
+        self.wake()
+
+    def leave(self, submissions: int, states: int) -> None:
+        """So much is done with, and makes room."""
+        self.budget.leave(submissions, states)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again whether the queue may go on: something was queued, or left the pipeline."""
+        settings, budget = self._settings, self.budget
+        in_pipeline = budget.submissions - len(self._queue)
+        states_in_pipeline = budget.states - self._queue.states
+        if self._queue and in_pipeline < settings.pipeline_max and states_in_pipeline < settings.pipeline_states_max:
+            self._may_go.set()
+        elif not self.stopping:
+            self._may_go.clear()
+
+    async def next_batch(self) -> list[Waiting]:
+        """Wait for the next batch in the users' turns, as far as the pipeline has room; perhaps empty."""
+        await self._may_go.wait()
+        if self._may_linger():
+            await self._clock.sleep_s(self._settings.admit_linger_s)
+        batch = self._take()
+        self.wake()
+        return batch
+
+    def stop(self) -> None:
+        """Let `next_batch` return at once from now on."""
+        self.stopping = True
+        self._may_go.set()
+
+    def close(self) -> list[Waiting]:
+        """Empty the queue, and return what was in it: the database has not heard of it."""
+        self._may_go.clear()
+        return self._queue.clear()
+
+    def _take(self) -> list[Waiting]:
+        settings, queue, budget = self._settings, self._queue, self.budget
+        room = settings.pipeline_max - (budget.submissions - len(queue))
+        states_room = settings.pipeline_states_max - (budget.states - queue.states)
+        return queue.take(min(room, settings.admit_batch_max), states_room)
+
+    def _may_linger(self) -> bool:
+        """Under load, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""
+        settings = self._settings
+        busy = self.budget.submissions >= settings.admit_linger_from
+        return busy and len(self._queue) < settings.admit_batch_max and not self.stopping
+
+    def _overloaded(self) -> NotNow:
+        detail = f"{self.budget.submissions} submissions with {self.budget.states} states are in flight"
+        return NotNow(Code.OVERLOADED.name, detail, self.wait_s)
+
+
+def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms, now_us: int) -> Waiting:
+    """The submission with what the core needs to know of it. Raises all sorts if the front end let nonsense through.
+
+    The request is not read whole, which would cost a tenth of what a submission costs here: what no reader of the log
+    takes for a request is answered when it is read back.
+    """
+    tx_id, digest, states_count = summarise(submission.request)
+    user, command_id, act_as = submission.user_id, submission.command_id, submission.act_as
+    check_command(user, command_id, act_as, submission.submission_id)
+    command = Command(
+        change_id(user, command_id, act_as),
+        user,
+        command_id,
+        act_as,
+        submission.submission_id,
+        tx_id,
+        digest,
+        now_us,
+    )
+    return Waiting(replies, ticket, submission, command, weight_of(submission, states_count), terms)

@@ -1,0 +1,112 @@
+"""Look-ups: whether transactions were notarised, and what consumed states."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from ha.errors import HaError
+from replica.active.activation import Activation
+from replica.active.receipt_signer import ReceiptSigner
+from replica.index.interface import Index
+from replica.link.interface import Replies, Told
+from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
+from replica.notary.errors import Code, LogUnavailable, SignerUnavailable
+from replica.notary.requests import TX_ID_BYTES
+from replica.notary.rules import STATE_KEY, TX_KEY
+
+log = structlog.get_logger()
+
+_LOOK_UPS_TOGETHER = 1_000
+
+
+class LookUps:
+    """Answers from the index, as long as an activation serves."""
+
+    def __init__(
+        self,
+        index: Index,
+        receipt_signer: ReceiptSigner,
+        serving: Callable[[], Activation | None],
+        refusal: Callable[[], NotNow],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """`serving`: the activation, if it serves at this moment. `refusal`: the answer of a replica that does not.
+        `fail` hears of a failure that must end the process."""
+        self._index = index
+        self._receipt_signer = receipt_signer
+        self._serving = serving
+        self._refusal = refusal
+        self._fail = fail
+        self._asked: deque[tuple[Replies, list[tuple[int, bytes]]]] = deque()
+        self._answering: asyncio.Task[None] | None = None
+
+    def ask(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
+        """Take look-ups; each ticket gets its answer later."""
+        self._asked.append((replies, batch))
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.create_task(self._answer(), name="look_up")
+
+    async def _answer(self) -> None:
+        """Those that arrived meanwhile share the next question to the lock: a flood of them must not crowd it."""
+        while self._asked:
+            asked: list[tuple[Replies, list[tuple[int, bytes]]]] = []
+            names: dict[bytes, None] = {}
+            while self._asked and len(names) < _LOOK_UPS_TOGETHER:
+                asked.append(self._asked.popleft())
+                names.update((name, None) for _, name in asked[-1][1])
+            found = await self._look_up(list(names))
+            for replies, batch in asked:
+                replies.send([(ticket, found[name]) for ticket, name in batch])
+
+    async def _look_up(self, names: list[bytes]) -> dict[bytes, Told]:
+        """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
+        deposed replica cannot deny what its successor did; and by who has read to an end of the log that was asked for
+        after it, because two primaries are two locks."""
+        activation = self._serving()
+        try:
+            if activation is not None:
+                await activation.confirm_lock()
+                found = await self._find(names)
+                missing = [name for name, answer in found.items() if denies(answer)]
+                if not missing:
+                    return found
+                await activation.read_to_the_end()
+                if self._serving() is not None:
+                    return found | await self._find(missing)
+        except (HaError, SignerUnavailable, LogUnavailable) as error:
+            log.info("look_up_unconfirmed", detail=str(error))
+        except Exception as error:
+            self._fail(error)
+        return dict.fromkeys(names, self._refusal())
+
+    async def _find(self, names: list[bytes]) -> dict[bytes, Told]:
+        """What the index has of transactions and of states; they differ in length."""
+        tx_ids = [name for name in names if len(name) == TX_ID_BYTES]
+        states = [name for name in names if len(name) != TX_ID_BYTES]
+        return {**await self._find_transactions(tx_ids), **self._find_states(states)}
+
+    def _find_states(self, states: list[bytes]) -> dict[bytes, Told]:
+        values = self._index.lookup([STATE_KEY + state for state in states])
+        return {
+            state: StateStatus(state, value[:32], int.from_bytes(value[32:], "big")) if value else StateStatus(state)
+            for state, value in zip(states, values, strict=True)
+        }
+
+    async def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, Told]:
+        values = self._index.lookup([TX_KEY + tx_id for tx_id in tx_ids])
+        found = [(tx_id, value) for tx_id, value in zip(tx_ids, values, strict=True) if value]
+        receipts = await self._receipt_signer.receipts([(tx_id, value[:32]) for tx_id, value in found])
+        answers: dict[bytes, Told] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
+        for (tx_id, value), receipt in zip(found, receipts, strict=True):
+            offset = int.from_bytes(value[32:], "big")
+            answers[tx_id] = Notarised(tx_id, value[:32], offset, None, False, receipt)
+        return answers
+
+
+def denies(answer: Told) -> bool:
+    """Whether the answer is that nothing was found."""
+    return isinstance(answer, Refused) or (isinstance(answer, StateStatus) and answer.consumed_by is None)

@@ -1,0 +1,180 @@
+"""The order of opening an activation, which is the protocol (docs/architecture.md).
+
+Read the log to its end, see it move, epoch, log writer, lock verified, barrier, catch up to it, publish up to it,
+settle what can never be logged any more. Then it may serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import structlog
+
+from ha.lock.interface import DatabaseIdentity
+from replica.active.appending import Appender
+from replica.active.backlog import publish_backlog
+from replica.active.catching_up import read_to_the_end, until_applied
+from replica.active.lineage import Descent, check_descent
+from replica.active.parts import Parts
+from replica.active.publisher import Publisher
+from replica.active.read_back import ReadBack
+from replica.active.tasks import SessionTasks
+from replica.following.follower import end_after
+from replica.notary.errors import InvariantBroken
+from replica.notary.formats import to_write
+from replica.notary.position import Position
+from replica.notary.records import SettledCommand, settled_together
+from replica.store.interface import Command, ParticipantStore, Published
+
+log = structlog.get_logger()
+
+_PENDING_TOGETHER = 50_000  # commands read from the database at a time; settings bound what one activation leaves
+
+
+class Opening:
+    """From the lock to the moment before serving. `epoch` and `steps_s` stay for as long as the activation lasts."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        store: ParticipantStore,
+        *,
+        database: DatabaseIdentity,
+        verify_lock: Callable[[], Awaitable[object]],
+        appender: Appender,
+        read_back: ReadBack,
+        publisher: Publisher,
+        tasks: SessionTasks,
+    ) -> None:
+        self._parts = parts
+        self._store = store
+        self._database = database
+        self._verify_lock = verify_lock
+        self._appender = appender
+        self._read_back = read_back
+        self._publisher = publisher
+        self._tasks = tasks
+        self.epoch = 0
+        self.steps_s: dict[str, float] = {}  # how long each step took
+        self._began_s = 0.0  # the step that goes on
+
+    async def run(self) -> None:
+        """Carry it out. Raises ActivationFailed, or the error of the step that failed."""
+        parts, store, appender = self._parts, self._store, self._appender
+        self._began_s = parts.clock.boottime_s()
+        position = await read_to_the_end(parts)
+        self._check_descent(position)
+        self._done("read_log")
+        salvages = await parts.salvages_found.found(position.offset)
+        appender.formats = to_write(await store.bind(position.topic_id, salvages), position.barrier)
+        await self._see_the_log_move(position)
+        self._done("log_moves")
+        self.epoch = await store.raise_epoch(position.epoch, parts.name)
+        self._done("epoch")
+        await appender.open()
+        self._done("open_log")
+        await self._verify_lock()
+        self._done("verify_lock")
+        published = await self._published_in_the_log()
+        position = await self._put_barrier_in_force()
+        self._done("barrier")
+        self._publisher.begin(await self._publish_backlog(published, position))
+        self._done("publish_backlog")
+        self._tasks.start(self._publisher.run(), "publish")
+        await self._settle()
+        self._done("settle")
+
+    def _done(self, step: str) -> None:
+        now_s = self._parts.clock.boottime_s()
+        self.steps_s[step], self._began_s = now_s - self._began_s, now_s
+
+    def _check_descent(self, position: Position) -> None:
+        """Raises DatabaseSuperseded where a later primary of our database granted the epoch in force."""
+        barrier = position.barrier
+        if check_descent(self._database, barrier) is Descent.ANOTHER and barrier is not None:
+            log.warning("database_changed", database=str(self._database), in_force=barrier.database)
+
+    async def _see_the_log_move(self, position: Position) -> None:
+        """Return once the log is seen to take a record and to show it. Raises ActivationFailed when it does not.
+
+        Otherwise no barrier could come into force, and one epoch after the other would be raised for nothing. What is
+        written when no record came lately is the barrier in force, once more: it changes nothing for any reader.
+        """
+        if position.barrier is None or self._parts.follower.moved_lately():
+            return
+        await self._published_in_the_log()  # or nothing may be written
+        await self._appender.open()
+        self._appender.repeat_barrier(position.barrier)
+        await until_applied(self._parts, lambda at: at.offset > position.offset, "a record that changes nothing")
+
+    async def _published_in_the_log(self) -> Published:
+        """What is published. Raises LogTruncated when the log ends before that: nothing may be written to it then, or
+        the lost records could not be brought back to their offsets. Only an index that lags has to ask the log."""
+        published = await self._store.published()
+        position = published.position
+        if position is not None and position.offset > self._parts.follower.applied_offset:
+            await end_after(self._parts.request_log, position.offset)
+        return published
+
+    async def _put_barrier_in_force(self) -> Position:
+        """Append our barrier until one reads back in force, each try above every epoch seen; the position after it."""
+        while True:
+            self._appender.append_barrier(self.epoch)
+            what = f"the barrier of epoch {self.epoch}"
+            position = await until_applied(self._parts, partial(_has_epoch, self.epoch), what)
+            if self._read_back.in_force is not None:
+                return self._read_back.in_force
+            log.warning("barrier_void", epoch=self.epoch, in_force=position.epoch)
+            self._check_descent(position)
+            self.epoch = await self._store.raise_epoch(position.epoch, self._parts.name)
+
+    async def _publish_backlog(self, published: Published, position: Position) -> Published:
+        parts = self._parts
+        return await publish_backlog(
+            parts.request_log,
+            parts.index,
+            self._store,
+            published=published,
+            applied_to=position,
+            settings=parts.settings,
+            salvages=parts.salvages,
+        )
+
+    async def _settle(self) -> None:
+        """Reject, through the log, every command that is pending: its record can never count any more."""
+        settled: list[Command] = []
+        while pending := await self._store.pending(_PENDING_TOGETHER):
+            if pending[0] in settled:
+                raise InvariantBroken(f"command {pending[0].command_id!r} is settled and still pending")
+            left = [settled_command(command) for command in pending]
+            next_sequence = 0
+            while left:
+                commands = settled_together(left[: self._parts.settings.settlement_batch_max])
+                next_sequence = self._appender.append_settlement(commands)
+                left = left[len(commands) :]
+            await until_applied(self._parts, partial(_has_seen_below, next_sequence), "a settlement")
+            await self._publisher.flush()
+            log.info("commands_settled", count=len(pending))
+            settled = pending
+
+
+def settled_command(command: Command) -> SettledCommand:
+    """A pending command as a settlement names it."""
+    return SettledCommand(
+        command.user_id,
+        command.command_id,
+        command.act_as,
+        command.submission_id,
+        command.tx_id,
+        command.content_digest,
+    )
+
+
+def _has_epoch(epoch: int, position: Position) -> bool:
+    return position.epoch >= epoch
+
+
+def _has_seen_below(sequence: int, position: Position) -> bool:
+    """Whether every number below was read: the log may store them in another order."""
+    return position.seen == ((0, sequence),)

@@ -1,0 +1,41 @@
+"""What an activation is built from and does not outlive: the replica's own parts, and whom it reports to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ha.clock import Clock
+from ha.ending import Ending
+from replica.active.estimate import CompletionEstimate
+from replica.active.failures import SubmissionFailures
+from replica.active.receipt_signer import ReceiptSigner
+from replica.following.follower import Follower
+from replica.following.salvaged import SalvagesFound
+from replica.index.interface import Index
+from replica.log.interface import RequestLog
+from replica.notary.salvage import Salvages
+from replica.settings import CoreSettings
+from replica.telemetry.core_spans import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The same for every activation of a process."""
+
+    name: str
+    request_log: RequestLog
+    index: Index
+    follower: Follower
+    receipt_signer: ReceiptSigner
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+    settings: CoreSettings
+    estimate: CompletionEstimate
+    failures: SubmissionFailures
+    salvages: Salvages
+    salvages_found: SalvagesFound
+    trace: Trace
+    announce: Callable[[], None]  # the replica's standing has changed
+    step_down: Callable[[Ending], None]  # the activation must end
+    fail: Callable[[Exception], None]  # the process must end

@@ -1,0 +1,106 @@
+"""Read back: meets the records that the follower applied with who waits for them, and hands both on.
+
+Nothing is answered that was not read back and applied: an answer is what the log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from ha.ending import Cause, Ending
+from replica.active.answering import Answering, Decided
+from replica.active.appending import Appender
+from replica.active.intake import Intake
+from replica.active.parts import Parts
+from replica.active.publisher import Publisher
+from replica.active.waiting import Waiting, send
+from replica.following.apply import Applied
+from replica.notary.counted import CountedRequest
+from replica.notary.errors import InvariantBroken
+from replica.notary.position import Position
+from replica.notary.records import RequestRecord
+
+
+class ReadBack:
+    """Of one activation. Hears of every run that the follower applies, from before the barrier to the end."""
+
+    def __init__(
+        self, parts: Parts, appender: Appender, intake: Intake, answering: Answering, publisher: Publisher
+    ) -> None:
+        self._step_down = parts.step_down
+        self._failures = parts.failures
+        self._appender = appender
+        self._intake = intake
+        self._answering = answering
+        self._publisher = publisher
+        self.in_force: Position | None = None  # after the run in which our barrier came into force
+
+    def take(self, applied: Applied) -> None:
+        """Answer those who wait for a record of the run, and queue its completions. Raises InvariantBroken."""
+        barrier, ours = applied.position.barrier, self._appender.activation_id
+        if self.in_force is None:
+            if barrier is not None and barrier.activation_id == ours:
+                self.in_force = applied.position  # published by the opening, together with what lies before
+            return
+        self._answer_unreadable(applied)
+        answered = match(applied, ours, self._appender.waiting)
+        periods = {entry.offset: waiting.period for waiting, entry, _ in answered}
+        states = sum([waiting.states for waiting, _, _ in answered])
+        offsets = self._publisher.add(applied, len(answered), states, periods)
+        if answered:
+            self._answering.answer_decided(answered, states, offsets)
+        if barrier is None or barrier.activation_id != ours:
+            self._step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
+
+    def _answer_unreadable(self, applied: Applied) -> None:
+        """A record of ours whose request nobody can read counts for nothing: its sender alone is concerned."""
+        for offset, waiting in match_unreadable(applied, self._appender.activation_id, self._appender.waiting):
+            error = InvariantBroken(f"a request was logged at offset {offset} that no reader can read")
+            send([(waiting, self._failures.answer(waiting.command.submission_id, error))])
+            self._intake.leave(1, waiting.states)
+
+
+def match(applied: Applied, activation_id: bytes, waiting_by_sequence: MutableMapping[int, Waiting]) -> list[Decided]:
+    """Who waits for a request of the run, with what was decided; they wait no more.
+
+    By sequence number, and by transaction id and content as well. Raises InvariantBroken where these disagree: nobody
+    is answered then, and everybody still waits.
+    """
+    answered: list[Decided] = []
+    for entry, verdict in applied.decided():
+        if isinstance(entry, CountedRequest) and verdict is not None:
+            record = entry.record
+            if record.activation_id != activation_id:
+                continue
+            waiting = waiting_by_sequence.pop(record.sequence, None)
+            if waiting is not None:
+                answered.append((waiting, entry, verdict))
+                command = waiting.command
+                if command.content_digest != entry.content_digest or command.tx_id != entry.request.tx_id:
+                    waiting_by_sequence.update((each.record.sequence, one) for one, each, _ in answered)
+                    raise _misnumbered(entry.offset, record, waiting)
+    return answered
+
+
+def match_unreadable(
+    applied: Applied, activation_id: bytes, waiting_by_sequence: MutableMapping[int, Waiting]
+) -> list[tuple[int, Waiting]]:
+    """Who waits for a request that no reader can read, by log offset; they wait no more. Raises InvariantBroken."""
+    met: list[tuple[int, Waiting]] = []
+    for void in applied.reading.voids:
+        record = void.record
+        if record is None or record.activation_id != activation_id:
+            continue
+        waiting = waiting_by_sequence.get(record.sequence)
+        if waiting is not None:
+            if waiting.submission.request != record.submission.request:
+                raise _misnumbered(void.offset, record, waiting)
+            met.append((void.offset, waiting_by_sequence.pop(record.sequence)))
+    return met
+
+
+def _misnumbered(offset: int, record: RequestRecord, waiting: Waiting) -> InvariantBroken:
+    return InvariantBroken(
+        f"record {record.sequence} of this activation, at offset {offset}, is another submission"
+        f" than {waiting.command.submission_id!r}, which waits for that number"
+    )

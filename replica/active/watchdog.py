@@ -1,0 +1,53 @@
+"""Watches whether the log gives back what was appended. Ticks count, so that a suspended process does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ha.ending import Cause, Ending
+from replica.active.parts import Parts
+from replica.active.waiting import Waiting
+
+_TICK_S = 0.1
+_SILENT_TICKS_MAX = 5  # beyond the follower's own patience: one look at a thawed process proves nothing
+
+
+class StallWatchdog:
+    """Steps down when our oldest record does not read back, or the log does not answer at all, for too long."""
+
+    def __init__(self, parts: Parts, waiting: Mapping[int, Waiting]) -> None:
+        """`waiting`: who waits, by sequence number, the oldest first."""
+        self._parts = parts
+        self._waiting = waiting
+        self._ending = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let `run` end."""
+        self._ending.set()
+
+    async def run(self) -> None:
+        """Watch until stopped, or until there is a reason to step down."""
+        oldest, ticks, silent_ticks = -1, 0, 0
+        stalled_s = self._parts.settings.log_stall_max_s
+        while not await self._stops_within(_TICK_S):
+            first = next(iter(self._waiting), -1)
+            ticks = ticks + 1 if first >= 0 and first == oldest else 0
+            oldest = first
+            silent_ticks = 0 if self._parts.follower.reaches_log() else silent_ticks + 1
+            if ticks * _TICK_S >= stalled_s:
+                self._step_down(f"record {oldest} did not read back for {stalled_s} s")
+                return
+            if silent_ticks >= _SILENT_TICKS_MAX:
+                self._step_down("the log does not answer")
+                return
+
+    def _step_down(self, reason: str) -> None:
+        self._parts.step_down(Ending(Cause.LOG_STALLED, reason))
+
+    async def _stops_within(self, delay_s: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._ending.wait()
+        return self._ending.is_set()

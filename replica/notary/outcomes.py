@@ -1,0 +1,15 @@
+"""The code that each verdict goes by in answers, completions and counts."""
+
+from __future__ import annotations
+
+from replica.notary.errors import Code
+from replica.notary.rules import Outcome
+
+NOTARISED = "NOTARISED"
+
+CODE_OF = {
+    Outcome.NOTARISED: NOTARISED,
+    Outcome.TX_ID_REUSED: Code.TX_ID_REUSED.name,
+    Outcome.CONFLICT: Code.STATE_CONFLICT.name,
+    Outcome.TIME_WINDOW_CLOSED: Code.TIME_WINDOW_CLOSED.name,
+}

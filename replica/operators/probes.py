@@ -1,0 +1,70 @@
+"""What the replica's health listener is asked: live, ready, active, and the details of /health."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ha.election.driver import Election
+from ha.health import LoopPulse, Probes
+from ha.settings import ElectionSettings
+from replica.following.scrub import Scrubber
+from replica.health import HealthDocument
+from replica.link.unix_server import LinkServer
+from replica.notary.formats import known
+from replica.participant import Participant, SessionT
+from replica.store.bulletin import Bulletin
+
+
+def make_probes(
+    *,
+    name: str,
+    version: str,
+    election_settings: ElectionSettings,
+    participant: Participant[SessionT],
+    election: Election[SessionT],
+    link: LinkServer,
+    pulse: LoopPulse,
+    bulletin: Bulletin,
+    scrubber: Scrubber,
+) -> Probes:
+    """Of one replica of that name, which runs that release."""
+
+    def is_active() -> bool:
+        return participant.standing().active and bool(link.front_ends)
+
+    def is_ready() -> bool:
+        readiness = participant.readiness()
+        warm = readiness.reaches_log and readiness.lag_records < election_settings.catch_up_records_per_s
+        return is_active() or (election.is_candidate() and warm and bool(link.front_ends))
+
+    def detail() -> Mapping[str, object]:
+        follower, activation = participant.follower, participant.activation
+        position = follower.position
+        return HealthDocument(
+            replica=name,
+            version=version,
+            active=is_active(),
+            ready=is_ready(),
+            **election.status(),
+            failover_paused=bulletin.pause is not None,
+            epoch=participant.epoch,
+            applied_offset=follower.applied_offset,
+            lag_records=follower.lag_records,
+            granted_by="" if position is None or position.barrier is None else position.barrier.database,
+            reaches_log=follower.reaches_log(),
+            log_hazards=follower.hazards,
+            front_ends=len(link.front_ends),
+            scrub=scrubber.progress(),
+            index_digests={str(at): digest.hex() for at, digest in scrubber.digests().items()},
+            ledger_end=None if activation is None else activation.publisher.ledger_end,
+            in_flight=0 if activation is None else activation.intake.budget.submissions,
+            formats_known=known(),
+            activation_steps_s={} if activation is None else activation.steps_s,
+        ).as_json_object()
+
+    return Probes(
+        is_live=lambda: pulse.age_s() < election_settings.lease_s,
+        is_ready=is_ready,
+        is_active=is_active,
+        detail=detail,
+    )
