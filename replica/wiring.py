@@ -23,9 +23,7 @@ from replica.database import Database, Session
 from replica.following.scrub import BOOKMARK, Scrubber
 from replica.index.quarantine import open_or_start_anew, quarantined
 from replica.index.rocks import RocksIndex
-from replica.link.counts import metric_families
-from replica.link.settings import LinkSettings, TracingSettings
-from replica.link.traces import open_traces
+from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.log.interface import RequestLog
 from replica.log.open import open_log
@@ -43,6 +41,9 @@ from replica.participant import Participant
 from replica.settings import AdminSettings, CoreSettings
 from replica.store.bulletin import Bulletin
 from replica.telemetry.core_spans import UNTRACED, CoreTrace, Trace
+from replica.telemetry.counts import metric_families
+from replica.telemetry.settings import TracingSettings
+from replica.telemetry.traces import open_traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,10 @@ from ledger_api.server.submission_stream import SubmissionStreams
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
 from ledger_api.wire.stream_frames import VERSION, Welcome
-from replica.link.counts import ApiCounts, Latency
 from replica.link.interface import CoreLink
 from replica.notary.answers import NotNow
 from replica.notary.errors import BadRequest, Code
+from replica.telemetry.counts import ApiCounts, Latency
 
 NOTARY = "/v1/notary"
 _OTHER = "other"  # requests without a route, in the metrics

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.settings import ApiSettings
-from replica.link.counts import ApiCounts
 from replica.link.interface import CoreLink, refuse_as_overloaded, refuse_as_passive
 from replica.notary.answers import NotNow
+from replica.telemetry.counts import ApiCounts
 
 
 class Capacity:

@@ -21,7 +21,6 @@ from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from ledger_api.server.settings import ApiSettings
 from ledger_api.wire.answers import NotarisedDocument
 from ledger_api.wire.feed import AttemptsDocument, RequesterDocument, StateStatusDocument, TransactionStatusDocument
-from replica.link.counts import ApiCounts
 from replica.link.interface import CoreLink
 from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
 from replica.notary.errors import Code
@@ -30,6 +29,7 @@ from replica.notary.requests import format_state_ref, parse_state_ref, parse_tx_
 from replica.notary.rules import hash_of_tx_id
 from replica.notary.texts import format_time
 from replica.store.reader import Row
+from replica.telemetry.counts import ApiCounts
 
 TRANSACTIONS, STATES = "/v1/transactions/", "/v1/states/"
 _encoder = msgspec.json.Encoder()

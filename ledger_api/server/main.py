@@ -32,17 +32,17 @@ from ledger_api.server.tls import load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
-from replica.link.counts import ApiCounts
 from replica.link.frames import LinkBroken
 from replica.link.interface import CoreLink
-from replica.link.traces import open_traces
 from replica.link.unix_client import LinkClient
+from replica.native.signatures import checks_together
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from replica.notary.keys import NotaryKey
-from replica.notary.signatures import checks_together
 from replica.store.open import open_reader
+from replica.telemetry.counts import ApiCounts
 from replica.telemetry.log_lines import set_up_logging
+from replica.telemetry.traces import open_traces
 
 DOCUMENT_MAX_BYTES = 1_000_000
 _BACKLOG = 1_024

@@ -12,10 +12,10 @@ from ledger_api.server.logs import LogLimits
 from ledger_api.server.replies import Reply, problem_reply
 from ledger_api.wire.answers import AnswerDocument, answer_to_document
 from ledger_api.wire.problems import ProblemDocument, problem_document
-from replica.link.counts import ApiCounts
 from replica.link.interface import Standing
 from replica.notary.answers import Answer, NotNow
 from replica.notary.errors import BadRequest, Code, Retry
+from replica.telemetry.counts import ApiCounts
 
 _log = structlog.get_logger(__name__)
 RETRY_ERROR_S = 1.0

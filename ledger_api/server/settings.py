@@ -7,7 +7,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from replica.link.settings import LinkSettings, TracingSettings
+from replica.link.settings import LinkSettings
+from replica.telemetry.settings import TracingSettings
 
 RATE_MIN_PER_S = 0.001
 _ALGORITHM = "([RPE]S(256|384|512)|EdDSA|Ed25519)"  # all asymmetric

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from ledger_api.server.validation import Validator
+from replica.native.signatures import checks_together
 from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission
-from replica.notary.signatures import checks_together
 
 BATCH_MAX = 64  # about a millisecond
 

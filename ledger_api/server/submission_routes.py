@@ -19,11 +19,11 @@ from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import AcceptedDocument, BatchAnswerDocument, NotarisedDocument
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
-from replica.link.counts import ApiCounts
 from replica.link.interface import CoreLink, SubmitOptions
 from replica.notary.answers import Answer
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
+from replica.telemetry.counts import ApiCounts
 
 CHUNK = 32  # submissions of a batch that are validated together: at most 2 ms, then other calls get their turn
 SUBMISSIONS, BATCH = "/v1/submissions", "/v1/submissions/batch"

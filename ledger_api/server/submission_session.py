@@ -31,11 +31,11 @@ from ledger_api.wire.stream_frames import (
     Welcome,
     encoder,
 )
-from replica.link.counts import ApiCounts
 from replica.link.interface import CoreLink, SubmitOptions
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 from replica.notary.untrusted import UNREADABLE
+from replica.telemetry.counts import ApiCounts
 
 CHUNK = 104  # submissions that are validated and handed over together: some ms, then other calls get their turn
 FRAME_MAX_BYTES = 2**20  # of a frame of answers; one answer alone may have more

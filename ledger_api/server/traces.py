@@ -1,6 +1,6 @@
 """Traces begin where a request comes in. Without a collector none of this is on a request's way.
 
-The front end writes the root of a transaction's trace (replica.link.traces), `submit`. A caller that sends the W3C
+The front end writes the root of a transaction's trace (replica.telemetry.traces), `submit`. A caller that sends the W3C
 header `traceparent` with its sampled flag has its own trace continued by a span of the call; that one and the roots of
 the transactions that came with it are linked with one another. On a stream, which is one call for as long as it lasts,
 transactions have their own traces only.
@@ -19,10 +19,10 @@ from ledger_api.server.connections import Handle
 from ledger_api.server.replies import Reply
 from replica.link.change_signal import ChangeSignal
 from replica.link.interface import DEFAULT_OPTIONS, CoreLink, Standing, SubmitOptions
-from replica.link.traces import TraceIds, Traces
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.canonical import tx_id_in
 from replica.notary.requests import Submission
+from replica.telemetry.traces import TraceIds, Traces
 
 LINKS_MAX = 32  # from a call to the transactions that came with it
 _CARRIED = ("traceparent", "tracestate")

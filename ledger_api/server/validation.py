@@ -18,12 +18,12 @@ from ledger_api.wire.submissions import (
     SubmissionDocument,
     submission_from_document,
 )
-from replica.link.counts import ApiCounts
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
+from replica.native.signatures import signatures_hold
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission, check_command
-from replica.notary.signatures import signatures_hold
+from replica.telemetry.counts import ApiCounts
 
 _SUBMISSION_ID_BYTES = 16
 _submission_decoder = msgspec.json.Decoder(SubmissionDocument)

@@ -12,8 +12,8 @@ from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Plan, counted
 from pipeline.judging.walk import Array
-from replica.notary.lanes import Check
-from replica.notary.signatures import signatures_hold
+from replica.native.lanes import Check
+from replica.native.signatures import signatures_hold
 
 TOGETHER = 4_096  # signatures given to the verifier at once: bounds the copies that it is given
 

@@ -20,13 +20,14 @@ from ledger_api.server.settings import ApiSettings
 from replica.active.signer import Signer, open_signer
 from replica.config.former_names import variable_today
 from replica.database import Database, Login, participant_database
-from replica.link.settings import LinkSettings, TracingSettings
+from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.store.open import parse_conninfo, with_password
+from replica.telemetry.settings import TracingSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
 

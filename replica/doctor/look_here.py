@@ -20,11 +20,11 @@ from replica.active.signer import check_signer
 from replica.config.model import Config, DatabaseSettings
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.following.salvaged import read_salvages
-from replica.link.traces import check_tracing
 from replica.notary.errors import NotaryError
 from replica.notary.keys import ended_at, known_keys
 from replica.notary.secret_files import read_secret
 from replica.store.open import parse_conninfo
+from replica.telemetry.traces import check_tracing
 
 _STA_UNSYNC = 0x40  # of adjtimex(2)
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}

@@ -12,7 +12,6 @@ from typing import Generic, TypeVar, cast
 
 import msgspec
 
-from replica.link.counts import ApiCounts
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     Standing,
@@ -23,6 +22,7 @@ from replica.link.interface import (
 )
 from replica.notary.requests import Offset
 from replica.notary.untrusted import UNREADABLE
+from replica.telemetry.counts import ApiCounts
 
 PROTOCOL = 1
 _SIZE_BYTES = 4

@@ -15,7 +15,6 @@ from typing import cast
 import msgspec
 
 from replica.link.change_signal import ChangeSignal
-from replica.link.counts import ApiCounts
 from replica.link.frames import (
     PROTOCOL,
     Answers,
@@ -44,6 +43,7 @@ from replica.link.pending_calls import PendingCall, PendingCalls
 from replica.link.settings import LinkSettings
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.requests import Submission
+from replica.telemetry.counts import ApiCounts
 
 EXPIRY_INTERVALS = 20  # how often within `answer_max_s` old calls are looked for: the deadline is that much coarse
 _SUBMISSION_OVERHEAD_BYTES = 1_024  # what a submission has beside its canonical bytes, roughly

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from replica.link.counts import ApiCounts
 from replica.link.frames import (
     PROTOCOL,
     Answers,
@@ -33,6 +32,7 @@ from replica.link.frames import (
 from replica.link.interface import Handler, TicketedAnswer
 from replica.link.settings import LinkSettings
 from replica.notary.errors import ConfigError
+from replica.telemetry.counts import ApiCounts
 
 _PATH_MAX_BYTES = 107  # of the kernel
 _log = structlog.get_logger(__name__)

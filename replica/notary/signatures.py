@@ -1,26 +1,11 @@
-"""Whether Ed25519 signatures hold: one at a time, and many together, which costs a fraction of that for each.
-
-One at a time libsodium judges. Together, where the processor and the packages allow it (extra `lanes`), Intel's
-multi-buffer library judges eight in the time that two take (`replica/notary/lanes.py`). The verdicts are libsodium's:
-what a signature has to be beyond the equation, this module checks, and whatever is not plain is left to libsodium.
-"""
+"""Whether an Ed25519 signature holds, as libsodium judges it. Many together: replica/native/signatures.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, lru_cache
-
-from nacl.bindings import crypto_core_ed25519_is_valid_point, crypto_sign_open
+from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
-from replica.notary.lanes import LANES, Check, Lanes, load_lanes
 from replica.notary.requests import PUBLIC_KEY_BYTES, SIGNATURE_BYTES
-
-_WORTH = 2  # checks together that take the lanes less time than one after the other
-_KEYS_KEPT = 65_536
-_SCALAR_TOP = 63  # the place of the scalar's highest byte
-_SCALAR_TOP_SURE = 16  # below it the scalar is below the group's order; at it, only one in 2**124 is
-_IDENTITY = b"\x01" + bytes(31)
 
 
 def signature_holds(public_key: bytes, message: bytes, signature: bytes) -> bool:
@@ -32,48 +17,3 @@ def signature_holds(public_key: bytes, message: bytes, signature: bytes) -> bool
     except BadSignatureError:
         return False
     return True
-
-
-def signatures_hold(checks: Sequence[Check]) -> list[bool]:
-    """`signature_holds` of each (public key, message, signature)."""
-    lanes = _lanes()
-    if lanes is None or len(checks) < _WORTH:
-        return [signature_holds(*check) for check in checks]
-    plain = [place for place, check in enumerate(checks) if _is_plain(*check)]
-    held = set[int]()
-    for start in range(0, len(plain) - _WORTH + 1, LANES):
-        places = plain[start : start + LANES]
-        held.update(
-            place for place, holds in zip(places, lanes.hold([checks[at] for at in places]), strict=True) if holds
-        )
-    return [place in held or signature_holds(*check) for place, check in enumerate(checks)]
-
-
-def checks_together() -> bool:
-    """Whether this machine checks many signatures for less than as many single ones cost."""
-    return _lanes() is not None
-
-
-def _is_plain(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether only the equation is left to check: `scalar * base - hash * key`, encoded, is the signature's first half.
-
-    libsodium also wants a scalar below the group's order, and neither key nor first half of small order. With a key in
-    the prime-order group the left side is in it as well; of small order is only the identity there.
-    """
-    return (
-        len(public_key) == PUBLIC_KEY_BYTES
-        and len(signature) == SIGNATURE_BYTES
-        and signature[_SCALAR_TOP] < _SCALAR_TOP_SURE
-        and not signature.startswith(_IDENTITY)
-        and _is_in_prime_order_group(public_key)
-    )
-
-
-@lru_cache(_KEYS_KEPT)
-def _is_in_prime_order_group(public_key: bytes) -> bool:
-    return crypto_core_ed25519_is_valid_point(public_key)
-
-
-@cache
-def _lanes() -> Lanes | None:
-    return load_lanes()

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 from ha.clock import Clock
 from replica.database import Database, Session
-from replica.link.counts import LATENCY_BOUNDS_S, ApiCounts
 from replica.participant import Participant
 from replica.status_page.routes import Epoch, StatusPage
 from replica.status_page.samples import Reading
 from replica.store.bulletin import PastActivation
+from replica.telemetry.counts import LATENCY_BOUNDS_S, ApiCounts
 
 EPOCHS_SHOWN = 30
 _SUBMISSION_ROUTES = "/v1/submissions"

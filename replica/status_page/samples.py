@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from replica.link.counts import LATENCY_BOUNDS_S
+from replica.telemetry.counts import LATENCY_BOUNDS_S
 
 SAMPLES_MAX = 600
 SAMPLE_S = 1.0

@@ -1,4 +1,4 @@
-"""What the core adds to the trace of a transaction (replica.link.traces), for those who want traces: OpenTelemetry
+"""What the core adds to the trace of a transaction (replica.telemetry.traces), for those who want traces: OpenTelemetry
 spans of a sample of the requests. Times are by the wall clocks of the machines that took them.
 
     submit      from the HTTP request, or the stream's frame, to its answer: the front end's, and the root
@@ -21,7 +21,7 @@ OLD_AFTER_US = 60_000_000  # what is read later than this is caught up with: no 
 
 
 class Spans(Protocol):
-    """Writes spans of transactions; replica.link.traces does."""
+    """Writes spans of transactions; replica.telemetry.traces does."""
 
     def sampled(self, tx_id: bytes) -> tuple[int, int] | None:
         """The ids of the transaction's trace and of its root, if it has a trace."""

@@ -14,7 +14,7 @@ import psycopg
 from replica.local.cluster import LocalCluster
 from replica.local.haproxy import find_haproxy
 from replica.local.kafka import find_java, find_libs
-from replica.notary.signatures import checks_together
+from replica.native.signatures import checks_together
 from tests.bench.report import Report
 
 POSTGRES_FACTS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")

@@ -11,13 +11,13 @@ import msgspec
 from ledger_api.server.authorisation import Caller
 from ledger_api.server.logs import LogLimits
 from ledger_api.server.rendering import Renderer
-from replica.link.counts import ApiCounts
 from replica.notary.answers import NotNow, StateStatus
 from replica.notary.errors import Code
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
 from replica.store.interface import NOTARISED, Completion
+from replica.telemetry.counts import ApiCounts
 from tests.worlds.api_world import ACTIVE, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 
 WINNER, LOSER, OTHER = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32

@@ -31,10 +31,10 @@ from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, FromServer
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.config.load import make_config
 from replica.config.model import Config
-from replica.link.counts import ApiCounts, Latency
 from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.notary.errors import Code, ConfigError
 from replica.operators.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
+from replica.telemetry.counts import ApiCounts, Latency
 from tests.integration.fuzz_fields import (
     JSON_VALUES,
     MSGPACK_VALUES,

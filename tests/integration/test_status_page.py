@@ -11,11 +11,11 @@ import pytest_asyncio
 from aiohttp import ClientSession
 from playwright.async_api import expect
 
-from replica.link.counts import LATENCY_BOUNDS_S
 from replica.operators.admin import AdminListener
 from replica.settings import AdminSettings
 from replica.status_page.routes import Epoch, StatusPage
 from replica.status_page.samples import SAMPLE_S, Reading
+from replica.telemetry.counts import LATENCY_BOUNDS_S
 from tests.browser import browser_page
 from tests.steering import steering_of_nobody
 

@@ -15,9 +15,9 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ledger_api.wire.submissions import submission_to_document
-from replica.link.traces import trace_ids
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.notary.requests import state_ref
+from replica.telemetry.traces import trace_ids
 from tests.ends import guarded
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio]

@@ -26,7 +26,6 @@ from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
 from replica.link.change_signal import ChangeSignal
-from replica.link.counts import ApiCounts
 from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
 from replica.log.raft.links import close_server
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
@@ -36,6 +35,7 @@ from replica.notary.keys import NotaryKey
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
 from replica.store.memory import MemoryDatabase, MemoryReader
+from replica.telemetry.counts import ApiCounts
 
 BANK = Party("O=Bank A,L=London,C=GB", SigningKey(b"bank a's key, only for the tests"))
 NOTARY_KEY = SigningKey(b"the notary's key, also for tests")

@@ -23,8 +23,8 @@ from pipeline.jobs.slices import parquet_log
 from pipeline.session import spark_session
 from replica.index.rocks import verify_index
 from replica.local.process import descendants
-from replica.notary.lanes import Check
-from replica.notary.signatures import checks_together, signatures_hold
+from replica.native.lanes import Check
+from replica.native.signatures import checks_together, signatures_hold
 from tests.bench.conditions import add_machine
 from tests.bench.pipeline.archiving import measure_archive
 from tests.bench.pipeline.big_log import TOPIC_ID, write_big_log

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from nacl.signing import SigningKey
 
+from replica.native.lanes import Check
 from replica.notary.canonical import encode_request
-from replica.notary.lanes import Check
 from replica.notary.records import BarrierRecord, RequestRecord, encode_record
 from replica.notary.requests import Request, Submission
 

@@ -21,12 +21,12 @@ from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import TokenRefused, check_token, parse_keys, token_in
 from ledger_api.server.validation import Validator
 from ledger_api.wire.submissions import submission_to_document
-from replica.link.counts import ApiCounts
 from replica.link.frames import LookUp, encode_frame
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.receipts import ReceiptDocument, receipt_from_document
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, encode_record
+from replica.telemetry.counts import ApiCounts
 from tests.tokens import AUDIENCE, NOW_S, Issuer
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector
 from tests.worlds.api_world import BANK, make_submission

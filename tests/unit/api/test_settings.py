@@ -12,9 +12,9 @@ from prometheus_client.core import Metric
 from ledger_api.client import RetryPolicy
 from ledger_api.server.logs import LogLimit
 from ledger_api.server.settings import ApiSettings
-from replica.link.counts import ApiCounts, Latency, metric_families
 from replica.link.settings import LinkSettings
 from replica.notary.errors import ConfigError
+from replica.telemetry.counts import ApiCounts, Latency, metric_families
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from ledger_api.server import signature_batch
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.signature_batch import SignatureBatcher
 from ledger_api.server.validation import Validator
-from replica.link.counts import ApiCounts
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
+from replica.telemetry.counts import ApiCounts
 from tests.worlds.api_world import BANK, make_submission
 
 

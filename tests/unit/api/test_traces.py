@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from ledger_api.client import SubmissionStream
 from ledger_api.server.traces import LINKS_MAX, FrontEndTraces
 from ledger_api.wire.submissions import submission_to_document
-from replica.link.traces import Traces, trace_ids
 from replica.notary.canonical import tx_id_in
 from replica.notary.requests import Submission
+from replica.telemetry.traces import Traces, trace_ids
 from tests.worlds.api_world import ApiWorld, StubParticipant, make_submission
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7  # of the W3C's own example

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from replica.link.counts import ApiCounts
 from replica.link.frames import Hello, LinkBroken, Submit, encode_frame
 from replica.link.interface import Standing
 from replica.link.settings import LinkSettings
@@ -22,6 +21,7 @@ from replica.link.unix_server import LinkServer
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import ConfigError
 from replica.notary.requests import parse_tx_id
+from replica.telemetry.counts import ApiCounts
 from tests.waiting import eventually
 from tests.worlds.api_world import ACTIVE, BANK, PASSIVE, StubHandler, make_submission
 

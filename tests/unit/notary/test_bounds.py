@@ -26,7 +26,6 @@ from ledger_api.wire.stream_frames import Submissions
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.active import appending
 from replica.config.model import Config
-from replica.link.counts import ApiCounts
 from replica.link.frames import FromFrontEnd, Submit
 from replica.link.interface import Terms
 from replica.local.run_file import RunFile
@@ -37,6 +36,7 @@ from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission
 from replica.operators.admin import PruneCall, SwitchoverCall
 from replica.settings import CoreSettings
 from replica.store.interface import AdmissionResult, Command
+from replica.telemetry.counts import ApiCounts
 from tests.simulation.virtual import run_virtually
 from tests.worlds.api_world import BANK, make_submission
 from tests.worlds.core_world import World, state, submission

@@ -15,7 +15,6 @@ from ledger_api.server.submission_session import _decode as decode_frame
 from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions, encoder
 from pipeline.archive.manifest import MANIFEST_NAME, BadLine, check_lines
-from replica.link.counts import ApiCounts
 from replica.link.frames import LookUp, encode_frame
 from replica.notary.errors import BadRequest, ConfigError, FormatUnknown
 from replica.notary.keys import read_keys
@@ -28,6 +27,7 @@ from replica.notary.receipts import (
 )
 from replica.notary.records import RequestRecord, Undecodable, decode_record, encode_record
 from replica.operators.admin import PruneCall, SwitchoverCall, read_call
+from replica.telemetry.counts import ApiCounts
 from tests.unit.api.test_fuzz import EXAMPLES, NESTED, damaged, only
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector
 from tests.worlds.api_world import BANK, NOTARY_KEY, make_submission

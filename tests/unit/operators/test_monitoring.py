@@ -20,9 +20,9 @@ from ledger_api.server.submission_routes import BATCH, SUBMISSIONS
 from replica.cli.history import RUNBOOK_OF
 from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber
-from replica.link.counts import ApiCounts, Latency, metric_families
 from replica.log.kafka.round_trips import RoundTrip
 from replica.operators.metrics import make_metrics
+from replica.telemetry.counts import ApiCounts, Latency, metric_families
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import World
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from replica.link.counts import LATENCY_BOUNDS_S
 from replica.status_page.samples import SAMPLES_MAX, Reading, Samples, make_sample, quantile
+from replica.telemetry.counts import LATENCY_BOUNDS_S
 
 NOTHING = (0,) * (len(LATENCY_BOUNDS_S) + 1)
 START = Reading(10.0, 1_000_000, {"NOTARISED": 100, "STATE_CONFLICT": 5}, NOTHING, True, 1, 0, 0, 1.0)

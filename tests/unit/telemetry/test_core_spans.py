@@ -11,11 +11,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from replica.link.settings import TracingSettings
-from replica.link.traces import Traces, open_traces, trace_ids
 from replica.notary.answers import Refused
 from replica.notary.errors import ConfigError
 from replica.telemetry.core_spans import OLD_AFTER_US, CoreTrace
+from replica.telemetry.settings import TracingSettings
+from replica.telemetry.traces import Traces, open_traces, trace_ids
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import World, name_of, state, submission
 

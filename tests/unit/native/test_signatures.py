@@ -16,9 +16,10 @@ from nacl.bindings import (
 )
 from nacl.signing import SigningKey
 
-from replica.notary import lanes, signatures
-from replica.notary.lanes import LANES, Check
-from replica.notary.signatures import signature_holds, signatures_hold
+from replica.native import lanes, signatures
+from replica.native.lanes import LANES, Check
+from replica.native.signatures import signatures_hold
+from replica.notary.signatures import signature_holds
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 TORSION = bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a")  # a point of order 8

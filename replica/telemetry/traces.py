@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from replica.link.settings import TracingSettings
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import check_readable
+from replica.telemetry.settings import TracingSettings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
