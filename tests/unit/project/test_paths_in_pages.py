@@ -1,0 +1,67 @@
+"""Every path that a page names in backticks exists in the repository, and every link between pages leads to a file."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "runbooks/*.md", "monitoring/**/*.md", "deploy/**/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md"  # tells of files that were moved since
+)
+PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)+/?)`")  # no `<NAME>`, `*`, spaces or leading slash
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+ROOMS = {"clients", "deploy", "docs", "ha", "haproxy", "ledger_api", "monitoring", "pipeline", "replica", "runbooks"}
+ROOMS |= {"scripts", "tests"}
+GENERATED = re.compile(
+    r"(\.|build|data|report|verdicts)(/|$)"
+)  # of whoever runs a command, in the folder where it runs
+
+
+@cache
+def kept() -> frozenset[str]:
+    """Every file that git keeps or would keep, and every folder of one, relative to the root."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    folders = {str(folder) for name in files for folder in Path(name).parents}
+    return frozenset(name for name in {*files, *folders} if (ROOT / name).exists())
+
+
+def named_paths(text: str) -> set[str]:
+    """Paths in backticks that begin with a room of the repository, or end as a file of it does."""
+    found = {path.rstrip("/") for path in PATH.findall(text)}
+    return {path for path in found if path.split("/")[0] in ROOMS or path.endswith((".py", ".md", ".sql", ".toml"))}
+
+
+def is_there(path: str) -> bool:
+    """A path from the root, from a room of the replica (`store_postgres/test_rights.py`), or without its ending."""
+    if GENERATED.match(path):
+        return True
+    return path in kept() or any(
+        name.endswith(f"/{path}") or (name.startswith(path) and name[len(path) :][:1] in {".", "-"}) for name in kept()
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_paths_that_a_page_names_exist(page: Path) -> None:
+    """Goal: a reader finds each file that is named. Method: every path in backticks against the repository's files."""
+    assert {path for path in named_paths(page.read_text()) if not is_there(path)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_to_files(page: Path) -> None:
+    """Goal: no dead link. Method: every relative link of the page, from the folder of the page."""
+    assert {link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()} == set()
+
+
+def test_a_path_that_is_gone_is_found() -> None:
+    """Goal: the two tests above can fail. Method: a room that was moved away, a file that never was, and good ones."""
+    text = "`replica/core/gone.py`, `docs/nowhere.md`, `replica/notary/rules.py`, `docs/decisions/0005`, `a/b`"
+    assert {path for path in named_paths(text) if not is_there(path)} == {"replica/core/gone.py", "docs/nowhere.md"}
