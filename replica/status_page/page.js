@@ -10,7 +10,7 @@ const CHARTS = [
   { title: "Throughput: notarised, refused", keys: ["notarised", "refused"], show: rate },
   { title: "Latency: median, 99th percentile", keys: ["p50_s", "p99_s"], show: seconds },
   { title: "Conflicts", keys: ["conflicts"], show: rate },
-  { title: "Estimate told to clients", keys: ["estimate_s"], show: seconds },
+  { title: "Estimate for clients", keys: ["estimate_s"], show: seconds },
   { title: "Submissions in flight", keys: ["in_flight"], show: count },
   { title: "Lag: records not applied here", keys: ["lag_records"], show: count },
 ];

@@ -58,7 +58,7 @@ class Epoch(msgspec.Struct, frozen=True):
     why: str | None
 
 
-class PageData(msgspec.Struct, frozen=True):
+class StatusPageData(msgspec.Struct, frozen=True):
     """What one question of the page's script is answered with."""
 
     replica: str
@@ -102,7 +102,7 @@ class StatusPage:
         after = request.query.get("after", "")
         async with self._asking:  # who waits here finds fresh answers
             await asyncio.gather(self._refresh_peers(), self._refresh_history())
-        data = PageData(
+        data = StatusPageData(
             self.name,
             self.version,
             sorted([Peer(self.name, "", self.detail()), *self._peers], key=lambda peer: peer.name),
