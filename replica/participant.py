@@ -27,7 +27,7 @@ from replica.following.apply import Applied
 from replica.following.follower import Follower
 from replica.following.salvaged import SalvagesFound
 from replica.index.interface import Index
-from replica.link.interface import PLAIN, Replies, Standing, Terms, refuse_as_passive
+from replica.link.interface import DEFAULT_OPTIONS, Replies, Standing, SubmitOptions, refuse_as_passive
 from replica.log.interface import RequestLog
 from replica.notary.answers import NotNow
 from replica.notary.errors import (
@@ -284,13 +284,15 @@ class Participant(Generic[SessionT]):
             self.estimate_s,
         )
 
-    def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms = PLAIN) -> None:
+    def submit(
+        self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS
+    ) -> None:
         """Take submissions from a front end."""
         activation = self._serving()
         if activation is None:
             replies.send([(ticket, self._refusal()) for ticket, _ in batch])
         else:
-            activation.intake.offer(batch, replies, terms)
+            activation.intake.offer(batch, replies, options)
 
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
         """Answer whether transactions were notarised, and what consumed states."""

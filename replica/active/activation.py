@@ -135,7 +135,7 @@ class Activation:
         await self._tell_end(reason)
         await self.appender.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", retry_after_s)
-        unanswered = (waiting for waiting in self.appender.waiting.values() if not waiting.terms.asynchronous)
+        unanswered = (waiting for waiting in self.appender.waiting.values() if not waiting.options.asynchronous)
         send((waiting, unknown) for waiting in (*self.admission.admitting, *unanswered))
         self.appender.waiting.clear()
 

@@ -72,7 +72,7 @@ class Admission:
         for waiting, outcome in outcomes:
             found = failed.get(id(waiting), outcome)
             if _is(found, Admitted.FRESH):
-                if waiting.terms.asynchronous:
+                if waiting.options.asynchronous:
                     answers.append((waiting, Accepted(waiting.command.submission_id, self._intake.wait_s)))
                 continue
             self._intake.budget.leave(1, waiting.states)
@@ -115,7 +115,7 @@ class Admission:
         remembered = Remembered(self._settings.deduplication_max_s, publisher.pruned_to, publisher.pruned_us)
         for waiting in batch:
             try:
-                found = period_of(waiting.terms, remembered, now_us)
+                found = period_of(waiting.options, remembered, now_us)
             except Exception as error:  # arithmetic on one caller's figures
                 yield waiting, self._failed(waiting, error)
                 continue

@@ -38,7 +38,7 @@ class Answering:
         if self._estimate.note_batch(states, now_s - self._appender.busy_since_s, self._budget.states - states):
             self._appender.busy_since_s = now_s
         began_us = self._clock.wall_us()
-        synchronous = [decided for decided in answered if not decided[0].terms.asynchronous]
+        synchronous = [decided for decided in answered if not decided[0].options.asynchronous]
         notarised = [
             (entry.request.tx_id, entry.content_digest)
             for _, entry, verdict in synchronous

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from replica.link.interface import Terms
+from replica.link.interface import SubmitOptions
 from replica.notary.answers import DeduplicationBound
 
 
@@ -33,12 +33,12 @@ class Period(msgspec.Struct, frozen=True):
     duration_us: int | None = None
 
 
-def period_of(terms: Terms, remembered: Remembered, now_us: int) -> Period | DeduplicationBound:
+def period_of(options: SubmitOptions, remembered: Remembered, now_us: int) -> Period | DeduplicationBound:
     """The period that is honoured in full; or the bound, where more was asked for than is remembered.
 
     Without a wish it is as long as the settings allow, or as is remembered, if that is less.
     """
-    after, wanted_s = terms.deduplication_after, terms.deduplication_s
+    after, wanted_s = options.deduplication_after, options.deduplication_s
     if after is not None:
         return Period(0, after) if after >= remembered.pruned_to else remembered.bound(now_us)
     if wanted_s is None:

@@ -12,7 +12,7 @@ from replica.active.admission_budget import AdmissionBudget, weight_of
 from replica.active.fair_queue import FairQueue
 from replica.active.parts import Parts
 from replica.active.waiting import Waiting
-from replica.link.interface import Replies, Terms
+from replica.link.interface import Replies, SubmitOptions
 from replica.notary.answers import Answer, NotNow
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code
@@ -43,7 +43,7 @@ class Intake:
         """How long a request that comes now will take at most, as clients are told."""
         return self._estimate.wait_s(self.budget.states)
 
-    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, terms: Terms) -> None:
+    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, options: SubmitOptions) -> None:
         """Queue a front end's submissions; those past the bounds are answered at once."""
         refused: list[tuple[int, Answer]] = []
         queued: list[int] = []
@@ -51,7 +51,7 @@ class Intake:
         wait_s = self.wait_s
         for ticket, submission in batch:
             try:
-                waiting = _waiting(replies, ticket, submission, terms, now_us)
+                waiting = _waiting(replies, ticket, submission, options, now_us)
             except Exception as error:  # what the front end let through is its sender's affair alone
                 refused.append((ticket, self._failures.answer(submission.submission_id, error)))
                 continue
@@ -67,7 +67,7 @@ class Intake:
             queued.append(ticket)
         if refused:
             replies.send(refused)
-        if wait_s > self._settings.interim_from_s and not terms.asynchronous and queued:
+        if wait_s > self._settings.interim_from_s and not options.asynchronous and queued:
             replies.wait(queued, wait_s)
         self.wake()
 
@@ -122,7 +122,7 @@ class Intake:
         return NotNow(Code.OVERLOADED.name, detail, self.wait_s)
 
 
-def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms, now_us: int) -> Waiting:
+def _waiting(replies: Replies, ticket: int, submission: Submission, options: SubmitOptions, now_us: int) -> Waiting:
     """The submission with what the core needs to know of it. Raises all sorts if the front end let nonsense through.
 
     The request is not read whole, which would cost a tenth of what a submission costs here: what no reader of the log
@@ -141,4 +141,4 @@ def _waiting(replies: Replies, ticket: int, submission: Submission, terms: Terms
         digest,
         now_us,
     )
-    return Waiting(replies, ticket, submission, command, weight_of(submission, states_count), terms)
+    return Waiting(replies, ticket, submission, command, weight_of(submission, states_count), options)

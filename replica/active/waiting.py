@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from replica.active.deduplication import Period
-from replica.link.interface import Replies, Terms
+from replica.link.interface import Replies, SubmitOptions
 from replica.notary.answers import Answer
 from replica.notary.requests import Submission
 from replica.store.interface import Command
@@ -22,7 +22,7 @@ class Waiting(msgspec.Struct):
     submission: Submission
     command: Command
     states: int
-    terms: Terms
+    options: SubmitOptions
     period: Period | None = None
 
 

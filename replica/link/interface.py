@@ -69,8 +69,6 @@ class SubmitOptions(msgspec.Struct, frozen=True, array_like=True):
 
 
 DEFAULT_OPTIONS = SubmitOptions()
-Terms = SubmitOptions
-PLAIN = DEFAULT_OPTIONS
 
 
 class CoreLink(Protocol):

@@ -26,7 +26,7 @@ from psycopg import errors
 
 from ha.clock import SystemClock
 from ha.health import HealthListener, Probes
-from replica.link.interface import PLAIN, Replies, Standing, Terms
+from replica.link.interface import DEFAULT_OPTIONS, Replies, Standing, SubmitOptions
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
@@ -70,8 +70,10 @@ class Alternative:
         """Always active: there is one of it."""
         return Standing(True, 1, 1.0)
 
-    def submit(self, replies: Replies, batch: list[tuple[int, Submission]], terms: Terms = PLAIN) -> None:
-        """Queue. The terms are not looked at: nothing is deduplicated here, and everybody waits."""
+    def submit(
+        self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS
+    ) -> None:
+        """Queue. The options are not looked at: nothing is deduplicated here, and everybody waits."""
         self._queue.extend((replies, ticket, submission) for ticket, submission in batch)
         self._arrived.set()
 

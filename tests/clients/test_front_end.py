@@ -61,9 +61,9 @@ class Ledger(StubParticipant):
         self.standing = msgspec.structs.replace(ACTIVE, ledger_end=len(self.offsets))
         self.standing_changes.notify()
 
-    async def submit(self, submissions, terms, on_wait=None):  # type: ignore[no-untyped-def]
-        answers = await super().submit(submissions, terms, on_wait)
-        if terms.asynchronous:
+    async def submit(self, submissions, options, on_wait=None):  # type: ignore[no-untyped-def]
+        answers = await super().submit(submissions, options, on_wait)
+        if options.asynchronous:
             for submission in submissions:
                 self._notarise(submission)
         return answers

@@ -24,7 +24,7 @@ from ledger_api.client import (
     certifies,
 )
 from ledger_api.wire.problems import ProblemDocument
-from replica.link.interface import PLAIN, Terms
+from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.local.ports import PortReservation
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.errors import Code, NotActive
@@ -249,12 +249,12 @@ async def test_every_call_takes_a_deduplication_period(tmp_path: Path) -> None:
         await client.submit_all([submission], deduplication=period)
         await client.notarise(submission, NOTARY_PUBLIC_KEY, deduplication=Deduplication(after_offset=7))
         await client.submit(submission)
-    assert participant.terms == [
-        Terms(False, 60.0),
-        Terms(True, 60.0),
-        *[Terms(False, 60.0)] * 2,
-        Terms(False, None, 7),
-        PLAIN,
+    assert participant.options == [
+        SubmitOptions(False, 60.0),
+        SubmitOptions(True, 60.0),
+        *[SubmitOptions(False, 60.0)] * 2,
+        SubmitOptions(False, None, 7),
+        DEFAULT_OPTIONS,
     ]
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from ledger_api.client import NotaryClient
 from ledger_api.client.signing import encode_submission
-from replica.link.interface import PLAIN, Replies, TicketedLookUp, TicketedSubmission
+from replica.link.interface import DEFAULT_OPTIONS, Replies, TicketedLookUp, TicketedSubmission
 from replica.notary.answers import Refused, StateStatus
 from replica.notary.canonical import decode_request
 from replica.notary.errors import Code
@@ -69,7 +69,7 @@ class Beaten:
     def standing(self) -> Any:
         return self.word
 
-    def submit(self, replies: Replies, batch: list[TicketedSubmission], terms: Any = PLAIN) -> None:
+    def submit(self, replies: Replies, batch: list[TicketedSubmission], options: Any = DEFAULT_OPTIONS) -> None:
         for ticket, submission in batch:
             request, _ = decode_request(submission.request)
             if len(request.inputs) < 100:

@@ -12,7 +12,7 @@ import aiohttp
 
 from ledger_api.client import NotaryClient, RetryPolicy, certifies, encode_batch, encode_submission
 from replica.checker.history import HistoryWriter, Ok, read_history
-from replica.link.interface import PLAIN, Terms
+from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.requests import Submission
@@ -34,14 +34,14 @@ class Telling(StubParticipant):
     async def submit(
         self,
         submissions: Sequence[Submission],
-        terms: Terms = PLAIN,
+        options: SubmitOptions = DEFAULT_OPTIONS,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
         for estimate_s in self.estimates_s:
             if on_wait is not None:
                 on_wait(estimate_s)
             await asyncio.sleep(self.pause_s)
-        return await super().submit(submissions, terms, on_wait)
+        return await super().submit(submissions, options, on_wait)
 
 
 async def post(session: aiohttp.ClientSession, url: str, body: bytes, headers: dict[str, str]) -> tuple[str, list[str]]:

@@ -110,7 +110,7 @@ async def test_an_answer_that_follows_an_interim_estimate_reaches_the_caller(tmp
     """Goal: the estimate takes nothing away. Method: an estimate first, on the wire and through the library."""
 
     class Slow(StubParticipant):
-        async def submit(self, submissions, terms=None, on_wait=None):  # type: ignore[no-untyped-def]
+        async def submit(self, submissions, options=None, on_wait=None):  # type: ignore[no-untyped-def]
             on_wait(12.5)
             await asyncio.sleep(0.6)
             return [notarise(submission) for submission in submissions]

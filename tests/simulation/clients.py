@@ -19,7 +19,7 @@ from replica.checker.history import (
     Unknown,
     invoke_submission,
 )
-from replica.link.interface import Terms
+from replica.link.interface import SubmitOptions
 from replica.link.memory import MemoryLink
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.answers import Refused as CoreRefused
@@ -174,18 +174,18 @@ class Client:
         name = name or world.balancer.pick(self)
         world.story.tell(self.name, "ask", ops=f"{numbers[0]}+{len(places)}", to=name or "nobody", operation=operation)
         asynchronous = operation.asynchronous and attempt == 1  # then it is asked for
-        terms = Terms(asynchronous, operation.deduplication_s, operation.deduplication_after)
+        options = SubmitOptions(asynchronous, operation.deduplication_s, operation.deduplication_after)
         if isinstance(asked, list):
-            world.terms.update((one.submission_id, terms) for one in asked)
-        answers = await self._exchange(name, asked, operation.answer_max_s, len(places), terms)
+            world.options.update((one.submission_id, options) for one in asked)
+        answers = await self._exchange(name, asked, operation.answer_max_s, len(places), options)
         for number, answer in zip(numbers, answers, strict=True):
             self._told(number, answer, name)
             if isinstance(answer, CoreRefused) and answer.bound is not None:
-                world.bounds_told.append((terms, answer.bound))
+                world.bounds_told.append((options, answer.bound))
         return answers
 
     async def _exchange(
-        self, name: str, asked: list[Submission] | bytes, answer_max_s: float, count: int, terms: Terms
+        self, name: str, asked: list[Submission] | bytes, answer_max_s: float, count: int, options: SubmitOptions
     ) -> list[Answer]:
         world, skies = self._world, self._world.skies
         unknown: list[Answer] = [NotNow("OUTCOME_UNKNOWN", "no answer", 0.05)] * count
@@ -200,7 +200,7 @@ class Client:
                 if isinstance(asked, bytes):
                     answers = [await core.link.look_up(asked)]
                 else:
-                    answers = await core.link.submit(asked, terms)
+                    answers = await core.link.submit(asked, options)
                     world.accepted |= {
                         (one.command_id, one.submission_id)
                         for one, answer in zip(asked, answers, strict=True)
@@ -271,10 +271,14 @@ class Stranger:
         submission = _damaged(number, hostile.damage, request)
         if hostile.damage in _RECORDED:
             world.note(invoke_submission(STRANGER, number, world.now_ns(), request, submission))
-        terms = Terms(deduplication_s=hostile.deduplication_s) if hostile.damage is Damage.PERIOD else Terms()
+        options = (
+            SubmitOptions(deduplication_s=hostile.deduplication_s)
+            if hostile.damage is Damage.PERIOD
+            else SubmitOptions()
+        )
         try:
             async with asyncio.timeout(1.0):
-                (answer,) = await link.submit([submission], terms)
+                (answer,) = await link.submit([submission], options)
         except TimeoutError:
             return False
         except Exception as error:

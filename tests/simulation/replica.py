@@ -13,7 +13,15 @@ from ha.election.driver import Election, Role
 from ha.ending import Cause, Ending
 from ledger_api.server.feed import Feed
 from replica.active.activation import Activation
-from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedAnswer, TicketedLookUp, TicketedSubmission
+from replica.link.interface import (
+    DEFAULT_OPTIONS,
+    Replies,
+    Standing,
+    SubmitOptions,
+    TicketedAnswer,
+    TicketedLookUp,
+    TicketedSubmission,
+)
 from replica.link.interface import Told as AnyAnswer
 from replica.link.memory import MemoryLink
 from replica.participant import Participant
@@ -107,9 +115,11 @@ class Door:
         """The core's newest word, as the front ends heard it."""
         return self.word
 
-    def submit(self, replies: Replies, batch: list[TicketedSubmission], terms: Terms = PLAIN) -> None:
+    def submit(
+        self, replies: Replies, batch: list[TicketedSubmission], options: SubmitOptions = DEFAULT_OPTIONS
+    ) -> None:
         def arrive() -> None:
-            self._participant.submit(self._note(replies, [ticket for ticket, _ in batch]), batch, terms)
+            self._participant.submit(self._note(replies, [ticket for ticket, _ in batch]), batch, options)
 
         self._process.deliver(arrive)
 

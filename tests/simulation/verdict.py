@@ -10,7 +10,7 @@ from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.findings import FindingCode, Summary
 from replica.checker.judge import JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
-from replica.link.interface import PLAIN
+from replica.link.interface import DEFAULT_OPTIONS
 from replica.notary.errors import Code
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
@@ -74,7 +74,7 @@ def _check_accepted(world: World) -> None:
 
 
 def _asks_for_periods(world: World) -> bool:
-    plain = all(terms.deduplication_s is terms.deduplication_after is None for terms in world.terms.values())
+    plain = all(options.deduplication_s is options.deduplication_after is None for options in world.options.values())
     return not plain or any(replica.deduplication_max_s < _EVER_S for replica in world.plan.replicas)
 
 
@@ -94,14 +94,14 @@ def _check_periods(world: World) -> None:
     for at, completion in world.primary.tables.completions:
         if completion.outcome == Code.SUBMISSION_NOT_SEQUENCED.name:
             continue
-        terms = world.terms.get(completion.submission_id, PLAIN)
-        after, period_s = terms.deduplication_after, terms.deduplication_s
+        options = world.options.get(completion.submission_id, DEFAULT_OPTIONS)
+        after, period_s = options.deduplication_after, options.deduplication_s
         since_us = completion.recorded_us - round((plain_s if period_s is None else period_s) * 1e6) + slack_us
         for earlier, recorded_us in accepted[completion.change_id]:
             if (recorded_us >= since_us) if after is None else (earlier > after):
                 world.blame(
                     f"command {completion.command_id} was accepted at ledger offset {earlier} and ran again at {at},"
-                    f" although {terms} was asked for"
+                    f" although {options} was asked for"
                 )
         if completion.outcome == NOTARISED:
             accepted[completion.change_id].append((at, completion.recorded_us))
@@ -112,14 +112,16 @@ def _check_bounds(world: World) -> None:
     setting allows."""
     pruned_to = max(world.primary.tables.bounds_ever)
     least_s = min(replica.deduplication_max_s for replica in world.plan.replicas)
-    for terms, bound in world.bounds_told:
-        after, period_s = terms.deduplication_after, terms.deduplication_s
+    for options, bound in world.bounds_told:
+        after, period_s = options.deduplication_after, options.deduplication_s
         if after is not None:
             wrong = after >= bound.earliest_offset or bound.earliest_offset > pruned_to
         else:
             wrong = period_s is None or period_s <= bound.longest_s or (period_s <= least_s and not pruned_to)
         if wrong:
-            world.blame(f"{terms} was refused with {bound}, although completions were pruned up to {pruned_to} at most")
+            world.blame(
+                f"{options} was refused with {bound}, although completions were pruned up to {pruned_to} at most"
+            )
 
 
 def _check_indexes(world: World) -> None:

@@ -16,7 +16,7 @@ from ha.ending import Cause
 from ha.errors import LockLost, TransitionFailed
 from ha.settings import ElectionSettings
 from replica.checker.history import Event
-from replica.link.interface import Terms
+from replica.link.interface import SubmitOptions
 from replica.notary.answers import Answer, DeduplicationBound
 from replica.notary.errors import IndexUnreadable
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
@@ -85,8 +85,8 @@ class World:
         self.attempts = 0
         self.accepted: set[tuple[str, str]] = set()  # command and submission id of those that are to complete
         self.forgotten: set[tuple[str, str]] = set()  # the same, of those that a standby had never heard of
-        self.terms: dict[str, Terms] = {}  # by submission id: what was asked for
-        self.bounds_told: list[tuple[Terms, DeduplicationBound]] = []  # to whom a period was refused
+        self.options: dict[str, SubmitOptions] = {}  # by submission id: what was asked for
+        self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # to whom a period was refused
         self.topic = Topic(self.story)
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))

@@ -26,7 +26,7 @@ from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
 from replica.link.change_signal import ChangeSignal
-from replica.link.interface import PLAIN, Replies, Standing, Terms, TicketedLookUp, TicketedSubmission
+from replica.link.interface import DEFAULT_OPTIONS, Replies, Standing, SubmitOptions, TicketedLookUp, TicketedSubmission
 from replica.log.raft.links import close_server
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.canonical import summarise
@@ -65,7 +65,7 @@ class StubParticipant:
         self.found: dict[bytes, Answer] = {}
         self.consumed: dict[bytes, StateStatus] = {}
         self.submitted: list[Submission] = []
-        self.terms: list[Terms] = []  # of each call that submits
+        self.options: list[SubmitOptions] = []  # of each call that submits
         self.looked_up: list[bytes] = []
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
         self.standing_changes = ChangeSignal()
@@ -79,14 +79,14 @@ class StubParticipant:
     async def submit(
         self,
         submissions: Sequence[Submission],
-        terms: Terms = PLAIN,
+        options: SubmitOptions = DEFAULT_OPTIONS,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
         self.submitted.extend(submissions)
-        self.terms.append(terms)
+        self.options.append(options)
         if self.gate is not None:
             await self.gate.wait()
-        if terms.asynchronous:
+        if options.asynchronous:
             return [Accepted(submission.submission_id, self.standing.retry_after_s) for submission in submissions]
         return [self.answer(submission) for submission in submissions]
 
@@ -112,7 +112,9 @@ class StubHandler:
     def standing(self) -> Standing:
         return self.word
 
-    def submit(self, replies: Replies, batch: list[TicketedSubmission], terms: Terms = PLAIN) -> None:
+    def submit(
+        self, replies: Replies, batch: list[TicketedSubmission], options: SubmitOptions = DEFAULT_OPTIONS
+    ) -> None:
         self.batches.append(batch)
         if self.at_once:
             replies.send([(ticket, notarise(submission)) for ticket, submission in batch])

@@ -15,7 +15,7 @@ from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.active.signer import FileSigner
 from replica.index.memory import MemoryIndex
-from replica.link.interface import PLAIN, Terms
+from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.link.memory import MemoryLink
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.notary.answers import Answer
@@ -140,8 +140,8 @@ class Replica:
             while not self.participant.standing().active:
                 await asyncio.sleep(0.01)
 
-    async def submit(self, *submissions: Submission, terms: Terms = PLAIN) -> list[Answer]:
-        return await self.link.submit(submissions, terms)
+    async def submit(self, *submissions: Submission, options: SubmitOptions = DEFAULT_OPTIONS) -> list[Answer]:
+        return await self.link.submit(submissions, options)
 
     def _session(self) -> MemoryLockSession:
         shared = self.shared

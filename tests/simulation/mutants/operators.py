@@ -11,7 +11,7 @@ from pipeline.archive.salvage import Survivors, merge
 from replica.active.deduplication import Period, Remembered, period_of
 from replica.active.publisher import Publisher
 from replica.following.salvaged import SalvagesFound
-from replica.link.interface import Terms
+from replica.link.interface import SubmitOptions
 from replica.notary.answers import DeduplicationBound
 from replica.notary.salvage import LostEntry, SalvageHeader, Salvages
 from replica.store.interface import Command, Published
@@ -21,8 +21,8 @@ from tests.simulation.mutants.registry import mutant
 
 @mutant("a deduplication period that reaches beyond what was pruned is shortened, and nobody is told")
 def period_shortened_by_pruning(patch: MonkeyPatch) -> None:
-    def shorten(terms: Terms, remembered: Remembered, now_us: int) -> Period | DeduplicationBound:
-        return period_of(terms, msgspec.structs.replace(remembered, pruned_to=0, pruned_us=0), now_us)
+    def shorten(options: SubmitOptions, remembered: Remembered, now_us: int) -> Period | DeduplicationBound:
+        return period_of(options, msgspec.structs.replace(remembered, pruned_to=0, pruned_us=0), now_us)
 
     patch.setattr(replica.active.admission, "period_of", shorten)
 

@@ -29,7 +29,7 @@ def command_recorded_after_produce(patch: MonkeyPatch) -> None:
 def one_period_for_all(patch: MonkeyPatch) -> None:
     def reckon(self: Admission, batch: list[Waiting]) -> list[tuple[Waiting, Period]]:
         now_us = self._clock.wall_us()
-        wanted = [(waiting, waiting.terms.deduplication_s or 604_800.0) for waiting in batch]
+        wanted = [(waiting, waiting.options.deduplication_s or 604_800.0) for waiting in batch]
         return [(waiting, Period(now_us - int(period_s * 1e6), 0)) for waiting, period_s in wanted]
 
     patch.setattr(Admission, "_with_periods", reckon)

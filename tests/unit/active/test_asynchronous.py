@@ -8,7 +8,7 @@ from typing import Any
 
 from ha.ending import Cause, Ending
 from ha.lock.memory import Network
-from replica.link.interface import Terms
+from replica.link.interface import SubmitOptions
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
 from replica.notary.errors import Code, ValuesRefused
 from replica.notary.requests import Submission
@@ -17,7 +17,7 @@ from replica.store.interface import AdmissionResult, Pruned
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Replica, World, name_of, state, submission
 
-ASYNCHRONOUS = Terms(asynchronous=True)
+ASYNCHRONOUS = SubmitOptions(asynchronous=True)
 
 
 async def outcomes(replica: Replica) -> list[tuple[str, str]]:
@@ -34,14 +34,14 @@ def test_an_asynchronous_submission_is_accepted_and_completes_once() -> None:
             replica = await world.replica()
             await replica.until_active()
             answers = await replica.submit(
-                submission(1, [state(9)]), submission(2, [state(9)], submission_id="mine"), terms=ASYNCHRONOUS
+                submission(1, [state(9)]), submission(2, [state(9)], submission_id="mine"), options=ASYNCHRONOUS
             )
             assert [type(answer) for answer in answers] == [Accepted, Accepted]
             assert [a.submission_id for a in answers if isinstance(a, Accepted)] == ["s", "mine"]
             assert all(a.estimate_s > 0 for a in answers if isinstance(a, Accepted))
             assert await outcomes(replica) == [("c1", "NOTARISED"), ("c2", Code.STATE_CONFLICT.name)]
             (again, other) = await replica.submit(
-                submission(1, [state(9)]), submission(3, [state(8)], command_id="c1"), terms=ASYNCHRONOUS
+                submission(1, [state(9)]), submission(3, [state(8)], command_id="c1"), options=ASYNCHRONOUS
             )
             assert isinstance(again, Notarised)
             assert again.duplicate
@@ -64,7 +64,7 @@ def test_what_was_accepted_completes_also_when_the_active_ends() -> None:
             accepted: list[str] = []
             for one in asked:
                 active = first if first.participant.standing().active else second
-                (answer,) = await active.submit(one, terms=ASYNCHRONOUS)
+                (answer,) = await active.submit(one, options=ASYNCHRONOUS)
                 if isinstance(answer, Accepted):
                     accepted.append(one.command_id)
                 if len(accepted) in (5, 11):
@@ -87,21 +87,23 @@ def test_an_acceptance_blocks_for_the_period_that_is_asked_for() -> None:
             await replica.submit(submission(1, [state(9)], command_id="c"))
             await asyncio.sleep(10)
 
-            async def ask(terms: Terms) -> Notarised:
-                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), terms=terms)
+            async def ask(options: SubmitOptions) -> Notarised:
+                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), options=options)
                 assert isinstance(answer, Notarised)
                 await asyncio.sleep(0.1)
                 return answer
 
-            assert (await ask(Terms(deduplication_s=60.0))).duplicate
-            assert (await ask(Terms(deduplication_after=0))).duplicate
-            assert not (await ask(Terms(deduplication_after=1))).duplicate  # accepted at offset 1; now at 2 as well
-            assert (await ask(Terms(deduplication_after=1))).duplicate
-            assert not (await ask(Terms(deduplication_after=2))).duplicate
+            assert (await ask(SubmitOptions(deduplication_s=60.0))).duplicate
+            assert (await ask(SubmitOptions(deduplication_after=0))).duplicate
+            assert not (
+                await ask(SubmitOptions(deduplication_after=1))
+            ).duplicate  # accepted at offset 1; now at 2 as well
+            assert (await ask(SubmitOptions(deduplication_after=1))).duplicate
+            assert not (await ask(SubmitOptions(deduplication_after=2))).duplicate
             await asyncio.sleep(10)
-            assert not (await ask(Terms(deduplication_s=5.0))).duplicate
+            assert not (await ask(SubmitOptions(deduplication_s=5.0))).duplicate
             (reused,) = await replica.submit(
-                submission(2, [state(8)], command_id="c"), terms=Terms(deduplication_s=60.0)
+                submission(2, [state(8)], command_id="c"), options=SubmitOptions(deduplication_s=60.0)
             )
             assert isinstance(reused, Refused)
             assert reused.code == Code.COMMAND_ID_REUSED.name
@@ -118,39 +120,41 @@ def test_a_period_beyond_what_is_remembered_is_refused_and_never_shortened() -> 
             first = await world.replica()
             await first.until_active()
 
-            async def ask(replica: Replica, terms: Terms) -> Answer:
-                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), terms=terms)
+            async def ask(replica: Replica, options: SubmitOptions) -> Answer:
+                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), options=options)
                 await asyncio.sleep(0.1)
                 return answer
 
-            assert isinstance(await ask(first, Terms()), Notarised)
+            assert isinstance(await ask(first, SubmitOptions()), Notarised)
             for seconds in (20.1, 1e9):
-                refused = await ask(first, Terms(deduplication_s=seconds))
+                refused = await ask(first, SubmitOptions(deduplication_s=seconds))
                 assert isinstance(refused, Refused)
                 assert refused.code == Code.DEDUPLICATION_PERIOD_TOO_LONG.name
                 assert refused.bound == DeduplicationBound(20.0, 0)
-            for terms in (Terms(deduplication_s=20.0), Terms(deduplication_after=0)):
-                answer = await ask(first, terms)
+            for options in (SubmitOptions(deduplication_s=20.0), SubmitOptions(deduplication_after=0)):
+                answer = await ask(first, options)
                 assert isinstance(answer, Notarised)
                 assert answer.duplicate
             await asyncio.sleep(30.0)
-            assert isinstance(await ask(first, Terms(deduplication_after=0)), Notarised)  # older than the maximum
+            assert isinstance(
+                await ask(first, SubmitOptions(deduplication_after=0)), Notarised
+            )  # older than the maximum
             assert (await first.participant.prune(1, 0.0)).pruned_to == 1
             world.shared.core = CoreSettings(deduplication_max_s=3_600.0)  # the next one is to remember longer
             second = await world.replica(2)
             await first.stop()
             await second.until_active()
-            for terms in (Terms(deduplication_after=0), Terms(deduplication_s=60.0)):
-                refused = await ask(second, terms)
+            for options in (SubmitOptions(deduplication_after=0), SubmitOptions(deduplication_s=60.0)):
+                refused = await ask(second, options)
                 assert isinstance(refused, Refused)
                 assert refused.bound is not None
                 assert refused.bound.earliest_offset == 1
                 assert 30.0 < refused.bound.longest_s < 32.0
-                within = Terms(deduplication_s=refused.bound.longest_s)
+                within = SubmitOptions(deduplication_s=refused.bound.longest_s)
                 again = await ask(second, within)
                 assert isinstance(again, Notarised)
-            assert isinstance(await ask(second, Terms(deduplication_after=1)), Notarised)
-            assert isinstance(await ask(second, Terms()), Notarised)
+            assert isinstance(await ask(second, SubmitOptions(deduplication_after=1)), Notarised)
+            assert isinstance(await ask(second, SubmitOptions()), Notarised)
 
     run_virtually(story())
 
@@ -194,7 +198,9 @@ def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
 
             database.admit, database.prune = note_admit, note_prune  # type: ignore[method-assign]
             batch = [submission(n, [state(n)]) for n in (2, 3)]
-            calls = [replica.submit(one, terms=Terms(deduplication_s=float(n))) for n, one in enumerate(batch, 1)]
+            calls = [
+                replica.submit(one, options=SubmitOptions(deduplication_s=float(n))) for n, one in enumerate(batch, 1)
+            ]
             await asyncio.gather(*calls)
             await asyncio.gather(*pruning)
             assert order == ["admit", "admit", "admit", "prune"]
@@ -210,7 +216,7 @@ def test_periods_that_differ_within_a_batch_keep_duplicates_apart() -> None:
             replica = await world.replica()
             await replica.until_active()
             one = submission(1, [state(9)])
-            calls = [replica.submit(one, terms=Terms(deduplication_s=period)) for period in (None, 5.0, 60.0)]
+            calls = [replica.submit(one, options=SubmitOptions(deduplication_s=period)) for period in (None, 5.0, 60.0)]
             answers = [answer for (answer,) in await asyncio.gather(*calls)]
             assert [type(a) for a in answers].count(Notarised) == 1
             assert [a.code for a in answers if isinstance(a, NotNow)] == [Code.SUBMISSION_IN_FLIGHT.name] * 2

@@ -10,7 +10,7 @@ import pytest
 from ledger_api.server.feed_lines import completion_document
 from ledger_api.wire.answers import answer_from_document, answer_to_document
 from ledger_api.wire.submissions import DeduplicationDocument
-from replica.link.interface import Terms
+from replica.link.interface import SubmitOptions
 from replica.notary.answers import (
     Answer,
     DeduplicationBound,
@@ -179,10 +179,16 @@ def test_a_completion_tells_the_period_that_was_honoured() -> None:
         async with World(core=CoreSettings(deduplication_max_s=60.0, publish_linger_s=1.0)) as world:
             replica = await world.replica()
             await replica.until_active()
-            for n, terms in enumerate(
-                (Terms(), Terms(deduplication_s=1.5), Terms(deduplication_after=0), Terms(True, 2.5)), 1
+            for n, options in enumerate(
+                (
+                    SubmitOptions(),
+                    SubmitOptions(deduplication_s=1.5),
+                    SubmitOptions(deduplication_after=0),
+                    SubmitOptions(True, 2.5),
+                ),
+                1,
             ):
-                await replica.submit(submission(n, [state(n)]), terms=terms)
+                await replica.submit(submission(n, [state(n)]), options=options)
             assert [await period_told(replica, n) for n in range(1, 5)] == [
                 DeduplicationDocument(60.0),
                 DeduplicationDocument(1.5),
@@ -230,9 +236,9 @@ def test_periods_that_differ_cost_no_statement_each() -> None:
                 return admit(commands, since_us, after)
 
             world.shared.database.admit = counted  # type: ignore[method-assign]
-            terms = [Terms(deduplication_s=60.0 + n) for n in range(200)]
+            options = [SubmitOptions(deduplication_s=60.0 + n) for n in range(200)]
             told = await asyncio.gather(
-                *[replica.submit(one, terms=term) for one, term in zip(batch, terms, strict=True)]
+                *[replica.submit(one, options=term) for one, term in zip(batch, options, strict=True)]
             )
             assert sum(calls) == 200
             assert len(calls) <= 4
@@ -254,11 +260,11 @@ def test_of_one_command_at_once_only_the_first_period_counts() -> None:
             one = submission(1, [state(1)])
             await replica.submit(one)
             await asyncio.sleep(3_600)
-            near, far = Terms(deduplication_s=60.0), Terms(deduplication_s=7_200.0)
+            near, far = SubmitOptions(deduplication_s=60.0), SubmitOptions(deduplication_s=7_200.0)
             told = await asyncio.gather(
                 replica.submit(submission(2, [state(2)])),
-                replica.submit(one, terms=far),
-                replica.submit(one, terms=near),
+                replica.submit(one, options=far),
+                replica.submit(one, options=near),
             )
             ((_,), (first,), (second,)) = told
             assert isinstance(first, Notarised)
@@ -266,7 +272,7 @@ def test_of_one_command_at_once_only_the_first_period_counts() -> None:
             assert isinstance(second, Notarised | NotNow)
             if isinstance(second, NotNow):
                 assert second.code == Code.SUBMISSION_IN_FLIGHT.name
-                ((second,),) = (await replica.submit(one, terms=near),)
+                ((second,),) = (await replica.submit(one, options=near),)
             assert isinstance(second, Notarised)
             assert second.ledger_offset == 3
 

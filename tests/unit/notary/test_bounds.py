@@ -27,7 +27,7 @@ from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.active import appending
 from replica.config.model import Config
 from replica.link.frames import FromFrontEnd, Submit
-from replica.link.interface import Terms
+from replica.link.interface import SubmitOptions
 from replica.local.run_file import RunFile
 from replica.notary.answers import Accepted, Notarised, NotNow
 from replica.notary.errors import BadRequest, Code, ValuesRefused
@@ -153,14 +153,14 @@ def test_the_specification_has_the_range_of_a_period() -> None:
 
 @pytest.mark.parametrize("number", [*NUMBERS, DEDUPLICATION_LIMIT_S])
 def test_a_period_that_gets_past_the_types_harms_nobody_else(number: float) -> None:
-    """Goal: one submission ends no replica. Method: terms that no frame can carry, handed to the core."""
+    """Goal: one submission ends no replica. Method: options that no frame can carry, handed to the core."""
 
     async def story() -> None:
         async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             epoch = replica.participant.epoch
-            (odd,) = await replica.submit(submission(1, [state(91)]), terms=Terms(deduplication_s=number))
+            (odd,) = await replica.submit(submission(1, [state(91)]), options=SubmitOptions(deduplication_s=number))
             assert not isinstance(odd, Accepted)
             (good,) = await replica.submit(submission(2, [state(92)]))
             assert isinstance(good, Notarised)
