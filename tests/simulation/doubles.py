@@ -380,9 +380,11 @@ class Wire(Delivery):
                 return
             if what == "append_repeated":
                 self._loop.call_at(later_s, topic.store, value)
+                self._skies.note_landing(later_s)
             else:
                 lands_at_s = later_s if what == "append_late" else now_s + 0.03 * random.random()
         self._loop.call_at(lands_at_s, topic.store, value)
+        self._skies.note_landing(lands_at_s)
 
     def _strike(self, factor: float, what: str) -> bool:
         strikes = self._skies.strikes_with(factor * self._skies.of(self._name).log_share)

@@ -38,6 +38,7 @@ class Skies:
         self.client_share = 0.0
         self.leader_cut: LeaderCut | None = None
         self.views = views  # dice of their own: who finds the new leader
+        self.landed_by_s = 0.0  # until then records are on their way to the log
         self.strikes: Counter[tuple[str, str]] = Counter()
         self._step_of = step_of
         self._of: dict[str, Weather] = {}
@@ -51,6 +52,10 @@ class Skies:
         self._of.clear()
         self.leader_cut = None
         self.client_share = 0.0
+
+    def note_landing(self, at_s: float) -> None:
+        """A record is on its way."""
+        self.landed_by_s = max(self.landed_by_s, at_s)
 
     def strikes_with(self, share: float) -> bool:
         """Throw the dice. None are thrown in fine weather, so that a run without it goes on as it did."""

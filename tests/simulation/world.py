@@ -35,6 +35,7 @@ from tests.simulation.weather import Skies
 
 _FORGETS = (FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT)
 _RECORDS_MAX = 20_000
+_LOOKED_S = 0.5  # then everybody who follows the log has read what arrived in it
 
 
 @dataclass(slots=True)
@@ -180,7 +181,15 @@ class World:
             await asyncio.sleep(0.1)
 
     async def _withstand(self, clients: list[asyncio.Task[None]]) -> None:
-        """Strangers alone, now that all is well: nothing that they send ends the activation that there is."""
+        """Strangers alone, now that all is well: nothing that they send ends the activation that there is.
+
+        What was on its way has arrived before: a barrier that was held up ends an activation by right, and so does a
+        statement whose answer is lost.
+        """
+        await self._pass_time(max(self.skies.landed_by_s + _LOOKED_S, self.plan.duration_s + 2 * self.election.lease_s))
+        await self._recover(clients)
+        if self.violations:
+            return
         before = self._activations()
         for hostile in self.plan.hostile:
             if not await self.stranger.send(hostile):
