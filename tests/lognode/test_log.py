@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -182,6 +183,18 @@ async def test_a_log_without_a_majority_is_unavailable_and_gives_records_up(topi
     await log.close()
     for name in ("r1", "r2"):
         topic_under_test.start_node(name)
+
+
+async def test_a_stall_of_the_machine_is_no_silence_of_the_leader(topic_under_test: NodesHere) -> None:
+    """Goal: who was not scheduled did not listen either. Method: nothing runs for twice the election timeout."""
+    await topic_under_test.put(b"before")
+    nodes = topic_under_test.nodes.values()
+    view = max(node.raft.view for node in nodes)
+    for _ in range(3):
+        time.sleep(2.0)  # nobody gets to run
+        await asyncio.sleep(0.3)
+    assert {node.raft.view for node in nodes} == {view}
+    await topic_under_test.put(b"after")
 
 
 async def test_too_few_members_are_refused(topic_under_test: NodesHere) -> None:

@@ -19,7 +19,7 @@ HELLO_MAX_BYTES = 1_024
 _SIZE_BYTES = 4
 _ENTRY_OVERHEAD_BYTES = 40  # of an entry in a frame, beside its body and nodes; at most
 _BODIES_MAX = 20_000
-READ_MAX = 4_096  # entries in one answer
+READ_MAX = 1_024  # entries in one answer: heartbeats wait while it is made
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=128)]
 
