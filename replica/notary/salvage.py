@@ -9,6 +9,7 @@ docs/decisions/0012 has the argument, docs/formats.md the layouts.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -296,7 +297,8 @@ NO_SALVAGES = Salvages()
 
 # ---- how the database names the log ----
 
-_JOINT = ":"  # in no topic id: those are base64, whose alphabet has plus and slash
+_JOINT = ":"  # before each digest; a log's id may have it as well, and whatever else looks like no digest
+_DIGESTS = re.compile(r"(?::[0-9a-f]{64})*\Z")
 BOUND_MAX = 3  # the column has 255 bytes
 
 
@@ -316,9 +318,16 @@ def bound_name(bound: str | None, topic_id: str, digest: bytes | None = None) ->
 
 def bound_topic_id(bound: str | None) -> str | None:
     """The topic's id in what the database calls the log."""
-    return None if bound is None else bound.partition(_JOINT)[0]
+    return None if bound is None else _split(bound)[0]
 
 
 def salvages_named(bound: str | None) -> tuple[str, ...]:
     """Digests, in hexadecimal, of the salvages in what the database calls the log."""
-    return () if bound is None else tuple(bound.split(_JOINT)[1:])
+    return () if bound is None else _split(bound)[1]
+
+
+def _split(bound: str) -> tuple[str, tuple[str, ...]]:
+    """The log's id and the digests after it."""
+    found = _DIGESTS.search(bound)
+    at = len(bound) if found is None else found.start()
+    return bound[:at], tuple(bound[at:].split(_JOINT)[1:])

@@ -603,6 +603,10 @@ def test_a_release_without_salvages_finds_another_log() -> None:
     assert (bound_topic_id(again), len(salvages_named(again))) == ("third", 2)
     assert salvages_named(bound_name(again, "fourth")) == salvages_named(again)
     assert bound_topic_id(bound_name(None, "a+b/c", b"d" * 32)) == "a+b/c"  # Kafka's ids are base64
+    for other in ("postgres:7b3c9d5e-0c1f-4a53-9d64-0f5d4f0c9b1a", "raft:a:b"):
+        assert (bound_topic_id(other), salvages_named(other)) == (other, ())
+        named = bound_name(name, other)
+        assert (bound_topic_id(named), salvages_named(named)) == (other, salvages_named(name))
     assert (bound_topic_id(None), salvages_named(None), bound_name(None, RESTORED)) == (None, (), RESTORED)
     with pytest.raises(SalvageDamaged, match="lost ranges"):
         bound_name(bound_name(again, "x", b"f" * 32), "y", b"g" * 32)
