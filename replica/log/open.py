@@ -30,7 +30,7 @@ def open_log(settings: LogSettings | PostgresLogSettings) -> RequestLog:
             return PostgresLog(settings)
 
 
-def open_log_admin(settings: LogSettings) -> LogAdmin:
+def open_log_admin(settings: LogSettings | PostgresLogSettings) -> LogAdmin:
     """What tools ask of that log. It connects when first asked."""
     match settings:
         case KafkaSettings():
@@ -41,6 +41,10 @@ def open_log_admin(settings: LogSettings) -> LogAdmin:
             from replica.log.in_memory.log import MemoryLogAdmin
 
             return MemoryLogAdmin(settings)
+        case PostgresLogSettings():
+            from replica.log.postgres.admin import PostgresLogAdmin
+
+            return PostgresLogAdmin(settings)
 
 
 def refill_log(

@@ -22,6 +22,7 @@ from replica.log.interface import RequestLog
 from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import TopicAdmin, create_topic
+from replica.log.open import open_log
 from replica.notary.errors import Code, LogRefused, LogUnavailable
 from tests.integration.conftest import MakeTopic
 from tests.unit.log.test_contract import LogContract, numbered, read_all
@@ -52,7 +53,7 @@ class KafkaUnderTest:
         self._producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 1_040_000})
 
     def log(self) -> RequestLog:
-        return KafkaLog(settings_for(self._broker, self._topic))
+        return open_log(settings_for(self._broker, self._topic))
 
     async def put(self, *values: bytes | None) -> None:
         for value in values:

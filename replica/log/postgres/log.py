@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import structlog
 
+from replica.log.admin import LogSurvey
 from replica.log.interface import LogRecords, RoundTrip
 from replica.log.postgres.delivery import Bounds, Delivery
 from replica.log.postgres.session import ServerIdentity, Session, connect
@@ -81,6 +82,25 @@ class PostgresLog:
         first = (await self._bounds()).first
         return [*broken, *([f"it begins at offset {first}: the records before are gone"] if first else [])]
 
+    async def survey(self) -> LogSurvey:
+        """See `LogAdmin.survey`. Its owner may drop it at any time, as every table."""
+        broken = await self._ask(lambda session: session.violations(self._settings.standbys))
+        bounds = await self._bounds()
+        return LogSurvey(
+            log_id=f"postgres:{bounds.log_id}",
+            first_offset=bounds.first,
+            end_offset=await self.end_offset(),
+            violations=broken,
+            deletable=None,
+        )
+
+    async def standby_count(self, count_max: int) -> int:
+        """How many standbys have any of the log's server on disk, `count_max` at most."""
+        for count in range(1, count_max + 1):
+            if await self._flushed(count) is None:
+                return count - 1
+        return count_max
+
     async def end_offset(self) -> int:
         """Where readers come to that read all that there is by now: waits until that is replicated.
 
@@ -146,11 +166,14 @@ class PostgresLog:
     async def _until_flushed(self, position: int) -> None:
         pause_s = FLUSH_POLL_S
         while True:
-            flushed = await self._ask(lambda session: session.flushed(self._settings.standbys))
+            flushed = await self._flushed(self._settings.standbys)
             if flushed is not None and flushed >= position:
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._settings.poll_every_s)
+
+    async def _flushed(self, standbys: int) -> int | None:
+        return await self._ask(lambda session: session.flushed(standbys))
 
     async def _known_bounds(self) -> Bounds:
         bounds = await self._bounds()

@@ -213,7 +213,7 @@ class PostgresSession:
         except TimeoutError as error:
             raise LogUnavailable(f"the log's server owes an answer for {self._answer_max_s} s") from error
         except psycopg.Error as error:
-            raise _meaning_of(error) from error
+            raise meaning_of(error) from error
 
     def _note(self, notice: errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":
@@ -290,7 +290,7 @@ async def _identify(connection: LogConnection, settings: PostgresLogSettings) ->
     except TimeoutError as error:
         raise LogUnavailable("the log's server does not say which it is") from error
     except psycopg.Error as error:
-        raise _meaning_of(error) from error
+        raise meaning_of(error) from error
     system, in_recovery, timeline, isolation, _ = row or ("", True, 0, "", "")
     if in_recovery:
         raise LogUnavailable("the log's server is a standby")
@@ -299,7 +299,8 @@ async def _identify(connection: LogConnection, settings: PostgresLogSettings) ->
     return ServerIdentity(system, timeline)
 
 
-def _meaning_of(error: psycopg.Error) -> NotaryError:
+def meaning_of(error: psycopg.Error) -> NotaryError:
+    """What a failure of the server means to us."""
     detail = f"the log's server: {str(error).strip()}"
     if isinstance(error, _NOT_OUR_SCHEMA):
         return LogRefused(f"{detail}; make the log, and grant the rights")

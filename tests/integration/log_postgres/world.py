@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import psycopg
 
 from replica.log.interface import RequestLog
+from replica.log.open import open_log
 from replica.log.postgres.install import install
 from replica.log.postgres.log import PostgresLog
 from replica.log.postgres.settings import PostgresLogSettings
@@ -48,7 +49,7 @@ class PostgresUnderTest:
         self._dsn = dsn
 
     def log(self) -> RequestLog:
-        return PostgresLog(settings_for(self._dsn))
+        return open_log(settings_for(self._dsn))
 
     async def put(self, *values: bytes | None) -> None:
         for value in values:

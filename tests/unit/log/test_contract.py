@@ -1,4 +1,4 @@
-"""What every request log promises: one suite, run here over the log in memory and in tests/integration over Kafka."""
+"""What every request log promises: one suite, run here over the doubles, and over each kind as `open_log` gives it."""
 
 from __future__ import annotations
 
