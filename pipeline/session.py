@@ -79,7 +79,7 @@ def _log_level() -> str:
 
 
 def connector_jars() -> list[Path]:
-    """The jars of Spark's Kafka connector; empty when they are not there and the Python source must do.
+    """The jars of Spark's own connector to the log; empty when they are not there and the Python source must do.
 
     In $NOTARY_SPARK_JARS, else in .tools/spark/libs beside the source.
     """

@@ -57,9 +57,9 @@ def make_asyncapi(version: str) -> Schema:
             },
             "requestLog": {
                 "address": "{topic}",
-                "description": f"The request log, format {FORMAT}: one Kafka topic with one partition, kept for ever. "
+                "description": f"The request log, format {FORMAT}: one topic with one partition, kept for ever. "
                 + _RECORDS,
-                "parameters": {"topic": {"description": "The setting kafka.topic."}},
+                "parameters": {"topic": {"description": "The setting `topic` of the request log."}},
                 "messages": _messages(_LOGGED),
             },
         },

@@ -83,7 +83,7 @@ class Archiver:
         """The archive of this topic, made with that id if there is none, ready to be continued.
 
         Raises ConfigError when another archiver has the folder, ArchiveDamaged when the manifest is not whole,
-        ArchiveMismatch when it is another log's, and LogRefused when the log changed behind it.
+        ArchiveMismatch when it is another log's, and LogRefused when the log is no longer what was archived.
         """
         with _locked(self._folder):
             opened = Opened(archive_id=archive_id, topic_id=view.topic_id, at_us=now_us)
@@ -168,7 +168,7 @@ def _read_exactly(folder: Path, facts: SegmentFacts, position: Position) -> Posi
 
 
 def _remove_orphans(manifest: Manifest) -> None:
-    """Delete files that a killed job left: parts of segments, and segments behind those that the manifest names."""
+    """Delete files that a killed job left: parts of segments, and segments after those that the manifest names."""
     folder = manifest.segments_folder
     named = {
         path(folder, segment.facts.first, segment.facts.last)

@@ -18,7 +18,7 @@ from replica.cli.common import DATA_FOLDER, make_table, out, say
 from replica.cli.demo.phases import PhaseResult, Phases
 from replica.cli.demo.requests import DemoRequest, find_requests
 from replica.cli.steps import notary
-from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+from replica.local.cluster import LOG_FOLDER, ClusterSettings, LocalCluster, remove_cluster
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
 from replica.local.recording import RecordingClient
@@ -136,7 +136,7 @@ class Drill:
     async def _destroy(self) -> None:
         """Everything at the site but configuration and keys, which operators keep elsewhere."""
         await PostgresServer(FOLDER / "postgres", 1).remove()  # its data may be elsewhere; the port is not used
-        for name in ("kafka", "replicas", "archive", "postgres", "haproxy"):
+        for name in (LOG_FOLDER, "replicas", "archive", "postgres", "haproxy"):
             shutil.rmtree(FOLDER / name, ignore_errors=True)
         say("drill", "database, log, indexes and archive of the site are deleted")
 

@@ -43,7 +43,7 @@ from replica.notary.exit_codes import EXIT_FAILED
 
 _HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
 
-One participant runs as several replicas. They share one Postgres database and one Kafka topic; one is active, the
+One participant runs as several replicas. They share one database and one request log; one is active, the
 others follow and take over.
 """
 _EPILOG = (

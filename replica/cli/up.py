@@ -36,7 +36,7 @@ def run_cluster(
     api_workers: WorkersOption = 2,
     parties: PartiesOption = 5,
 ) -> None:
-    """Bring up Postgres, Kafka, replicas and HAProxy here, and keep them running until Ctrl-C.
+    """Bring up Postgres, a broker, replicas and HAProxy here, and keep them running until Ctrl-C.
 
     For development: one broker and one database server, all on loopback. A replica that ends is started again, and so
     is HAProxy. What the cluster keeps, settings and keys among it, is found again at the next start.

@@ -1,4 +1,4 @@
-"""A whole participant on loopback: Postgres, Kafka, replicas and HAProxy, supervised by this process.
+"""A whole participant on loopback: Postgres, request log, replicas and HAProxy, supervised by this process.
 
 Everything is kept in one folder and found again at the next start; only ports may change. For development, tests and
 the demo: one broker and one database server keep nothing when their disk is lost, and all disks here may be one.
@@ -10,7 +10,7 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ from replica.local.haproxy import HaproxyServer
 from replica.local.health import fetch_health
 from replica.local.kafka import KafkaCluster
 from replica.local.machine import THIS_MACHINE, Machine
+from replica.local.memory_log import MemoryLogProcess
 from replica.local.participant import ParticipantFiles, merged
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
@@ -52,6 +53,7 @@ GRANT notary_writer, notary_archivist TO notary;
 GRANT notary_reader TO notary_api;
 """
 STANDBY_NAME = "standby"  # what the primary knows the standby by
+LOG_FOLDER = "kafka"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
 ACTIVE_MAX_S = 60.0
 # The table of commands in flight turns over all the time: look at it more often than once a minute.
@@ -63,6 +65,7 @@ POSTGRES_SETTINGS = {"autovacuum_naptime": "5s", "wal_retrieve_retry_interval": 
 class ClusterSettings:
     """What a local cluster consists of. `further`: any other settings, nested as in the configuration file.
 
+    With `memory_log` no broker runs, and the request log ends with the cluster: for a folder that is new.
     With three brokers and a database standby it is made like the reference deployment, but for the machines.
     """
 
@@ -71,6 +74,7 @@ class ClusterSettings:
     standby: Literal["following", "disconnected"] = "following"
     api_workers: int = 2
     parties: int = 5
+    memory_log: bool = False
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
@@ -88,7 +92,8 @@ class LocalCluster:
     notary_key: bytes
     postgres: PostgresServer
     postgres_standby: PostgresServer | None
-    kafka: KafkaCluster
+    kafka: KafkaCluster  # unless the log is in memory
+    memory_log: MemoryLogProcess  # else
     haproxy: HaproxyServer
     topic_id: str
 
@@ -255,25 +260,37 @@ class LocalCluster:
     # ---- starting ----
 
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
-        """Postgres and Kafka at the same time: the broker takes longest."""
+        """Database and request log at the same time: the log takes longest."""
         self.postgres = self._database_server("postgres", "db1")
         self.postgres_standby = self._database_server("standby", "db2") if self.settings.database_standby else None
-        ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
-        machines = [self._machine(f"k{node}") for node in range(1, self.settings.brokers + 1)]
-        self.kafka = KafkaCluster(self.folder / "kafka", ports, machines=machines)
-        self.kafka.allow_deletion(self.settings.topics_deletable)
+        log_starts = self._prepare_memory_log() if self.settings.memory_log else self._prepare_brokers()
         names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
         self._ways = {name: self._ways_of(name) for name in names}
-        self._stack.push_async_callback(self._stopped, "Kafka", self.kafka.stop)
         self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
-        if self.settings.brokers == 1:
-            self._say("Kafka", "starts with ONE broker: for development only, its disk is the only copy of the log")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._start_database())
-                group.create_task(self._timed("Kafka", f"broker, {self.kafka.bootstrap_servers}", self.kafka.start()))
+                group.create_task(log_starts)
         except* NotaryError as errors:
             raise errors.exceptions[0] from None
+
+    def _prepare_brokers(self) -> Coroutine[Any, Any, None]:
+        """What starts them."""
+        ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
+        machines = [self._machine(f"k{node}") for node in range(1, self.settings.brokers + 1)]
+        self.kafka = KafkaCluster(self.folder / LOG_FOLDER, ports, machines=machines)
+        self.kafka.allow_deletion(self.settings.topics_deletable)
+        self._stack.push_async_callback(self._stopped, "Kafka", self.kafka.stop)
+        if self.settings.brokers == 1:
+            self._say("Kafka", "starts with ONE broker: for development only, its disk is the only copy of the log")
+        return self._timed("Kafka", f"broker, {self.kafka.bootstrap_servers}", self.kafka.start())
+
+    def _prepare_memory_log(self) -> Coroutine[Any, Any, None]:
+        """What starts it."""
+        self.memory_log = MemoryLogProcess(self.folder)
+        self._stack.push_async_callback(self._stopped, "request log", self.memory_log.stop)
+        self._say("request log", "starts IN MEMORY: for tests only, it ends with this cluster")
+        return self._timed("request log", "process", self.memory_log.start())
 
     async def _start_database(self) -> None:
         await self._timed(
@@ -324,12 +341,7 @@ class LocalCluster:
                 "conninfo": self._database_conninfo(THIS_MACHINE),
                 "scope": DATABASE,
             },
-            "log": {
-                "kafka": {
-                    "bootstrap_servers": self.kafka.bootstrap_servers,
-                    "single_broker": self.settings.brokers == 1,
-                }
-            },
+            "log": self._log_values(),
             "core": {"standby": self.settings.standby},
             "haproxy": {
                 "stats_socket": str(socket_folder / "admin.sock"),
@@ -348,6 +360,17 @@ class LocalCluster:
             "NOTARY_DATABASE__CONNINFO": self._database_conninfo(machine),
             "NOTARY_LOG__KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take),
         }
+
+    def _log_values(self) -> dict[str, Any]:
+        if self.settings.memory_log:
+            return self.memory_log.settings()
+        servers, single = self.kafka.bootstrap_servers, self.settings.brokers == 1
+        return {"kafka": {"bootstrap_servers": servers, "single_broker": single}}
+
+    def _log_pids(self) -> tuple[int, ...]:
+        if self.settings.memory_log:
+            return (self.memory_log.process.pid,)
+        return tuple(broker.process.pid for broker in self.kafka.brokers)
 
     def _database_conninfo(self, client: Machine) -> str:
         servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]
@@ -405,8 +428,8 @@ class LocalCluster:
             ),
             postgres_port=self.postgres.port,
             postgres_pid=self.postgres.process.pid,
-            kafka_bootstrap_servers=self.kafka.bootstrap_servers,
-            kafka_pids=tuple(broker.process.pid for broker in self.kafka.brokers),
+            log_address=self.config.log.settings.address,
+            log_pids=self._log_pids(),
             haproxy_pid=self.haproxy.process.pid,
             haproxy_stats_socket=Path(self.config.haproxy_settings().stats_socket),
         ).write(self.folder)

@@ -63,8 +63,8 @@ class RunFile(BaseModel):
     replicas: tuple[ReplicaRun, ...]
     postgres_port: Port
     postgres_pid: Pid
-    kafka_bootstrap_servers: str
-    kafka_pids: tuple[Pid, ...]
+    log_address: str
+    log_pids: tuple[Pid, ...]
     haproxy_pid: Pid
     haproxy_stats_socket: Path
 

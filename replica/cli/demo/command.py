@@ -32,7 +32,19 @@ RequestsOption = Annotated[
 JsonFileOption = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.", dir_okay=False)]
 
 
-def run_demo(*, leave: ExitOption = False, requests: RequestsOption = None, json_file: JsonFileOption = None) -> None:
+MemoryOption = Annotated[
+    bool,
+    typer.Option("--memory-log", help="Keep the request log in memory: no broker, no Java; it ends with the demo."),
+]
+
+
+def run_demo(
+    *,
+    leave: ExitOption = False,
+    requests: RequestsOption = None,
+    json_file: JsonFileOption = None,
+    memory_log: MemoryOption = False,
+) -> None:
     """See it all: notarise real requests, spend them twice, kill the active replica, and have every answer checked.
 
     Brings up a cluster of three replicas in data/demo, anew each time, and keeps it running afterwards. Exit code 0
@@ -44,7 +56,7 @@ def run_demo(*, leave: ExitOption = False, requests: RequestsOption = None, json
     say("requests", f"{len(found.requests):,} from {found.origin}" + _left_out(found))
     clean: list[bool] = []
     try:
-        run(_demo(found, leave, json_file, clean))
+        run(_demo(found, leave, json_file, memory_log, clean))
     except KeyboardInterrupt:
         if not clean:
             raise
@@ -52,13 +64,15 @@ def run_demo(*, leave: ExitOption = False, requests: RequestsOption = None, json
     raise typer.Exit(EXIT_OK if all(clean) else EXIT_FAILED)
 
 
-async def _demo(requests: RequestFile, leave: bool, json_file: Path | None, clean: list[bool]) -> None:
+async def _demo(
+    requests: RequestFile, leave: bool, json_file: Path | None, memory_log: bool, clean: list[bool]
+) -> None:
     from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
     from replica.local.watch import watch_roles
 
     if await remove_cluster(FOLDER):
         say("demo", f"the cluster of the last demo, {FOLDER}, was removed")
-    async with LocalCluster(ClusterSettings(folder=FOLDER), say) as cluster:
+    async with LocalCluster(ClusterSettings(folder=FOLDER, memory_log=memory_log), say) as cluster:
         watching = asyncio.create_task(watch_roles(cluster, say))
         try:
             report = await _play(cluster, requests)
@@ -104,7 +118,7 @@ async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
             done.append(await phases.look_up(say))
             await cluster.wait_until_ready([killed.killed])  # it is back as a passive
     await _wait_until_published(cluster)
-    say("check", f"another process rereads topic {cluster.topic} from its start and checks every answer ever given")
+    say("check", "another process rereads the request log from its start and checks every answer ever given")
     check = await _check(cluster, path)
     return DemoReport(version("replicated-notary"), requests, tuple(done), killed, check)
 

@@ -19,8 +19,8 @@ def run_of(supervisor: ProcessIdentity) -> RunFile:
         replicas=(ReplicaRun(name="R1", pid=11, api_port=8_001, health_port=9_001),),
         postgres_port=5_433,
         postgres_pid=12,
-        kafka_bootstrap_servers="127.0.0.1:9092",
-        kafka_pids=(13,),
+        log_address="127.0.0.1:9092",
+        log_pids=(13,),
         haproxy_pid=14,
         haproxy_stats_socket=Path("admin.sock"),
     )
