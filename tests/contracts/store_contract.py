@@ -133,7 +133,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("topic_id", ["postgres:7b3c9d5e-0c1f-4a53-9d64-0f5d4f0c9b1a", "raft:a", "a+b/c=="])
     async def test_an_identity_may_say_of_which_kind_the_log_is(self, new_store: NewStore, topic_id: str) -> None:
-        """Goal: a log of any kind is known again. Method: bind twice to ids with and without a colon, then to another."""
+        """Goal: a log of any kind is known again. Method: bind twice to ids with and without a colon; to another."""
         for _ in range(2):
             await (await new_store()).bind(topic_id)
         with pytest.raises(StoreMismatch):
