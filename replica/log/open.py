@@ -9,11 +9,12 @@ from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.interface import RequestLog
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.postgres.settings import PostgresLogSettings
+from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings
 from replica.notary.errors import RestoreRefused
 
 
-def open_log(settings: LogSettings | PostgresLogSettings) -> RequestLog:
+def open_log(settings: LogSettings | PostgresLogSettings | RaftLogSettings) -> RequestLog:
     """The request log. It connects when first asked."""
     match settings:
         case KafkaSettings():
@@ -28,6 +29,10 @@ def open_log(settings: LogSettings | PostgresLogSettings) -> RequestLog:
             from replica.log.postgres.log import PostgresLog
 
             return PostgresLog(settings)
+        case RaftLogSettings():
+            from replica.log.raft.log import RaftLog
+
+            return RaftLog(settings)
 
 
 def open_log_admin(settings: LogSettings | PostgresLogSettings) -> LogAdmin:

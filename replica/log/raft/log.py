@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from ha.raft.messages import Kind
-from replica.log.interface import LogRecords
+from replica.log.interface import LogRecords, RoundTrip
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.records import root_of
@@ -37,6 +37,11 @@ class RaftLog:
         self._log_id: str | None = None  # of the log that was checked, or seen first
         self._clients: dict[str, LogClient] = {}  # by node, for questions
         self._open: set[RaftReader | RaftWriter] = set()
+
+    @property
+    def answer_times(self) -> Mapping[str, RoundTrip]:
+        """See `RequestLog.answer_times`: nothing is measured."""
+        return {}
 
     async def check(self) -> str:
         """See `RequestLog.check`: the log's id is that of its first entry, which has the first node's key."""
