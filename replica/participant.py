@@ -214,7 +214,7 @@ class Participant(Generic[SessionT]):
         self._announce()
         if self.activation is not None:
             await self.activation.close(str(ending))
-            self.leave_word(ending)
+            self.leave_note(ending)
             self.counters.note_activation_ended()
             self.activation = None
         self.follower.hurry(False)
@@ -222,24 +222,24 @@ class Participant(Generic[SessionT]):
             await self.stop()
         log.info("stepped_down", cause=ending.cause.value, code=ending.code or None, reason=str(ending))
 
-    def leave_word(self, ending: Ending) -> None:
-        """Leave word on the end of an activation that could not be told on the lock session."""
+    def leave_note(self, ending: Ending) -> None:
+        """Leave a note on the end of an activation that could not be written over the lock session."""
         if self.activation is not None and self.activation.epoch and not self.activation.end_told:
             self._notes.tell(self.activation.epoch, str(ending))
 
     def readiness(self) -> Readiness:
-        """Whether to ask for the lock, and how far behind the index is."""
+        """Whether to ask for the lock, and how far the index lags."""
         if self._settings.standby == "disconnected" and self._following is None:
             return Readiness(True, 0, self._notes.is_barred())
         return Readiness(self.follower.reaches_log(), self.follower.lag_records, self._notes.is_barred())
 
     def role_changed(self, role: Role, reason: str) -> None:
-        """Tell front ends and people."""
+        """Announce it to front ends, and log it."""
         log.info("role_changed", role=role.value, reason=reason, epoch=self.epoch)
         self._announce()
 
     def session_changed(self, problem: str | None) -> None:
-        """Tell people, once until there is a session again."""
+        """Log it, once until there is a session again."""
         if problem is not None and not self._without_session:
             log.warning("lock_session_unavailable", detail=problem)
         self._without_session = problem is not None
@@ -266,7 +266,7 @@ class Participant(Generic[SessionT]):
 
     @property
     def estimate_s(self) -> float:
-        """How long a request that came now would take at most, as clients are told; seconds."""
+        """How long a request that came now would take at most, seconds: the estimate that clients get."""
         return self._estimate.wait_s(0 if self.activation is None else self.activation.intake.budget.states)
 
     def standing(self) -> Standing:

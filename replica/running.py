@@ -1,4 +1,4 @@
-"""Runs a replica's election until it ends, or something else fails, and has the activation told why it ended."""
+"""Runs a replica's election until it ends, or something else fails, and leaves with the activation why it ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def run_to_the_end(
     if failure is None and not ended:
         failure = TransitionFailed(f"the election did not end within {stop_max_s} s")
     if failure is not None:
-        participant.leave_word(ending_of(failure))
+        participant.leave_note(ending_of(failure))
         raise failure
 
 

@@ -70,7 +70,7 @@ class ReplicaSettings:
     tracing: TracingSettings
     admin_port: int | None
     peers: tuple[str, ...]  # names of all replicas, this one's as well
-    health_urls: Mapping[str, str]  # where each of them tells its health, for the status page
+    health_urls: Mapping[str, str]  # where each of them shows its health, for the status page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

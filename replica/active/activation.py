@@ -121,7 +121,7 @@ class Activation:
     async def close(self, reason: str) -> None:
         """Stop serving, let what is on its way be answered briefly, purge the rest, and answer it as unknown.
 
-        The reason is left with the epoch, for those who ask in the morning; `end_told` says whether that was possible.
+        The reason is left with the epoch, for the history; `end_told` says whether that was possible.
         """
         self.serving = False
         retry_after_s = self._parts.settings.retry_after_s
@@ -152,12 +152,12 @@ class Activation:
             pass
 
     async def _tell_end(self, reason: str) -> None:
-        """Bounded: a session that does not answer now is lost, and closed a moment later anyway."""
+        """Leave the reason with the epoch. Bounded: a session that does not answer now is lost, and closed anyway."""
         if self._tasks.session_over or not self.epoch:
             return
         try:
             async with asyncio.timeout(self._parts.settings.drain_answers_s):
                 await self._store.end_epoch(self.epoch, self._parts.name, reason)
             self.end_told = True
-        except (TimeoutError, HaError, NotaryError, InvariantBroken) as error:  # the next active tells it
+        except (TimeoutError, HaError, NotaryError, InvariantBroken) as error:  # the next active notes it
             log.info("end_untold", epoch=self.epoch, detail=str(error) or "no answer in time")

@@ -6,7 +6,7 @@ import msgspec
 
 from replica.active.completions import completions_of
 from replica.following.apply import judge_records
-from replica.following.follower import bounded_runs, open_behind
+from replica.following.follower import bounded_runs, open_after
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
@@ -41,13 +41,13 @@ async def publish_backlog(
             raise LogRefused(f"completions were published from another record at offset {position.offset}")
         return published
     ledger_end = published.ledger_end
-    reader = await open_behind(request_log, applied_to.topic_id, position)
+    reader = await open_after(request_log, applied_to.topic_id, position)
     try:
         while position.offset < applied_to.offset:
             room = min(settings.read_batch_max, applied_to.offset - position.offset)
             records = await reader.read(room, settings.log_stall_max_s)
             if not records:
-                raise LogUnavailable(f"no record behind offset {position.offset} within {settings.log_stall_max_s} s")
+                raise LogUnavailable(f"no record after offset {position.offset} within {settings.log_stall_max_s} s")
             for run in bounded_runs(records, settings.read_batch_states_max):
                 applied, _ = judge_records(index, position, run, salvages)
                 ledger_end = await store.publish(completions_of(applied), applied.position)

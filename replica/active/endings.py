@@ -1,4 +1,4 @@
-"""What is told of an error that ends an activation."""
+"""Cause, message and code of an error that ends an activation."""
 
 from __future__ import annotations
 

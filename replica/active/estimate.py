@@ -9,7 +9,7 @@ from collections import deque
 from statistics import median
 
 SAMPLES_MAX = 100
-WAIT_MAX_S = 86_400.0  # nobody is told to wait longer
+WAIT_MAX_S = 86_400.0  # the longest answer
 FACTOR = 2  # makes the estimate a likely upper bound
 
 
@@ -22,23 +22,23 @@ class CompletionEstimate:
         self._states = 0  # decided since the last sample: batches that were decided in one moment count as one
         self._throughput: float | None = None  # the median, until there is another sample
 
-    def note_batch(self, states: int, elapsed_s: float, behind_states: int) -> bool:
+    def note_batch(self, states: int, elapsed_s: float, left_states: int) -> bool:
         """A batch of so many states took so long, and left so many waiting; True once that was taken in.
 
-        Only batches that left at least as much behind are samples: what is done with little waiting tells how much was
-        asked, not how much could be done, and would make a burst look like hours of work.
+        Only batches that left at least as much waiting are samples. A batch with little queued after it measures
+        demand, not capacity, and would make a burst look like hours of work.
         """
         if elapsed_s <= 0:
             self._states += states
             return False
         states, self._states = states + self._states, 0
-        if 0 < states <= behind_states:
+        if 0 < states <= left_states:
             self._samples.append(states / elapsed_s)
             self._throughput = None
         return True
 
     def wait_s(self, queued_states: int) -> float:
-        """Upper estimate for a request that joins behind `queued_states`; the default while nothing is known."""
+        """Upper estimate for a request that joins after `queued_states`; the default while nothing is known."""
         if not self._samples or queued_states <= 0:
             return self._default_s
         if self._throughput is None:

@@ -1,4 +1,4 @@
-"""Submissions that the core fails on by themselves: a value that nobody thought of is its sender's affair alone.
+"""Submissions that the core fails on by themselves: an unforeseen value concerns its sender alone.
 
 Such a failure must not reach the task that admits everybody's submissions, because that would end the replica, and the
 next one in turn, for as long as somebody sends it again.
@@ -28,7 +28,7 @@ class SubmissionFailures:
         self.count = 0
 
     def answer(self, submission_id: str, error: Exception) -> NotNow:
-        """What the sender of the one submission is told; the others' go on."""
+        """The answer to the sender of the one submission; those of others go on."""
         self.count += 1
         now_s = self._clock.boottime_s()
         if now_s - self._told_at_s < _TOLD_EVERY_S:

@@ -1,8 +1,8 @@
 """The queue in front of the log: one lane for each user, served in turns. Pure.
 
 Deficit round robin: each turn gives a lane credit for so many states, and it sends while it has credit. What it
-overdraws, at most one submission, it pays with its next turns. So a user who sends much waits behind himself, not in
-front of the others, whatever the size of his requests.
+overdraws, at most one submission, it pays with its next turns. So a user who sends much delays only their own
+requests, whatever the size of these.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Offered: the queue of one activation before admission. Bounds what is in flight, and serves users in turns.
 
-What is queued is known to nobody else: an activation that ends refuses it.
+What is queued is known here only: an activation that ends refuses it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Intake:
 
     @property
     def wait_s(self) -> float:
-        """How long a request that comes now will take at most, as clients are told."""
+        """How long a request that comes now will take at most: the estimate that clients get, seconds."""
         return self._estimate.wait_s(self.budget.states)
 
     def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, options: SubmitOptions) -> None:
@@ -52,7 +52,7 @@ class Intake:
         for ticket, submission in batch:
             try:
                 waiting = _waiting(replies, ticket, submission, options, now_us)
-            except Exception as error:  # what the front end let through is its sender's affair alone
+            except Exception as error:  # what the front end let through concerns its sender alone
                 refused.append((ticket, self._failures.answer(submission.submission_id, error)))
                 continue
             user, states = submission.user_id, waiting.states

@@ -1,7 +1,7 @@
 """Whether the database that grants our epochs goes on from the one that granted the epoch in force. Pure.
 
 Two primaries of one cluster, the old one not fenced, are two locks: a replica on each of them is granted an epoch, and
-their barriers depose each other in turn. A promotion begins a new timeline: the barrier in force tells who came later.
+their barriers depose each other in turn. A promotion begins a new timeline: the barrier in force has the later one.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ReadBack:
             self._step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
 
     def _answer_unreadable(self, applied: Applied) -> None:
-        """A record of ours whose request nobody can read counts for nothing: its sender alone is concerned."""
+        """A record of ours whose request no reader can read counts for nothing: it concerns its sender alone."""
         for offset, waiting in match_unreadable(applied, self._appender.activation_id, self._appender.waiting):
             error = InvariantBroken(f"a request was logged at offset {offset} that no reader can read")
             send([(waiting, self._failures.answer(waiting.command.submission_id, error))])

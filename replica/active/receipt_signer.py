@@ -30,7 +30,7 @@ class ReceiptSigner:
     """Asked on the event loop, which never waits for a token."""
 
     def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str], None]) -> None:
-        """`sign_max_s`: a token that takes longer is taken for dead. `on_failed` is told why no receipt was made."""
+        """`sign_max_s`: a token that takes longer is taken for dead. `on_failed` gets the reason of a failure."""
         self._signer = signer
         self._sign_max_s = sign_max_s
         self._asked: list[tuple[Contents, Then]] = []
@@ -77,7 +77,7 @@ class ReceiptSigner:
             try:
                 signer = self._signer
                 receipts = await self._in_thread(partial(make_receipts, together, signer.public_key, signer.sign))
-            except Exception as error:  # whatever it was: who waits is told
+            except Exception as error:  # whatever it was: who waits gets an answer
                 log.error("signer_failed", detail=str(error))
                 for _, then in asked:
                     then(None)

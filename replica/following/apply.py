@@ -25,7 +25,7 @@ class Applied(msgspec.Struct):
 
     @property
     def position(self) -> Position:
-        """The position behind the run."""
+        """The position after the run."""
         return self.reading.position
 
     def decided(self) -> Iterator[tuple[Counted, Verdict | None]]:
@@ -36,9 +36,9 @@ class Applied(msgspec.Struct):
 def judge_records(
     index: Index, position: Position, records: LogRecords, salvages: Salvages = NO_SALVAGES
 ) -> tuple[Applied, dict[bytes, bytes]]:
-    """Read and judge the records behind `position`, without changing anything; also the index entries to add.
+    """Read and judge the records after `position`, without changing anything; also the index entries to add.
 
-    The index may be newer than the position: what it recorded at or behind a request's own offset does not count.
+    The index may be newer than the position: what it recorded at or after a request's own offset does not count.
     Lost records add what their salvage says, at their own offsets. Raises SalvageMissing when it is not held, and
     IndexMismatch when the index contradicts it.
     """
@@ -61,7 +61,7 @@ def judge_records(
 
 
 def _lost_entries(index: Index, reading: Reading, records: LogRecords, salvages: Salvages) -> dict[bytes, bytes]:
-    """What lost records of this run add; nobody guesses when the index says otherwise already."""
+    """What lost records of this run add; refused where the index says otherwise already."""
     voids = [void.offset for void in reading.voids if void.reason is VoidReason.UNDECODABLE]
     if not voids:
         return {}

@@ -74,7 +74,7 @@ class Follower:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset behind the newest record known to be in the log."""
+        """The offset after the newest record known to be in the log."""
         return max(self._known_end, self.applied_offset + 1)
 
     @property
@@ -116,10 +116,10 @@ class Follower:
             await self._moved.wait()
 
     async def _session(self) -> None:
-        # An unsafe log is refused at the start. Later it is told: all replicas would end, and bring no record back.
+        # An unsafe log is refused at the start. Later it is only reported: all would end, and no record return.
         topic_id = self._topic_id = self._topic_id or await self._log.check()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
-        reader = await open_behind(self._log, topic_id, self._applier.position)
+        reader = await open_after(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self._watch_end())
         silent_s = 0.0
         try:
@@ -183,7 +183,7 @@ class Follower:
             await self._clock.sleep_s(self._settings.read_wait_s)
 
     async def _look_for_hazards(self) -> None:
-        """Ask now and then whether the log is safe. No answer is no news: whoever can tell may be away for a while."""
+        """Ask now and then whether the log is safe. No answer is no news: the broker may be away for a while."""
         now_s = self._clock.boottime_s()
         if now_s < self._check_at_s:
             return
@@ -198,8 +198,8 @@ class Follower:
                     log.info("log_safe_again")
 
 
-async def open_behind(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
-    """A reader of the record behind `position`, once the log has shown that the position was read from it.
+async def open_after(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
+    """A reader of the record after `position`, once the log has shown that the position was read from it.
 
     Raises LogRefused when the topic is another one or has another record there, LogTruncated when it ends before, and
     LogUnavailable.

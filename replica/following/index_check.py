@@ -35,7 +35,7 @@ CHECKSUM_BYTES = 32
 class IndexCheck(msgspec.Struct, frozen=True, array_like=True):
     """How far a check has come, what the index amounts to up to there, and the digests on the way.
 
-    `marks`: for each number of records that is a multiple of `spacing`, the digest behind them; those ahead of the
+    `marks`: for each number of records that is a multiple of `spacing`, the digest after them; those ahead of the
     position are of the check before.
     """
 
@@ -60,7 +60,7 @@ def begin_check(topic_id: str, before: IndexCheck | None = None) -> IndexCheck:
 
 
 def room_of(check: IndexCheck, applied_offset: int, records_max: int) -> int:
-    """How many records the next run may have: no more than are applied, and none behind the next mark."""
+    """How many records the next run may have: no more than are applied, and none past the next mark."""
     checked = check.position.offset + 1
     to_mark = check.spacing - checked % check.spacing
     return max(0, min(records_max, applied_offset + 1 - checked, to_mark))

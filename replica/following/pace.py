@@ -34,7 +34,7 @@ def choose_pace(left_records: int, left_s: float, *, within_s: float, least_per_
 
 
 def room_for(*, is_busy: bool, reaches_log: bool, lag_records: int, lag_max: int, record_s: float) -> float:
-    """Records a second that take nothing from anybody: none while clients wait or the index lags behind the log.
+    """Records a second that take nothing from anybody: none while clients wait or the index lags.
 
     `record_s`: how long the event loop is held up by one record; 0 while nobody knows.
     """

@@ -1,6 +1,6 @@
 """The scrub: reads the whole log again in the background, and compares this replica's index with it.
 
-RocksDB's checksums tell of bytes that changed on the disk, once they are read. The scrub reads what nobody asks for,
+RocksDB's checksums show bytes that changed on the disk, once they are read. The scrub reads what nobody asks for,
 and finds what has a right checksum and is wrong all the same. A pass has a time to end in, which decides how fast it is
 (pace.py); it looks at one short run at a time, and stands back while an active is at work or the replica lags.
 """
@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from ha.clock import Clock
-from replica.following.follower import Follower, bounded_runs, open_behind
+from replica.following.follower import Follower, bounded_runs, open_after
 from replica.following.index_check import (
     IndexCheck,
     begin_check,
@@ -129,7 +129,7 @@ class Scrubber:
             await self._clock.sleep_s(max(TICK_S, began_s + self._settings.scrub_every_s - self._clock.boottime_s()))
 
     async def _start(self) -> IndexCheck:
-        """Where to go on: from the bookmark, if it is of this log and behind the index's position."""
+        """Where to go on: from the bookmark, if it is of this log and not past the index's position."""
         while (position := self._follower.position) is None:
             await self._clock.sleep_s(TICK_S)
         check = self.check or self._read_bookmark()
@@ -141,7 +141,7 @@ class Scrubber:
         return check
 
     async def _check_to_the_end(self, check: IndexCheck) -> None:
-        reader = await open_behind(self._log, check.position.topic_id, check.position)
+        reader = await open_after(self._log, check.position.topic_id, check.position)
         try:
             while check.position.offset < self._follower.applied_offset:
                 check = await self._check_a_tick(reader, check, await self._next_tick())
@@ -195,7 +195,7 @@ class Scrubber:
     async def _read(self, reader: LogReader, check: IndexCheck, records_max: int) -> LogRecords:
         records = await reader.read(room_of(check, self._follower.applied_offset, records_max), READ_MAX_S)
         if not records:
-            raise LogUnavailable(f"no record behind offset {check.position.offset} within {READ_MAX_S} s")
+            raise LogUnavailable(f"no record after offset {check.position.offset} within {READ_MAX_S} s")
         return records
 
     def _note_cost(self, record_s: float) -> None:

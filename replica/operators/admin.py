@@ -6,7 +6,8 @@
     GET  /admin/v1/status       the details of /health
 
 A call names the replica that it is meant for: on three machines the same loopback port is three replicas. A browser
-that was led here by a foreign page is refused: it cannot send JSON elsewhere unasked, and it tells the name it came by.
+that was led here by a foreign page is refused: it cannot send JSON elsewhere unasked, and its Host header names that
+page's host.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Steering:
         except StoreMismatch as error:
             raise SteeringRefused(error.code.name, error.detail) from error
         if call.up_to is not None and call.up_to > pruned.pruned_to:
-            raise SteeringRefused("UNSAFE_TO_PRUNE", f"completions behind offset {pruned.safe_to} are still needed")
+            raise SteeringRefused("UNSAFE_TO_PRUNE", f"completions after offset {pruned.safe_to} are still needed")
         log.info("pruned", pruned_to=pruned.pruned_to, safe_to=pruned.safe_to)
         return pruned
 

@@ -33,7 +33,7 @@ class FrontEnds:
         *,
         drain_max_s: float,
     ) -> None:
-        """`drain_max_s`: how long a front end that is told to stop may wait for answers under way."""
+        """`drain_max_s`: how long a front end that is asked to stop may wait for answers under way."""
         self._stop_max_s = drain_max_s + _STOP_SLACK_S
         self._argv = tuple(argv)
         self._count = count

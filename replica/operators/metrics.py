@@ -58,7 +58,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
             "notary_applied_offset", "Log offset of the newest applied record", participant.follower.applied_offset
         )
         yield _gauge(
-            "notary_log_end_offset", "Offset behind the newest known record", participant.follower.log_end_offset
+            "notary_log_end_offset", "Offset after the newest known record", participant.follower.log_end_offset
         )
         yield _gauge("notary_lag_records", "Records in the log and not applied here", participant.follower.lag_records)
         hazards = float(len(participant.follower.hazards))
@@ -121,7 +121,7 @@ def _lease_metrics(lease: ServerLease | None) -> Iterator[Metric]:
 
 
 def _foreign_holder(owner: LockOwner | None, peers: Collection[str]) -> Metric:
-    """Any login may take an advisory lock, and nobody can lead then: who it is, as the server tells."""
+    """Any login may take an advisory lock, and nobody can lead then: who it is, by its own word to the server."""
     text = "1 while the lock's holder was last seen to be none of the replicas, with its name and user"
     foreign = GaugeMetricFamily("notary_lock_foreign", text, labels=["holder", "user"])
     if owner is not None and owner.is_foreign(peers):

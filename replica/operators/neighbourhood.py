@@ -1,4 +1,4 @@
-"""Looks again and again at what else uses the participant's database, so that it is told and shown; it stops nobody."""
+"""Looks regularly at what else uses the participant's database. It is logged and shown; nobody is stopped for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Neighbourhood:
             try:
                 async with asyncio.timeout(LOOK_MAX_S):
                     self._note(await self._look())
-            except (NotaryError, TimeoutError) as error:  # the lock session tells when the database is not there
+            except (NotaryError, TimeoutError) as error:  # the lock session reports a database that is not there
                 log.debug("neighbours_unseen", detail=str(error))
             await self._clock.sleep_s(LOOK_EVERY_S)
 
