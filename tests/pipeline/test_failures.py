@@ -15,6 +15,7 @@ from replica.notary.errors import (
     ArchiveDamaged,
     Code,
     FormatUnknown,
+    InvariantBroken,
     LogTruncated,
     LogUnavailable,
     NotaryError,
@@ -49,6 +50,13 @@ def test_an_error_of_ours_comes_back_as_it_was(
     with pytest.raises(kind) as caught, explained():
         numbered(spark, 2, _fail(kind, *given), "number bigint").collect()
     assert (caught.value.code, caught.value.detail) == (code, given[0])
+
+
+def test_a_bug_in_a_task_comes_back_as_a_bug(spark: SparkSession) -> None:
+    """Goal: a gap that a task found is not called a failure of Spark's. Method: raise it in a task."""
+    with pytest.raises(InvariantBroken) as caught, explained():
+        numbered(spark, 2, _fail(InvariantBroken, "offset 9 after 7"), "number bigint").collect()
+    assert caught.value.detail == "offset 9 after 7"
 
 
 def test_any_other_failure_is_named_and_may_be_repeated(spark: SparkSession) -> None:
