@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 from tests.promises import breaks_a_promise, note_never_repeated
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # how long an example takes is no property
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.hookimpl(wrapper=True)
