@@ -17,7 +17,8 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import ServerLease, WriteSession
 from replica.notary.errors import ConfigError
 from replica.store.neighbours import Neighbours
-from replica.store.oracle.login import is_oracle, parse_oracle, render_oracle
+from replica.store.open import kind_of
+from replica.store.oracle.login import parse_oracle, render_oracle
 
 if TYPE_CHECKING:
     from ha.clock import Clock
@@ -96,7 +97,7 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
 
     `reader`: what front ends log in as; None: as the connection string says.
     """
-    if is_oracle(conninfo):
+    if kind_of(conninfo).NAME == "oracle":
         return OracleDatabase(parse_oracle(conninfo), scope, reader)
     return PostgresDatabase(conninfo, scope, reader)
 

@@ -10,8 +10,8 @@ from pipeline.audit.findings import SCHEMA, FindingCode, finding_batch
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.judging.columns import Columns
+from pipeline.judging.cursor import Array
 from pipeline.judging.plan import Plan, counted
-from pipeline.judging.walk import Array
 from replica.native.lanes import Check
 from replica.native.signatures import signatures_hold
 

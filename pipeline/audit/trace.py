@@ -19,8 +19,8 @@ from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import numbered
 from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
 from pipeline.judging.columns import Columns
+from pipeline.judging.cursor import Array
 from pipeline.judging.plan import counted
-from pipeline.judging.walk import Array
 from replica.notary.canonical import decode_request
 from replica.notary.records import FORMAT, RequestRecord, decode_record, record_digest
 from replica.notary.requests import format_state_ref

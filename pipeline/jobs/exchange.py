@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.judging.claims import CLAIM_BYTES, claims_in
-from pipeline.judging.walk import Array
+from pipeline.judging.cursor import Array
 from replica.notary.errors import InvariantBroken
 
 _EDGE_BYTES = 8

@@ -36,8 +36,8 @@ from pipeline.judging.claims import (
 )
 from pipeline.judging.columns import UNDECODABLE, Columns
 from pipeline.judging.contested import Resolver, contested, offsets_marked
+from pipeline.judging.cursor import Array
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
-from pipeline.judging.walk import Array
 from replica.notary.errors import SalvageMissing
 from replica.notary.position import begin
 from replica.notary.salvage import LOST_TAG

@@ -14,9 +14,9 @@ from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, fixed_binaries, numbered_batches
 from pipeline.judging.claims import CONSUMES, content_digests
 from pipeline.judging.columns import Columns
+from pipeline.judging.cursor import Array, spread
 from pipeline.judging.entries import CONFLICT, DUPLICATE, REUSED, WINDOW, conflicts, entries, exceptions
 from pipeline.judging.plan import Counted, Plan, counted
-from pipeline.judging.walk import Array, spread
 from replica.notary.errors import Code
 from replica.notary.rules import hash_of_tx_id
 

@@ -12,8 +12,8 @@ from hashlib import sha256
 import numpy as np
 
 from pipeline.judging.columns import Columns
+from pipeline.judging.cursor import Array
 from pipeline.judging.plan import Counted
-from pipeline.judging.walk import Array
 from replica.notary.canonical import CONTENT_TAG
 from replica.notary.rules import STATE_KEY, TX_KEY
 

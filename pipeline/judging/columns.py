@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from pipeline.judging.walk import PADDING, Array, Walk, gather, printable, spread
+from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread
 from replica.notary.canonical import REQUEST_TAG, decode_request
 from replica.notary.errors import BadRequest
 from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, Undecodable, decode_record

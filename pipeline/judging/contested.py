@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from pipeline.judging.claims import CLOSED, CONSUMES, near, prefixes, taken
-from pipeline.judging.walk import Array
+from pipeline.judging.cursor import Array
 from replica.notary.errors import InvariantBroken
 
 

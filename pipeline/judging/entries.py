@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.judging.claims import CLAIM_BYTES, CLOSED, CONSUMES, near, prefixes, taken
 from pipeline.judging.contested import groups, is_marked
-from pipeline.judging.walk import Array
+from pipeline.judging.cursor import Array
 from replica.notary.errors import InvariantBroken
 from replica.notary.rules import STATE_KEY, TX_KEY
 

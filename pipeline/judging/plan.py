@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from pipeline.judging.columns import REQUEST, SETTLEMENT, Columns
+from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
-from pipeline.judging.walk import Array
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import BEGIN, POSITION_VERSION, Position
 from replica.notary.reading import VoidReason, read_records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.judging.walk import Array
+from pipeline.judging.cursor import Array
 
 Ranges = tuple[tuple[int, int], ...]
 

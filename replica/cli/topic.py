@@ -45,7 +45,7 @@ def access(
 
     With mutual TLS a principal is the certificate's subject, User:CN=notary, unless the brokers map it.
     """
-    from replica.log.kafka.access import TopicRole, grant_command
+    from replica.log.kafka.acl import TopicRole, grant_command
 
     topic = _topic(load(find_config(config))).topic
     for role, principal in zip(TopicRole, (replicas, reader, creator), strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from replica.config.model import Config
 from replica.notary.loopback import is_loopback
-from replica.store.oracle.login import is_oracle
+from replica.store.open import kind_of
 
 
 def plaintext_connections(config: Config) -> list[str]:
@@ -35,17 +35,9 @@ def _tracing(config: Config) -> Iterator[str]:
 
 
 def _database(conninfo: str) -> Iterator[str]:
-    if is_oracle(conninfo):
-        host = conninfo.rpartition("@")[2].partition("/")[0].rpartition(":")[0]
-        if "tcps" not in conninfo.lower() and not _is_local(host):
-            yield "an Oracle database beyond this machine: use a tcps connect string"
-        return
-    from psycopg.conninfo import conninfo_to_dict
-
-    given = conninfo_to_dict(conninfo)
-    hosts = [host for name in ("host", "hostaddr") for host in str(given.get(name) or "").split(",") if host]
-    if not all(map(_is_local, hosts)) and given.get("sslmode") != "verify-full":
-        yield "a database beyond this machine: database.conninfo needs sslmode=verify-full (and sslrootcert)"
+    kind = kind_of(conninfo)
+    if not all(map(_is_local, kind.hosts_in_clear(conninfo))):
+        yield kind.PROTECTED_BY
 
 
 def _is_local(host: str) -> bool:

@@ -5,71 +5,40 @@ One that begins with `oracle://` is Oracle's, any other is libpq's: Postgres. Dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-from replica.notary.errors import ConfigError
 from replica.notary.position import Position
 from replica.notary.salvage import Salvage
 from replica.store.facts import Export, PublishedState
 from replica.store.interface import Completion
-from replica.store.oracle.login import is_oracle, parse_oracle, render_oracle
+from replica.store.oracle.login import ORACLE
 from replica.store.reader import CompletionReader
+from replica.store.tools import DatabaseKind, Tools
 
 _COMMANDS_MAX = 1_000_000  # settings bound what is in flight far below
 _TX_ID_AT = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What tools ask of one database, each on a connection of its own. The functions below say what is answered."""
+def kind_of(conninfo: str) -> DatabaseKind:
+    """The kind of the database that a connection string leads to: nowhere else is it asked."""
+    if conninfo.startswith(ORACLE):
+        from replica.store.oracle import kind as oracle
 
-    export_completions: Callable[[], AbstractContextManager[Export]]
-    export_range: Callable[[int, int], Iterator[tuple[int, Completion]]]
-    published_state: Callable[[], PublishedState]
-    adopt_topic: Callable[[int, str, Callable[[Position], None], Salvage | None], Position | None]
-    pending: Callable[[int], list[tuple[Any, ...]]]
-    archive_heads: Callable[[str, Mapping[str, Any]], list[tuple[Any, ...]]]
+        return oracle
+    from replica.store.postgres import kind as postgres
+
+    return postgres
 
 
 def tools_of(conninfo: str) -> Tools:
     """The tools of the database that a connection string, password included, leads to. Raises ConfigError."""
-    if is_oracle(conninfo):
-        from replica.store.oracle import tools
-
-        login = parse_oracle(conninfo)
-        return Tools(
-            export_completions=partial(tools.export_completions, login),
-            export_range=partial(tools.export_range, login),
-            published_state=partial(tools.published_state, login),
-            adopt_topic=partial(tools.adopt_topic, login),
-            pending=lambda limit: tools.run_once(login, "pending", {"row_count": limit}),
-            archive_heads=partial(tools.run_once, login),
-        )
-    from replica.store.postgres import adopt, archive_heads, export, lost
-
-    return Tools(
-        export_completions=partial(export.export_completions, conninfo),
-        export_range=partial(export.export_range, conninfo),
-        published_state=partial(export.published_state, conninfo),
-        adopt_topic=partial(adopt.adopt_topic, conninfo),
-        pending=partial(lost.pending, conninfo),
-        archive_heads=partial(archive_heads.run_once, conninfo),
-    )
+    return kind_of(conninfo).tools(conninfo)
 
 
 def open_reader(address: str) -> CompletionReader:
     """The reader of the database that a connection string, password included, leads to. Connects when first used."""
-    if is_oracle(address):
-        from replica.store.oracle.reader import OracleReader
-
-        return OracleReader(address)
-    from replica.store.postgres.reader import PostgresReader
-
-    return PostgresReader(address)
+    return kind_of(address).reader(address)
 
 
 def export_completions(conninfo: str) -> AbstractContextManager[Export]:
@@ -114,21 +83,9 @@ def commands_in_flight(conninfo: str) -> list[bytes]:
 
 def parse_conninfo(conninfo: str) -> dict[str, str]:
     """What a connection string says, by name. Raises ConfigError when it cannot be understood."""
-    if is_oracle(conninfo):
-        return parse_oracle(conninfo)
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
-    except ProgrammingError as error:
-        raise ConfigError(f"no libpq connection string: {str(error).strip()}") from None
+    return kind_of(conninfo).parse(conninfo)
 
 
 def with_password(conninfo: str, password: str) -> str:
     """The connection string with a password put in. Raises ConfigError."""
-    if is_oracle(conninfo):
-        return render_oracle({**parse_oracle(conninfo), "password": password})
-    from psycopg.conninfo import make_conninfo
-
-    return make_conninfo(conninfo, password=password)
+    return kind_of(conninfo).with_password(conninfo, password)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.judging.claims import CLAIM, CONSUMES, borders_between, by_range, claims_of, in_order, sample_keys, taken
 from pipeline.judging.columns import decode
 from pipeline.judging.contested import Resolver, contested, offsets_marked
+from pipeline.judging.cursor import Array
 from pipeline.judging.entries import (
     CONFLICT,
     DUPLICATE,
@@ -23,7 +24,6 @@ from pipeline.judging.entries import (
     key_values,
 )
 from pipeline.judging.plan import counted, make_plan, survey, void_reasons
-from pipeline.judging.walk import Array
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedRequest

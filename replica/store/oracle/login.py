@@ -15,11 +15,6 @@ from replica.notary.errors import ConfigError
 ORACLE = "oracle://"
 
 
-def is_oracle(conninfo: str) -> bool:
-    """Whether a connection string leads to Oracle."""
-    return conninfo.startswith(ORACLE)
-
-
 def parse_oracle(conninfo: str) -> dict[str, str]:
     """user and dsn, perhaps password and schema. Raises ConfigError."""
     login, at, target = conninfo.removeprefix(ORACLE).rpartition("@")
