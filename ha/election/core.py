@@ -103,7 +103,7 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
             session = state.session + 1
             return replace(state, session=session, link=Link.OPENING), [OpenSession(session)]
         case Tick(), Link.IDLE if now_s >= state.next_at_s:
-            asks = _may_ask(state, event, now_s, settings)
+            asks = may_ask(state, event, now_s, settings)
             question = TryLock(state.session) if asks else Look(state.session)
             return replace(state, link=Link.ASKING), [question]
         case Tick(), _:
@@ -141,7 +141,7 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
             raise InvariantBroken(f"{event} while {state}")
 
 
-def _may_ask(state: Passive, tick: Tick, now_s: float, settings: ElectionSettings) -> bool:
+def may_ask(state: Passive, tick: Tick, now_s: float, settings: ElectionSettings) -> bool:
     """A passive asks while it reaches the log and agrees on the time, out of hold-down, and when its turn has come.
     A hold-down also ends when nobody else takes the lock.
 

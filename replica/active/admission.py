@@ -54,11 +54,11 @@ class Admission:
         while not intake.stopping:
             self.admitting = await intake.next_batch()
             if self.admitting:
-                await self._admit(self.admitting)
+                await self.admit(self.admitting)
                 self.admitting = []
                 intake.wake()
 
-    async def _admit(self, batch: list[Waiting]) -> None:
+    async def admit(self, batch: list[Waiting]) -> None:
         outcomes = await self._ask(batch)
         in_flight = [waiting for waiting, found in outcomes if _is(found, Admitted.IN_FLIGHT)]
         if in_flight and not self._publisher.decided_changes().isdisjoint(w.command.change_id for w in in_flight):
@@ -98,7 +98,7 @@ class Admission:
             asked: list[tuple[Waiting, Period]] = []
             outcomes: list[tuple[Waiting, Found]] = []
             periods: dict[bytes, Period] = {}
-            for waiting, period in self._with_periods(batch):
+            for waiting, period in self.with_periods(batch):
                 if not isinstance(period, Period):
                     outcomes.append((waiting, period))
                 elif periods.setdefault(waiting.command.change_id, period) == period:
@@ -106,10 +106,10 @@ class Admission:
                 else:
                     outcomes.append((waiting, AdmissionResult(Admitted.IN_FLIGHT)))
             if asked:
-                outcomes += await self._ask_together(asked)
+                outcomes += await self.ask_together(asked)
         return outcomes
 
-    def _with_periods(self, batch: list[Waiting]) -> Iterator[tuple[Waiting, Period | Answer]]:
+    def with_periods(self, batch: list[Waiting]) -> Iterator[tuple[Waiting, Period | Answer]]:
         """The deduplication period of each; or the answer to those whose period cannot be honoured."""
         publisher, now_us = self._publisher, self._clock.wall_us()
         remembered = Remembered(self._settings.deduplication_max_s, publisher.pruned_to, publisher.pruned_us)
@@ -126,7 +126,7 @@ class Admission:
                 waiting.period = found
                 yield waiting, found
 
-    async def _ask_together(self, part: list[tuple[Waiting, Period]]) -> list[tuple[Waiting, Found]]:
+    async def ask_together(self, part: list[tuple[Waiting, Period]]) -> list[tuple[Waiting, Found]]:
         """One statement; by halves, if the database refuses a value of somebody's, until that one stands alone."""
         try:
             found = await self._store.admit(
@@ -139,7 +139,7 @@ class Admission:
                 waiting, _ = part[0]
                 return [(waiting, self._failed(waiting, error))]
             middle = len(part) // 2
-            return await self._ask_together(part[:middle]) + await self._ask_together(part[middle:])
+            return await self.ask_together(part[:middle]) + await self.ask_together(part[middle:])
         return [(waiting, outcome) for (waiting, _), outcome in zip(part, found, strict=True)]
 
     def _failed(self, waiting: Waiting, error: Exception) -> NotNow:

@@ -58,11 +58,11 @@ class LookUps:
             while self._asked and len(names) < _LOOK_UPS_TOGETHER:
                 asked.append(self._asked.popleft())
                 names.update((name, None) for _, name in asked[-1][1])
-            found = await self._look_up(list(names))
+            found = await self.look_up_confirmed(list(names))
             for replies, batch in asked:
                 replies.send([(ticket, found[name]) for ticket, name in batch])
 
-    async def _look_up(self, names: list[bytes]) -> dict[bytes, Told]:
+    async def look_up_confirmed(self, names: list[bytes]) -> dict[bytes, Told]:
         """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
         deposed replica cannot deny what its successor did; and by who has read to an end of the log that was asked for
         after it, because two primaries are two locks."""

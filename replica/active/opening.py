@@ -77,12 +77,12 @@ class Opening:
         await self._verify_lock()
         self._done("verify_lock")
         published = await self._published_in_the_log()
-        position = await self._put_barrier_in_force()
+        position = await self.put_barrier_in_force()
         self._done("barrier")
         self._publisher.begin(await self._publish_backlog(published, position))
         self._done("publish_backlog")
         self._tasks.start(self._publisher.run(), "publish")
-        await self._settle()
+        await self.settle()
         self._done("settle")
 
     def _done(self, step: str) -> None:
@@ -117,7 +117,7 @@ class Opening:
             await end_after(self._parts.request_log, position.offset)
         return published
 
-    async def _put_barrier_in_force(self) -> Position:
+    async def put_barrier_in_force(self) -> Position:
         """Append our barrier until one reads back in force, each try above every epoch seen; the position after it."""
         while True:
             self._appender.append_barrier(self.epoch)
@@ -141,7 +141,7 @@ class Opening:
             salvages=parts.salvages,
         )
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         """Reject, through the log, every command that is pending: its record can never count any more."""
         settled: list[Command] = []
         while pending := await self._store.pending(_PENDING_TOGETHER):

@@ -42,7 +42,7 @@ class ReadBack:
             if barrier is not None and barrier.activation_id == ours:
                 self.in_force = applied.position  # published by the opening, together with what lies before
             return
-        self._answer_unreadable(applied)
+        self.answer_unreadable(applied)
         answered = match(applied, ours, self._appender.waiting)
         periods = {entry.offset: waiting.period for waiting, entry, _ in answered}
         states = sum([waiting.states for waiting, _, _ in answered])
@@ -52,7 +52,7 @@ class ReadBack:
         if barrier is None or barrier.activation_id != ours:
             self._step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
 
-    def _answer_unreadable(self, applied: Applied) -> None:
+    def answer_unreadable(self, applied: Applied) -> None:
         """A record of ours whose request no reader can read counts for nothing: it concerns its sender alone."""
         for offset, waiting in match_unreadable(applied, self._appender.activation_id, self._appender.waiting):
             error = InvariantBroken(f"a request was logged at offset {offset} that no reader can read")

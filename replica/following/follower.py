@@ -120,12 +120,12 @@ class Follower:
         topic_id = self._topic_id = self._topic_id or await self._log.check()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         reader = await open_after(self._log, topic_id, self._applier.position)
-        watch = asyncio.create_task(self._watch_end())
+        watch = asyncio.create_task(self.watch_end())
         silent_s = 0.0
         try:
             while True:
                 records = await reader.read(self._settings.read_batch_max, self._settings.read_wait_s)
-                silent_s = self._silent_s(silent_s, len(records))
+                silent_s = self.silent_s(silent_s, len(records))
                 for run in bounded_runs(records, self._settings.read_batch_states_max):
                     self._apply(self._applier, run)
                     await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
@@ -137,7 +137,7 @@ class Follower:
             watch.cancel()
             await reader.close()
 
-    def _silent_s(self, silent_s: float, records: int) -> float:
+    def silent_s(self, silent_s: float, records: int) -> float:
         """For how long the reader has owed records that the log is known to have; raises LogUnavailable when it is too
         long. A reader may hang on a broker that never errs and has nothing new: one that leads no more, say.
 
@@ -173,7 +173,7 @@ class Follower:
         self._moved.set()
         self._on_applied(applied)
 
-    async def _watch_end(self) -> None:
+    async def watch_end(self) -> None:
         while True:
             applied_offset = self.applied_offset  # before asking: it moves on meanwhile
             self._known_end = await end_after(self._log, applied_offset)

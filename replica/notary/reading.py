@@ -60,13 +60,13 @@ def read_records(position: Position, records: Iterable[tuple[int, bytes]]) -> Re
     Raises InvariantBroken on a gap, and FormatUnknown when a barrier in force names a record format or a version of
     the rules that this release does not know: a reader that guesses would be wrong.
     """
-    run = _Run(position)
+    run = RunReader(position)
     for offset, value in records:
         run.take(offset, value)
     return run.reading()
 
 
-class _Run:
+class RunReader:
     """The void rule while it reads: the parts of a position, and what was found."""
 
     __slots__ = (
@@ -102,20 +102,20 @@ class _Run:
         try:
             record = decode_record(value, 0 if self.barrier is None else self.barrier.record_format)
             if isinstance(record, BarrierRecord):
-                void = self._barrier(record)
+                void = self.read_barrier(record)
             elif self.barrier is None or record.activation_id != self.barrier.activation_id:
                 void = VoidReason.NOT_IN_FORCE
             elif isinstance(record, RequestRecord):
-                void = self._request(record, self.barrier.rules_version)
+                void = self.read_request(record, self.barrier.rules_version)
             else:
-                void = self._settlement(record)
+                void = self.read_settlement(record)
         except (Undecodable, BadRequest):
             void = VoidReason.UNDECODABLE
         if void is not None:
             unreadable = record if void is VoidReason.UNDECODABLE and isinstance(record, RequestRecord) else None
             self.voids.append(Void(offset, void, unreadable))
 
-    def _barrier(self, record: BarrierRecord) -> VoidReason | None:
+    def read_barrier(self, record: BarrierRecord) -> VoidReason | None:
         in_force = self.barrier
         if in_force is None or record.epoch > in_force.epoch:
             if record.record_format not in FORMATS_KNOWN or record.rules_version not in RULES:
@@ -128,16 +128,16 @@ class _Run:
             return None
         return None if record == in_force else VoidReason.BARRIER_NOT_HIGHER
 
-    def _request(self, record: RequestRecord, rules_version: int) -> VoidReason | None:
+    def read_request(self, record: RequestRecord, rules_version: int) -> VoidReason | None:
         request, digest = decode_request(record.submission.request)
-        if not _first_time(self.seen, record.sequence):
+        if not first_time(self.seen, record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)
         self.counted.append(CountedRequest(self.offset, record, request, digest, self.stamp_us, rules_version))
         return None
 
-    def _settlement(self, record: SettlementRecord) -> VoidReason | None:
-        if not _first_time(self.seen, record.sequence):
+    def read_settlement(self, record: SettlementRecord) -> VoidReason | None:
+        if not first_time(self.seen, record.sequence):
             return VoidReason.REPEAT
         self.counted.append(CountedSettlement(self.offset, record, self.stamp_us))
         return None
@@ -158,7 +158,7 @@ class _Run:
         return Reading(position, self.counted, self.voids, self.barriers)
 
 
-def _first_time(seen: list[list[int]], sequence: int) -> bool:
+def first_time(seen: list[list[int]], sequence: int) -> bool:
     """Note a sequence number in the ascending ranges; False if it was there. In-order numbers take constant time."""
     at = len(seen)
     while at and sequence < seen[at - 1][0]:

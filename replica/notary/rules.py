@@ -88,7 +88,7 @@ def judge(
         start = end
         if any(recorded) or not added.keys().isdisjoint(own):  # seldom
             recorded = [
-                _if_recorded_before(entry.offset, added.get(key) or value)
+                if_recorded_before(entry.offset, added.get(key) or value)
                 for key, value in zip(own, recorded, strict=True)
             ]
         verdict = RULES[entry.rules_version](entry, recorded)
@@ -102,7 +102,7 @@ def judge(
     return verdicts, added
 
 
-def _if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
+def if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
     """An index value, if it was recorded at a lower offset than the record that is judged."""
     return value if value is not None and int.from_bytes(value[_OFFSET_AT:], "big") < offset else None
 

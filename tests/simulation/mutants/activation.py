@@ -30,7 +30,7 @@ def barrier_not_checked(patch: MonkeyPatch) -> None:
         position = self._read_back.in_force = await until_applied(self._parts, lambda _: True, "any")
         return position
 
-    patch.setattr(Opening, "_put_barrier_in_force", trusting)
+    patch.setattr(Opening, "put_barrier_in_force", trusting)
     _deaf_to(patch, Cause.SUPERSEDED)
 
 
@@ -94,7 +94,7 @@ def backlog_not_published(patch: MonkeyPatch) -> None:
 
 @mutant("pending commands are settled before the backlog is published")
 def commands_settled_before_publishing(patch: MonkeyPatch) -> None:
-    put = Opening._put_barrier_in_force
+    put = Opening.put_barrier_in_force
 
     async def hasty(self: Opening) -> Position:
         position = await put(self)
@@ -104,12 +104,12 @@ def commands_settled_before_publishing(patch: MonkeyPatch) -> None:
             await until_applied(self._parts, lambda at: any(a <= sequence < b for a, b in at.seen), "a settlement")
         return position
 
-    patch.setattr(Opening, "_put_barrier_in_force", hasty)
+    patch.setattr(Opening, "put_barrier_in_force", hasty)
 
 
 @mutant("a pending command whose transaction is in the index counts as decided")
 def commands_settled_from_the_index(patch: MonkeyPatch) -> None:
-    settle = Opening._settle
+    settle = Opening.settle
 
     class Sparing:
         def __init__(self, opening: Opening) -> None:
@@ -127,7 +127,7 @@ def commands_settled_from_the_index(patch: MonkeyPatch) -> None:
         finally:
             self._store = store
 
-    patch.setattr(Opening, "_settle", spare)
+    patch.setattr(Opening, "settle", spare)
 
 
 @mutant("pending commands are never settled")
@@ -135,4 +135,4 @@ def commands_never_settled(patch: MonkeyPatch) -> None:
     async def forget(self: Opening) -> None:
         await asyncio.sleep(0)
 
-    patch.setattr(Opening, "_settle", forget)
+    patch.setattr(Opening, "settle", forget)

@@ -162,4 +162,4 @@ def look_ups_answered_by_anybody(patch: MonkeyPatch) -> None:
         await asyncio.sleep(0)
         return await self._find(tx_ids)
 
-    patch.setattr(LookUps, "_look_up", look_up)
+    patch.setattr(LookUps, "look_up_confirmed", look_up)

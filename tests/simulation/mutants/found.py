@@ -27,7 +27,7 @@ def end_of_the_log_compared_too_late(patch: MonkeyPatch) -> None:
                 raise LogRefused("the log ends before what is applied")
             await self._clock.sleep_s(self._settings.read_wait_s)
 
-    patch.setattr(Follower, "_watch_end", watch)
+    patch.setattr(Follower, "watch_end", watch)
 
 
 @mutant("a lost lock session counts as a bug of the replica, which ends")
@@ -63,7 +63,7 @@ def failure_told_as_a_stop(patch: MonkeyPatch) -> None:
 
 @mutant("a reader that gives nothing is waited for, although the log is known to go on")
 def silent_reader_waited_for(patch: MonkeyPatch) -> None:
-    patch.setattr(Follower, "_silent_s", lambda self, silent_s, records: 0.0)
+    patch.setattr(Follower, "silent_s", lambda self, silent_s, records: 0.0)
 
 
 @mutant("one broker is believed that records are gone")

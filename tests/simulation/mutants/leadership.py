@@ -18,12 +18,12 @@ from tests.simulation.mutants.registry import mutant
 
 @mutant("a passive takes an interrupted lock without waiting for the grace period")
 def grace_ignored(patch: MonkeyPatch) -> None:
-    may_ask = ha.election.core._may_ask
+    may_ask = ha.election.core.may_ask
 
     def impatient(state: Any, tick: Any, now_s: float, settings: Any) -> bool:
         return may_ask(state, tick, now_s, replace(settings, grace_s=0.0))
 
-    patch.setattr(ha.election.core, "_may_ask", impatient)
+    patch.setattr(ha.election.core, "may_ask", impatient)
 
 
 def _leading_in(patch: MonkeyPatch, *states: type) -> None:

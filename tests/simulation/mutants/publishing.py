@@ -22,7 +22,7 @@ def command_recorded_after_produce(patch: MonkeyPatch) -> None:
         self._appender.append(batch)
         await self._store.admit([waiting.command for waiting in batch], 0)
 
-    patch.setattr(Admission, "_admit", admit)
+    patch.setattr(Admission, "admit", admit)
 
 
 @mutant("one caller's deduplication period is reckoned with for all, whatever it is")
@@ -32,7 +32,7 @@ def one_period_for_all(patch: MonkeyPatch) -> None:
         wanted = [(waiting, waiting.options.deduplication_s or 604_800.0) for waiting in batch]
         return [(waiting, Period(now_us - int(period_s * 1e6), 0)) for waiting, period_s in wanted]
 
-    patch.setattr(Admission, "_with_periods", reckon)
+    patch.setattr(Admission, "with_periods", reckon)
 
 
 @mutant("an accepted command is not remembered")

@@ -13,7 +13,7 @@ import replica.notary.reading
 import replica.notary.rules
 from replica.following.apply import Applied, Applier, judge_records
 from replica.notary.position import Position
-from replica.notary.reading import VoidReason, _Run
+from replica.notary.reading import RunReader, VoidReason
 from replica.notary.records import (
     BarrierRecord,
 )
@@ -23,9 +23,9 @@ from tests.simulation.mutants.registry import mutant
 @mutant("a record counts whatever activation it is from")
 def records_of_any_activation_count(patch: MonkeyPatch) -> None:
     decode = replica.notary.reading.decode_record
-    take = _Run.take
+    take = RunReader.take
 
-    def lenient(self: _Run, offset: int, value: bytes) -> None:
+    def lenient(self: RunReader, offset: int, value: bytes) -> None:
         def decode_as_ours(raw: bytes, format_in_force: int) -> Any:
             record = decode(raw, format_in_force)
             if isinstance(record, BarrierRecord) or self.barrier is None:
@@ -36,25 +36,25 @@ def records_of_any_activation_count(patch: MonkeyPatch) -> None:
             inner.setattr(replica.notary.reading, "decode_record", decode_as_ours)
             take(self, offset, value)
 
-    patch.setattr(_Run, "take", lenient)
+    patch.setattr(RunReader, "take", lenient)
 
 
 @mutant("a barrier of the epoch in force replaces the barrier in force")
 def equal_epochs_come_into_force(patch: MonkeyPatch) -> None:
-    barrier = _Run._barrier
+    barrier = RunReader.read_barrier
 
-    def lenient(self: _Run, record: BarrierRecord) -> VoidReason | None:
+    def lenient(self: RunReader, record: BarrierRecord) -> VoidReason | None:
         if self.barrier is not None and record.epoch == self.barrier.epoch and record != self.barrier:
             self.barrier = msgspec.structs.replace(self.barrier, epoch=record.epoch - 1)
         return barrier(self, record)
 
-    patch.setattr(_Run, "_barrier", lenient)
+    patch.setattr(RunReader, "read_barrier", lenient)
 
 
 @mutant("a record that the log's client stored twice counts twice")
 def repeats_count(patch: MonkeyPatch) -> None:
-    first_time = replica.notary.reading._first_time
-    patch.setattr(replica.notary.reading, "_first_time", lambda *rest: first_time(*rest) or True)
+    first_time = replica.notary.reading.first_time
+    patch.setattr(replica.notary.reading, "first_time", lambda *rest: first_time(*rest) or True)
 
 
 def _saved(patch: MonkeyPatch, forget: Callable[[Position], Position]) -> None:

@@ -15,7 +15,7 @@ import replica.notary.rules
 from replica.following.apply import Applied, Applier, judge_records
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexUnreadable
-from replica.notary.reading import VoidReason, _Run
+from replica.notary.reading import RunReader, VoidReason
 from replica.notary.records import (
     RequestRecord,
 )
@@ -33,7 +33,7 @@ def _rules(patch: MonkeyPatch, judge: Callable[[CountedRequest, Recorded], Verdi
 
 @mutant("an old record is judged on what the index learnt later")
 def old_records_judged_on_a_newer_index(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.notary.rules, "_if_recorded_before", lambda _, value: value)
+    patch.setattr(replica.notary.rules, "if_recorded_before", lambda _, value: value)
 
 
 @mutant("a transaction id is remembered without its content")
@@ -92,24 +92,24 @@ def earlier_records_of_a_run_do_not_count(patch: MonkeyPatch) -> None:
 
 @mutant("a window is judged by the record's own stamp, not by the highest so far")
 def stamps_judged_alone(patch: MonkeyPatch) -> None:
-    request = _Run._request
+    request = RunReader.read_request
 
-    def alone(self: _Run, *rest: Any) -> VoidReason | None:
+    def alone(self: RunReader, *rest: Any) -> VoidReason | None:
         self.stamp_us = 0
         return request(self, *rest)
 
-    patch.setattr(_Run, "_request", alone)
+    patch.setattr(RunReader, "read_request", alone)
 
 
 @mutant("a window is judged by the reader's clock")
 def windows_judged_by_the_readers_clock(patch: MonkeyPatch) -> None:
-    request = _Run._request
+    request = RunReader.read_request
 
-    def now(self: _Run, record: RequestRecord, version: int) -> VoidReason | None:
+    def now(self: RunReader, record: RequestRecord, version: int) -> VoidReason | None:
         read_us = START_US + int(asyncio.get_running_loop().time() * 1e6)
         return request(self, msgspec.structs.replace(record, stamp_us=read_us), version)
 
-    patch.setattr(_Run, "_request", now)
+    patch.setattr(RunReader, "read_request", now)
 
 
 @mutant("an index that cannot be read counts as one that knows nothing")

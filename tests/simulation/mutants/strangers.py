@@ -40,7 +40,7 @@ def refused_value_fails_the_batch(patch: MonkeyPatch) -> None:
         )
         return [(waiting, outcome) for (waiting, _), outcome in zip(part, found, strict=True)]
 
-    patch.setattr(Admission, "_ask_together", ask)
+    patch.setattr(Admission, "ask_together", ask)
 
 
 @mutant("a record is made without regard to its size, and the log refuses it with all that come with it")
@@ -53,7 +53,7 @@ def records_of_any_size(patch: MonkeyPatch) -> None:
 
 @mutant("a request that no reader can read is waited for as if it could still be judged")
 def unreadable_request_waited_for(patch: MonkeyPatch) -> None:
-    patch.setattr(ReadBack, "_answer_unreadable", lambda self, applied: None)
+    patch.setattr(ReadBack, "answer_unreadable", lambda self, applied: None)
 
 
 @mutant("what is told on the lock's channel is read whatever it is")
