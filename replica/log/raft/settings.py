@@ -82,7 +82,7 @@ class LogNodeSettings(BaseModel):
     link_max_bytes: int = Field(
         32 * 2**20, ge=2**16, le=2**32, description="Unsent bytes to one peer or client; further messages are dropped."
     )
-    recent_max_bytes: int = Field(16 * 2**20, ge=2**16, le=2**32, description="Newest entries kept in memory.")
+    recent_max_bytes: int = Field(8 * 2**20, ge=2**16, le=2**32, description="Newest entries kept in memory.")
     waiting_max_bytes: int = Field(
         32 * 2**20, ge=2**16, le=2**32, description="Entries of clients that are not committed yet; more are refused."
     )
