@@ -22,7 +22,6 @@ from ha.election.states import (
     Activate,
     Activated,
     Activating,
-    ActivationFailed,
     Active,
     After,
     CloseSession,
@@ -35,15 +34,16 @@ from ha.election.states import (
     Link,
     LockConfirmed,
     LockGranted,
-    LockLost,
     LockSeen,
     Look,
+    NotActivated,
     Offer,
     OpenSession,
     Passive,
     ReleaseNoted,
     ReportHandover,
     SessionFailed,
+    SessionLost,
     SessionOpened,
     State,
     StepDown,
@@ -123,10 +123,10 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
             return left, [CloseSession(state.session)]
         case LockGranted(), Link.ASKING:
             return _granted(state, event, now_s, settings), [Activate(state.session)]
-        case LockLost(), Link.IDLE | Link.ASKING:
+        case SessionLost(), Link.IDLE | Link.ASKING:
             return _disconnect(state, now_s, settings, random)
         case (
-            LockLost() | LockSeen() | LockGranted() | LockConfirmed() | ReleaseNoted(),
+            SessionLost() | LockSeen() | LockGranted() | LockConfirmed() | ReleaseNoted(),
             Link.DOWN,
         ):  # it is closed, whatever it said
             return state, []
@@ -245,7 +245,7 @@ def _leading(state: Activating | Active, event: Event, now_s: float, settings: E
             return replace(state, answered_at_s=newest_s, confirming=False), []
         case ReleaseNoted():  # of an earlier activation than ours
             return state, []
-        case LockLost(_, reason):
+        case SessionLost(_, reason):
             after = _after_loss(state, now_s, settings)
             return _step_down(state, now_s, settings, Ending(Cause.LOCK_LOST, reason), after, release=False)
         case Activated() if isinstance(state, Activating):
@@ -253,7 +253,7 @@ def _leading(state: Activating | Active, event: Event, now_s: float, settings: E
                 state.session, state.answered_at_s, state.confirm_at_s, state.confirming, state.interrupted_at_s
             )
             return active, [ReportHandover(Handover.UNDONE)] if state.undoing else []
-        case ActivationFailed(_, ending) if isinstance(state, Activating):
+        case NotActivated(_, ending) if isinstance(state, Activating):
             return _step_down(state, now_s, settings, ending, After.HOLD_DOWN, release=True)
         case StepDownWanted(ending):
             return _step_down(state, now_s, settings, ending, After.HOLD_DOWN, release=True)
@@ -336,7 +336,7 @@ def _stepping_down(state: SteppingDown, event: Event, now_s: float, settings: El
         case StepDownWanted() | SwitchoverWanted():
             return state, []
         case (
-            LockConfirmed() | LockLost() | Activated() | ActivationFailed() | ReleaseNoted()
+            LockConfirmed() | SessionLost() | Activated() | NotActivated() | ReleaseNoted()
         ):  # crossed with our decision
             return state, []
         case _:

@@ -21,7 +21,6 @@ from ha.election.states import (
     Activate,
     Activated,
     Activating,
-    ActivationFailed,
     Active,
     CloseSession,
     ConfirmLock,
@@ -34,15 +33,16 @@ from ha.election.states import (
     Link,
     LockConfirmed,
     LockGranted,
-    LockLost,
     LockSeen,
     Look,
+    NotActivated,
     OpenSession,
     Passive,
     Readiness,
     ReleaseNoted,
     ReportHandover,
     SessionFailed,
+    SessionLost,
     SessionOpened,
     State,
     StepDown,
@@ -55,8 +55,7 @@ from ha.election.states import (
     TryLock,
 )
 from ha.ending import STOPPED, Cause, Ending
-from ha.errors import ActivationFailed as ActivationError
-from ha.errors import HaError, TransitionFailed
+from ha.errors import ActivationFailed, HaError, TransitionFailed
 from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote, ServerLease
 from ha.settings import ElectionSettings
@@ -287,7 +286,7 @@ class Election(Generic[SessionT]):
         match event:
             case SessionOpened():
                 self._service.session_changed(None)
-            case SessionFailed(_, reason) | LockLost(_, reason):
+            case SessionFailed(_, reason) | SessionLost(_, reason):
                 self._service.session_changed(reason)
 
     def _carry_out(self, action: Action) -> None:
@@ -327,7 +326,7 @@ class Election(Generic[SessionT]):
         hearing = self._spawn(self._hear(number, session))
         why = await session.wait_closed()  # whoever closed it, or met its end: this is the only word of it
         hearing.cancel()
-        self._post(LockLost(number, why))
+        self._post(SessionLost(number, why))
 
     async def _hear(self, number: int, session: SessionT) -> None:
         """Pass on what other holders announce, until the session is closed."""
@@ -367,7 +366,7 @@ class Election(Generic[SessionT]):
         try:
             await self._service.activate(session)
         except HaError as error:
-            self._post(ActivationFailed(number, _ending_of(error)))
+            self._post(NotActivated(number, _ending_of(error)))
         else:
             self._post(Activated(number))
 
@@ -441,7 +440,7 @@ def _for_another(note: ReleaseNote | None, session: LockSession) -> bool:
 
 def _ending_of(error: HaError) -> Ending:
     """Of an activation that failed; whoever raised it may know better than that."""
-    if isinstance(error, ActivationError):
+    if isinstance(error, ActivationFailed):
         return error.ending
     return Ending(Cause.ACTIVATION_FAILED, error.detail, error.code)
 

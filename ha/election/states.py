@@ -192,7 +192,7 @@ class LockConfirmed:
 
 
 @dataclass(frozen=True, slots=True)
-class LockLost:
+class SessionLost:
     """The session is gone, or no answer came: perhaps the lock was granted and the answer lost, so end the session."""
 
     session: int
@@ -207,7 +207,7 @@ class Activated:
 
 
 @dataclass(frozen=True, slots=True)
-class ActivationFailed:
+class NotActivated:
     """The service could not become active."""
 
     session: int
@@ -256,9 +256,9 @@ SessionEvent: TypeAlias = (
     | ReleaseNoted
     | LockGranted
     | LockConfirmed
-    | LockLost
+    | SessionLost
     | Activated
-    | ActivationFailed
+    | NotActivated
     | SteppedDown
 )
 Event: TypeAlias = Tick | SessionEvent | Crashed | StepDownWanted | SwitchoverWanted | StopWanted

@@ -15,7 +15,6 @@ from ha.election.states import (
     Activate,
     Activated,
     Activating,
-    ActivationFailed,
     Active,
     After,
     CloseSession,
@@ -28,15 +27,16 @@ from ha.election.states import (
     Link,
     LockConfirmed,
     LockGranted,
-    LockLost,
     LockSeen,
     Look,
+    NotActivated,
     OpenSession,
     Passive,
     Readiness,
     ReleaseNoted,
     ReportHandover,
     SessionFailed,
+    SessionLost,
     SessionOpened,
     State,
     StepDown,
@@ -221,7 +221,7 @@ def test_a_grant_out_of_turn_is_let_go_at_once() -> None:
 
 
 FAILS = (
-    ActivationFailed(3, FAILED),
+    NotActivated(3, FAILED),
     StepDownWanted(STALLED),
     StopWanted(),
     tick(clock_skew_s=9.0, answered_at_s=100.0),
@@ -244,10 +244,10 @@ def test_a_lock_that_came_back_is_not_sent_to_and_fro() -> None:
     """Goal: two replicas that cannot activate do not keep a third from it. Method: the old active fails as well."""
     state = replace(handing_over(), link=Link.ASKING)
     back, _ = decide(state, LockGranted(4, 102.0, given_by="R2"), 102.0)
-    assert decide(back, ActivationFailed(4, FAILED), 102.0)[1][0].to is None
+    assert decide(back, NotActivated(4, FAILED), 102.0)[1][0].to is None
     later_s = 101.0 + 2 * SETTINGS.switchover_wait_s
     given, _ = decide(state, LockGranted(4, later_s, given_by="R2"), later_s)  # by another switchover
-    assert decide(given, ActivationFailed(4, FAILED), later_s)[1][0].to == "R2"
+    assert decide(given, NotActivated(4, FAILED), later_s)[1][0].to == "R2"
 
 
 @pytest.mark.parametrize(("lag", "wait_s"), [(0, 0.0), (5_000, 0.1), (25_000, 0.5), (10**9, SETTINGS.lag_wait_max_s)])
@@ -262,8 +262,8 @@ def test_who_is_behind_waits_the_longer(lag: int, wait_s: float) -> None:
 
 @pytest.mark.parametrize("state", [IDLE, ASKING])
 def test_a_passive_that_hears_nothing_ends_its_session(state: Passive) -> None:
-    """Goal: a lock that was granted, the answer lost, is freed. Method: LockLost; then a session of another number."""
-    lost, actions = decide(state, LockLost(3, "no answer"))
+    """Goal: a lock that was granted, the answer lost, is freed. Method: SessionLost; then one of another number."""
+    lost, actions = decide(state, SessionLost(3, "no answer"))
     assert actions == [CloseSession(3)]
     assert isinstance(lost, Passive)
     assert lost.link is Link.DOWN
@@ -338,7 +338,7 @@ def test_any_answered_statement_counts_from_its_sending() -> None:
 
 
 LOSSES: list[tuple[Event, After, bool]] = [
-    (LockLost(3, "x"), After.RACE, False),
+    (SessionLost(3, "x"), After.RACE, False),
     (StepDownWanted(STALLED), After.HOLD_DOWN, True),
     (SwitchoverWanted(), After.HAND_OVER, True),
     (StopWanted(), After.STOP, True),
@@ -357,7 +357,7 @@ def test_each_way_out_of_active(event: Event, after: After, release: bool) -> No
 
 @pytest.mark.parametrize(
     ("event", "release"),
-    [(ActivationFailed(3, FAILED), True), (LockLost(3, "x"), False), (StepDownWanted(STALLED), True)],
+    [(NotActivated(3, FAILED), True), (SessionLost(3, "x"), False), (StepDownWanted(STALLED), True)],
 )
 def test_an_activation_that_fails_holds_down(event: Event, release: bool) -> None:
     """Goal: others go first after a failure, a lost lock included. Method: every way to fail."""
@@ -423,7 +423,7 @@ def test_an_active_that_is_interrupted_again_soon_lets_others_first() -> None:
         (101.0 + SETTINGS.hold_down_s - 0.1, After.HOLD_DOWN),
         (101.0 + SETTINGS.hold_down_s, After.RACE),
     ):
-        stepping, _ = decide(active, LockLost(4, "x"), now_s)
+        stepping, _ = decide(active, SessionLost(4, "x"), now_s)
         assert isinstance(stepping, SteppingDown)
         assert stepping.after is after
 
@@ -431,7 +431,7 @@ def test_an_active_that_is_interrupted_again_soon_lets_others_first() -> None:
 @pytest.mark.parametrize(
     ("event", "ending"),
     [
-        (LockLost(3, "the server ended it"), Ending(Cause.LOCK_LOST, "the server ended it")),
+        (SessionLost(3, "the server ended it"), Ending(Cause.LOCK_LOST, "the server ended it")),
         (StepDownWanted(STALLED), STALLED),
         (SwitchoverWanted("R2"), Ending(Cause.SWITCHOVER, "switchover to R2")),
         (SwitchoverWanted(), Ending(Cause.SWITCHOVER)),
@@ -488,7 +488,7 @@ def test_a_switchover_that_nobody_accepts_is_taken_back() -> None:
     assert decide(state, tick(), end_s)[1] == [TryLock(4)]
     undoing, _ = decide(replace(state, link=Link.ASKING), LockGranted(4, end_s), end_s)
     assert decide(undoing, Activated(4), end_s)[1] == [ReportHandover(Handover.UNDONE)]
-    assert ReportHandover(Handover.FAILED) in decide(undoing, ActivationFailed(4, FAILED), end_s)[1]
+    assert ReportHandover(Handover.FAILED) in decide(undoing, NotActivated(4, FAILED), end_s)[1]
 
 
 @pytest.mark.parametrize("state", [IDLE, ACTIVATING, SteppingDown(3, 102.0, After.RACE), Ended(3)])
@@ -517,9 +517,9 @@ def events(session: int) -> list[Event]:
         LockSeen(session, PEER),
         LockGranted(session, 99.0),
         LockConfirmed(session, 99.0),
-        LockLost(session, "x"),
+        SessionLost(session, "x"),
         Activated(session),
-        ActivationFailed(session, FAILED),
+        NotActivated(session, FAILED),
         SteppedDown(session),
     ]
 
@@ -540,10 +540,10 @@ def test_an_answer_of_a_session_to_come_is_a_bug(state: State) -> None:
 
 
 NAMED = {
-    Passive: {SessionOpened, SessionFailed, LockSeen, LockGranted, LockConfirmed, LockLost},
-    Activating: {LockConfirmed, LockLost, Activated, ActivationFailed},
-    Active: {LockConfirmed, LockLost},
-    SteppingDown: {LockConfirmed, LockLost, Activated, ActivationFailed, SteppedDown},
+    Passive: {SessionOpened, SessionFailed, LockSeen, LockGranted, LockConfirmed, SessionLost},
+    Activating: {LockConfirmed, SessionLost, Activated, NotActivated},
+    Active: {LockConfirmed, SessionLost},
+    SteppingDown: {LockConfirmed, SessionLost, Activated, NotActivated, SteppedDown},
     Ended: {type(event) for event in events(3)},
 }
 
