@@ -1,5 +1,5 @@
-"""The history checker and the reference judge: would we notice if the notary were wrong?
+"""The history checker and the reference judge: they find out whether the notary ever gave a wrong answer.
 
-Pure, and on purpose apart from what it checks: it knows request types, canonical bytes, record formats and receipts,
-and has void rule and rules of its own, written from the design's text.
+Pure, and deliberately independent of what it checks. It shares the request types, canonical bytes, record formats and
+receipts with the notary. It has a void rule and rules of its own, written from the text of the design.
 """

@@ -1,4 +1,4 @@
-"""Answers against the log: whatever a client was definitely told must be what the log says, now and for ever."""
+"""Answers against the log: every definite answer to a client must agree with the log, now and for ever."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class _Open(msgspec.Struct, gc=False):
 
 
 class AnswerCheck:
-    """Takes what each record of the log is, in log order, and compares the answers that rest on it.
+    """Reads the judged records in log order, and compares each with the answers that rest on it.
 
-    Records below `first_offset` come from before the history. `complete` says that every attempt of every client is
-    in the history, so that no counting record may come from nowhere.
+    Records below `first_offset` are older than the history. `complete`: the history has every attempt of every client,
+    so every counting record must belong to one of them.
     """
 
     def __init__(self, operations: list[Operation], first_offset: int, complete: bool, findings: Findings) -> None:
@@ -62,8 +62,8 @@ class AnswerCheck:
         self._open: dict[bytes, _Open] = {}  # command, transaction id, digest -> operations with unknown outcome
         self._without_record: list[Operation] = []
         self._epoch = 0  # in force at the record seen last
-        self._before_lost: set[int] = set()  # epochs in force where records were lost, barriers among them perhaps
-        # Commands and transactions that were answered from a record that is lost: they may be settled all the same.
+        self._before_lost: set[int] = set()  # epochs in force where records were lost; barriers may be among those
+        # Commands and transactions that were answered from a record that is lost; they may be settled nevertheless.
         self._told_of_lost: set[bytes] = set()
         for operation in operations:
             self._note_sent(operation)
@@ -185,7 +185,7 @@ class AnswerCheck:
             self._check_conflict(claim, judged)
 
     def _check_lost(self, claim: _Claim, judged: JudgedLost) -> None:
-        """The record is gone. What it notarised is known; that it refused something else cannot be judged again."""
+        """Check an answer with a lost record. The salvage says what it notarised; a refusal cannot be judged again."""
         answer, operation = claim.answer, claim.operation
         if answer.code == NOTARISED and answer.log_offset == judged.offset:
             digest = operation.content_digest or judged.content_digest
@@ -212,7 +212,7 @@ class AnswerCheck:
         return sent_ns < at_ns
 
     def _check_recalled(self, claim: _Claim, judged: Judged) -> None:
-        """A success without a record of its own: it must name the record that first notarised the transaction."""
+        """Check a success without a record of its own: it must name the record that first notarised the transaction."""
         answer, operation = claim.answer, claim.operation
         if isinstance(judged, JudgedLost):
             self._check_lost(claim, judged)
@@ -237,7 +237,7 @@ class AnswerCheck:
             self._order.note(judged.offset, sent_ns, None)
 
     def _explain(self, offset: int, command: bytes, tx_id: bytes, digest: bytes) -> int | None:
-        """What the log decided and nobody was told must belong to an operation whose outcome is unknown.
+        """Assign a decision in the log that no client received to an operation whose outcome is unknown.
 
         Returns when the first operation that it may belong to was sent.
         """

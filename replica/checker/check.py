@@ -1,7 +1,7 @@
-"""The check: was every answer ever given, and every completion ever published, what the log says?
+"""The check: every answer ever given, and every completion ever published, must agree with the log.
 
-The log gives the order of everything, so the check is polynomial: replay the log in the reference judge, compare what
-was answered, and walk the log backwards once for real-time order. Invariants (docs/architecture.md) and findings:
+The log gives one order to everything, so the check is polynomial: replay the log in the reference judge, compare the
+answers, and walk the log backwards once for real-time order. Invariants (docs/architecture.md) and findings:
 
     I1  no state consumed by two successes           DOUBLE_SPEND
     I2  nothing answered is lost or changed          LOST_ANSWER, OK_FOR_VOID, WRONG_RECORD, WRONG_VERDICT,
@@ -50,10 +50,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """What the history and the completions cover of the log.
 
     door: who was let in, if that is known.
-    first_offset: records below it are older than the history. complete: every attempt of every client is in the
-    history. deduplication_us: how long an accepted command blocks another run; None if longer than the log took.
-    published_offset: the completions cover the log up to this offset, None to its end. first_ledger_offset: of the
-    first completion. pruned_to: completions up to this ledger offset may be gone, and are not looked for.
+    first_offset: records below it are older than the history. complete: the history has every attempt of every client.
+    deduplication_us: how long an accepted command blocks another run; None if longer than the log took.
+    published_offset: the completions cover the log up to this offset; None: to its end.
+    first_ledger_offset: that of the first completion.
+    pruned_to: completions up to this ledger offset may be gone, and are not looked for.
     """
 
     door: Door = Door()
@@ -66,7 +67,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def receipt_verifier(*notary_keys: bytes) -> Callable[[Receipt], bool]:
-    """Verifies receipts by any of the notary's public keys; a signature that covers a batch is checked once."""
+    """Return a verifier of receipts by any of the notary's public keys. It checks a signature over a batch once."""
     holds = lru_cache(_SIGNATURES_KEPT)(signature_holds)
     return lambda receipt: receipt.notary_key in notary_keys and verify_receipt(receipt, receipt.notary_key, holds)
 
@@ -82,10 +83,11 @@ def check(
 ) -> Report:
     """Check a history, and the completions in order of their ledger offsets, against the whole log (offset, value).
 
-    `salvages`: those that lost records of the log name; their answers are judged by them. Raises SalvageMissing without
-    them, HistoryError when the history is none, InvariantBroken when the log has a gap, FormatUnknown when a newer
-    release wrote it. Memory grows with operations, consumed states and commands, about 1.9 kB for an operation of four
-    inputs; the log is streamed.
+    `salvages`: those that lost records of the log name; answers about lost records are judged by them.
+
+    Raises SalvageMissing when one of them is not given, HistoryError when the history is not valid, InvariantBroken
+    when the log has a gap, and FormatUnknown when a newer release wrote it. Memory grows with operations, consumed
+    states and commands: about 1.9 kB for an operation of four inputs. The log is streamed.
     """
     scope = scope or Scope()
     findings, summary = Findings(), Summary()

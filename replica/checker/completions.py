@@ -86,8 +86,8 @@ def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
 class CommandCheck:
     """A command is accepted at most once within its deduplication period, and not rejected after that.
 
-    Without a period an acceptance holds for ever. With one, rejections are not looked at: the log does not say when a
-    settled command was submitted.
+    Without a period an acceptance holds for ever. With a period, rejections are not checked, because the log does not
+    say when a settled command was submitted.
     """
 
     def __init__(self, deduplication_us: int | None, findings: Findings) -> None:
@@ -130,7 +130,7 @@ class CompletionCheck:
             self._findings.add(FindingCode.COMPLETION_MISSING, **_evidence(demanded) | {"ledger_offset": None})
 
     def see_lost(self, judged: JudgedLost) -> int:
-        """The completions of a lost record: what it notarised is known, the rest cannot be judged again. How many."""
+        """Check the completions of a lost record: only what it notarised can be judged. Returns their number."""
         found = self._found(judged.offset)
         for row in found:
             first_time = row.outcome == NOTARISED and row.notarised_offset == judged.offset
@@ -150,7 +150,7 @@ class CompletionCheck:
         return found
 
     def finish(self) -> None:
-        """The log ends, or is published no further: no completion may be left."""
+        """The log ends here, or is published only up to here: no completion may be left."""
         while self._row is not None:
             self._extra(self._row)
             self._row = self._take()

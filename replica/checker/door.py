@@ -1,7 +1,7 @@
-"""Refusals before the log: what a front end says of a request or its sender, held against what was sent.
+"""Refusals before the log: compares what a front end says of a request or its sender with what was sent.
 
-They name no record, so the log cannot show them right. But a signature either holds or it does not, a request that has
-a canonical form keeps to its format, and of who may call the checker may be told (`Door`).
+Such refusals name no record, so the log cannot confirm them. Three facts can: a signature holds or does not; a request
+that has a canonical form keeps to its format; and a `Door` says who may call.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _OF_SUBMISSIONS = {
     Code.TIME_WINDOW_CLOSED,
     Code.COMMAND_ID_REUSED,
 }
-# Nobody who submits or looks up a transaction asks for what these refuse.
+# No submission and no look-up of a transaction can cause these.
 _OF_OTHER_CALLS = {Code.EMPTY_BATCH, Code.OFFSET_PRUNED}
-UNCHECKED = {  # they are about bytes on the way and terms, which a history does not have
+UNCHECKED = {  # they are about bytes in transit and terms; a history has neither
     Code.DEDUPLICATION_PERIOD_TOO_LONG,
     Code.BODY_TOO_LARGE,
     Code.MEDIA_TYPE_UNSUPPORTED,
@@ -53,7 +53,7 @@ UNCHECKED = {  # they are about bytes on the way and terms, which a history does
 
 
 class Door(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is let in, as far as it did not change while the history was written.
+    """Who is let in, as far as that did not change while the history was written.
 
     `registered`: pairs of party and public key that may sign at any time; None: not known. `tokens`: whether callers
     have to show one.
@@ -64,9 +64,9 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problem_of_refusal(name: str, sent: Invoke, door: Door) -> str | None:
-    """What is wrong with this definite refusal of what was sent; None if nothing, or nothing that can be told.
+    """Why this definite refusal of what was sent is wrong; None if it is right, or cannot be judged.
 
-    Raises BadRequest when the history has no key or signature where it names one.
+    Raises BadRequest when the history lacks the key or signature that the refusal is about.
     """
     code = Code[name]
     if code in _OF_OTHER_CALLS:
@@ -104,7 +104,7 @@ def request_in(tx_id: bytes, content: Content) -> Request:
 
 
 def _problem_of_format(sent: Invoke) -> str | None:
-    """The content has a canonical form, or it would be in no history; the ids of the command may not."""
+    """The content has a canonical form, or no history would have it. The ids of the command may break their format."""
     ids = sent.command
     if ids is None:
         return None

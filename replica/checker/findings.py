@@ -9,7 +9,7 @@ import msgspec
 
 
 class FindingCode(Enum):
-    """Each way in which a notary can be wrong that the checker tells apart, with the promise that is broken."""
+    """Each kind of mistake of a notary that the checker can name, with the promise that is broken."""
 
     DOUBLE_SPEND = "a success was answered for a request whose states the log had consumed already"
     LOST_ANSWER = "an answer names a record that is not in the log, or no record where there must be one"
@@ -37,7 +37,7 @@ class FindingCode(Enum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One broken promise: its code, a sentence, and what it was seen by (operations, offsets, ids in hexadecimal)."""
+    """One broken promise: its code, a sentence, and the evidence (operations, offsets, ids in hexadecimal)."""
 
     code: FindingCode
     message: str
@@ -73,7 +73,7 @@ class Summary(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """The result of a check: nothing is wrong as far as the checker can tell iff `findings` is empty."""
+    """The result of a check. `findings` is empty if and only if the checker found nothing wrong."""
 
     findings: list[Finding]
     counts: dict[str, int]  # findings by code, also those beyond the bound on what is kept

@@ -1,9 +1,10 @@
-"""Histories: what clients asked and what they were told, one JSON document a line.
+"""Histories: what clients asked and which answers they got, one JSON document per line.
 
-An operation is one attempt: an `invoke` line when it is sent, and at most one line that says how it ended: `ok`,
-`refused` (a definite answer), or `unknown` (refused for now, timed out, or lost). A retry is another operation. An
-operation is named by its process and a number that rises within the process; times are nanoseconds of the monotonic
-clock of one host, so files of several processes on it may be read one after the other (docs/formats.md).
+An operation is one attempt: an `invoke` line when it is sent, and at most one line that says how it ended. That line is
+`ok`, `refused` (a definite answer), or `unknown` (refused for now, timed out, or lost). A retry is another operation.
+
+An operation is named by its process and a number that rises within the process. Times are nanoseconds of the monotonic
+clock of one host, so the files of several processes on that host may be read one after another (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ class Invoke(
 
 
 class Ok(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="ok"):
-    """Notarised at `log_offset`. `record_offset` is the submission's own record; None for a look-up, or when the
-    recorded answer was given again (then `duplicate`). `epoch` and `replica` say who answered, if that is known;
-    `estimate_s` is what the client was told first that it would have to wait, if anything.
+    """Notarised at `log_offset`. `record_offset` is the submission's own record. It is None for a look-up, and when the
+    recorded answer was given again; the latter sets `duplicate`. `epoch` and `replica` say who answered, if known.
+    `estimate_s` is the first waiting time that was sent to the client, if any.
     """
 
     process: _Name

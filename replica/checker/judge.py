@@ -1,8 +1,8 @@
-"""The reference judge: void rule and rules a second time, from the text of the design, with one dict and one set each.
+"""The reference judge: a second implementation of the void rule and the rules, with one dict and one set for each.
 
-It shares no code with `replica.notary.reading` and `replica.notary.rules`, so that a mistake would have to be made
-twice to go unnoticed. It takes the whole log from its first record on, one record at a time; its memory grows with the
-states consumed and the transactions notarised, not with the log.
+It is written from the text of the design and shares no code with `replica.notary.reading` and `replica.notary.rules`,
+so a mistake goes unnoticed only if it was made twice. It reads the whole log from the first record on, one record at a
+time. Its memory grows with the states consumed and the transactions notarised, not with the log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JudgedVoid(msgspec.Struct, frozen=True, gc=False):
 
 
 class JudgedBarrier(msgspec.Struct, frozen=True, gc=False):
-    """A barrier that came into force, or (`repeated`) the one in force once more, which changes nothing."""
+    """A barrier that came into force; or, if `repeated`, a copy of the barrier in force, which changes nothing."""
 
     offset: int
     record: BarrierRecord
@@ -56,7 +56,7 @@ class JudgedSettlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumedState(msgspec.Struct, frozen=True, gc=False):
-    """A state that stood in the way: who had consumed it and where, and how the refused request used it."""
+    """A consumed state that caused a refusal: its consumer, where it was consumed, and how the request used it."""
 
     state: bytes
     consumed_by: bytes  # transaction id
@@ -79,7 +79,7 @@ class JudgedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class JudgedLost(msgspec.Struct, frozen=True, gc=False):
-    """A record that was lost: the transaction that it notarised, None if none, as its salvage says."""
+    """A lost record, and the transaction that it notarised according to its salvage; None: it notarised none."""
 
     offset: int
     tx_id: bytes | None
@@ -93,7 +93,7 @@ class ReferenceJudge:
     """Reads a log from offset 0 and says of each record what it is."""
 
     def __init__(self, salvages: Salvages = NO_SALVAGES) -> None:
-        """`salvages`: those that the log's lost records name; without them it stops there with SalvageMissing."""
+        """`salvages`: those that lost records name; a lost record without its salvage raises SalvageMissing."""
         self._salvages = salvages
         self.offset = -1  # of the newest record read
         self.barrier: BarrierRecord | None = None  # in force

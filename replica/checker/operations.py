@@ -62,7 +62,7 @@ class Operation(msgspec.Struct, gc=False):
 
     @property
     def witnessed_offset(self) -> int:
-        """The log reached at least so far when the operation was answered; -1 if that is not known."""
+        """The log had reached this offset or more when the operation was answered; -1 if that is not known."""
         answer = self.answer
         if answer is None:
             return -1
@@ -75,7 +75,7 @@ class Operation(msgspec.Struct, gc=False):
 
 
 def command_of(ids: CommandIds | Submission | SettledCommand) -> bytes:
-    """What tells submissions of commands apart: a hash of all four ids."""
+    """The identity of a submission of a command: a hash of all four ids."""
     return sha256(change_id(ids.user_id, ids.command_id, ids.act_as) + ids.submission_id.encode()).digest()
 
 
@@ -86,9 +86,9 @@ def collect(
     summary: Summary,
     at_the_door: Door = Door(),  # noqa: B008 (a frozen value)
 ) -> list[Operation]:
-    """The operations of a history, and findings that need no log: digests, receipts, what is refused at the door.
+    """The operations of a history, and the findings that need no log: digests, receipts, refusals at the door.
 
-    Raises HistoryError when events do not fit together, or say what no client can have sent or heard.
+    Raises HistoryError when events contradict one another, or record what no client can have sent or received.
     """
     collector = _Collector(verify_receipt, findings, at_the_door)
     for event in history:
@@ -107,7 +107,7 @@ def collect(
 
 
 class _Collector:
-    """Pairs the events of each operation. Its methods raise BadRequest for what is no history."""
+    """Pairs the events of each operation. Its methods raise BadRequest for events that belong in no history."""
 
     def __init__(self, verify_receipt: Callable[[Receipt], bool] | None, findings: Findings, door: Door) -> None:
         self._verify_receipt = verify_receipt

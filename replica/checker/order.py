@@ -1,4 +1,4 @@
-"""Real-time order (I6): what was answered before another was sent also stands before it in the log."""
+"""Real-time order (I6): if one submission was answered before another was sent, it comes first in the log, too."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class OrderCheck:
         self._answered_ns.append(_NEVER_NS if answered_ns is None else answered_ns)
 
     def note_recalled(self, offset: int, answered_ns: int) -> None:
-        """An answer that rests on the record at `offset`, noted before: whoever got it, the log had come so far."""
+        """An answer that rests on the record at `offset`, noted before: at that time the log had reached the offset."""
         self.note(offset, _ALWAYS_NS, answered_ns)
 
     def finish(self, findings: Findings) -> None:
-        """Walk the log backwards, keeping the earliest answer met: whatever was sent after it stands too early."""
+        """Walk the log backwards with the earliest answer so far: a record that was sent after it stands too early."""
         earliest_ns, earliest_offset = _NEVER_NS, -1
         for at in range(len(self._offsets) - 1, -1, -1):
             if self._sent_ns[at] > earliest_ns:
@@ -49,7 +49,7 @@ class OrderCheck:
 
 
 class DenialCheck:
-    """ "Not found" is true of the log as far as anybody had been told of it when the look-up was sent."""
+    """ "Not found" must hold for the part of the log that clients had answers from when the look-up was sent."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._denied = [o for o in operations if o.answer is not None and o.answer.code == NOT_FOUND]
@@ -59,7 +59,7 @@ class DenialCheck:
         self._reached = list(accumulate((offset for _, offset in told), max, initial=-1))
 
     def finish(self, notarised: Mapping[bytes, tuple[bytes, int]], findings: Findings) -> None:
-        """Compare with where the log notarised what was denied: transaction id -> (digest, offset)."""
+        """Compare with where the log notarised the denied transactions: transaction id -> (digest, offset)."""
         for operation in self._denied:
             reached = self._reached[bisect_left(self._told_ns, operation.sent_ns)]
             found = notarised.get(operation.tx_id)

@@ -1,4 +1,4 @@
-"""COMMAND_ID_REUSED: said of a command only if the same one was submitted for another transaction or content."""
+"""COMMAND_ID_REUSED is right only if the same command was also submitted for another transaction or content."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Other = tuple[bytes, bytes, int]  # transaction id, content digest, offset in t
 
 
 class ReuseCheck:
-    """Takes the log record by record. A command that was on its way is in it, too: as a request, or settled.
+    """Reads the log record by record, and collects the commands in it: those in requests, and those that were settled.
 
-    What was submitted and is in no record may be on its way still: an operation whose outcome is unknown is believed.
-    Which command a lost record was of, only operations tell that were answered from it.
+    A submission that is in no record may still arrive, so an operation whose outcome is unknown counts as evidence.
+    The command of a lost record is known only from operations that were answered from that record.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -55,14 +55,14 @@ class ReuseCheck:
                     self._others[operation.change_id].add((operation.tx_id, operation.content_digest, judged.offset))
 
     def finish(self, may_precede: Callable[[bytes, int, int], bool], findings: Findings) -> None:
-        """The log has ended. `may_precede`: whether a transaction, in the log at an offset, can have been sent before a
-        moment in ns."""
+        """The log has ended. `may_precede`: whether the transaction at a log offset can have been sent before a moment
+        (ns)."""
         for operation in self._refused:
             answer, change = operation.answer, operation.change_id
             if answer is None or change is None:
                 continue
             if self._first_lost is not None and may_precede(b"", self._first_lost, answer.at_ns):
-                continue  # what was lost may be of a command that the history does not have
+                continue  # the lost record may be that of a command that is not in the history
             own = (operation.tx_id, operation.content_digest)
             others = [other for other in self._others[change] if other[:2] != own]
             if not any(may_precede(tx_id, offset, answer.at_ns) for tx_id, _, offset in others):

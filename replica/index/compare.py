@@ -10,7 +10,7 @@ _OFFSET_AT = 32  # every value ends in the log offset that it was recorded at
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A key that two indexes do not have the same value for; None where it is absent."""
+    """A key whose values differ between two indexes; None where the key is absent."""
 
     key: bytes
     left: bytes | None
@@ -30,9 +30,9 @@ def recorded_at(value: bytes) -> int:
 def differences(
     left: Iterable[tuple[bytes, bytes]], right: Iterable[tuple[bytes, bytes]], until_offset: int
 ) -> Iterator[Difference]:
-    """All differences between entries in key order that were recorded up to and with `until_offset`.
+    """All differences between entries in key order that were recorded up to and including `until_offset`.
 
-    That is what two indexes at different positions must agree in: give it the lower one.
+    Two indexes at different positions agree up to the lower of these positions: pass that one.
     """
     lefts, rights = _until(left, until_offset), _until(right, until_offset)
     a, b = next(lefts, None), next(rights, None)

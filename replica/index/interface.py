@@ -1,6 +1,6 @@
-"""The committed-state index: what the log has decided, as keys and values; a cache that knows its position.
+"""The committed-state index: what the log has decided, as keys and values. It is a cache that knows its position.
 
-What keys and values mean is the rules' affair (`replica.notary.rules`). An index answers a look-up truly or raises
+`replica.notary.rules` defines what keys and values mean. An index answers a look-up correctly or raises
 IndexUnreadable: a read error is neither "spent" nor "unspent".
 """
 
@@ -19,15 +19,15 @@ class Index(Protocol):
     """One replica's index. Every method raises IndexUnreadable when storage fails or is corrupt."""
 
     def position(self) -> Position | None:
-        """Up to where the log is applied; None for a new index."""
+        """The position up to which the log is applied; None for a new index."""
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
 
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
-        """Add entries and move the position, both or neither (one write batch).
+        """Add entries and move the position: both or neither (one write batch).
 
-        The keys are new, as those that the rules add always are: an entry is recorded once and never changes.
+        No key exists yet. The rules record each entry once, and it never changes.
         """
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:

@@ -30,7 +30,7 @@ class MemoryIndex:
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
         """See Index."""
         self._check()
-        encode_position(position)  # what could not be stored must not be kept either
+        encode_position(position)  # the double, too, refuses a position that cannot be stored
         self._entries.update(entries)
         self._position = position
 

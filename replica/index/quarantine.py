@@ -1,7 +1,7 @@
-"""A damaged index is moved aside and made anew from the log: that loses nothing, because an index is a cache.
+"""A damaged index is moved aside and rebuilt from the log. That loses nothing, because an index is a cache.
 
-A disk or a memory that damages one index may damage the next, so this happens QUARANTINED_MAX times by itself. Then a
-person must look, and deletes what was moved aside.
+A disk or memory that damages one index may damage the next, so at most QUARANTINED_MAX indexes are moved aside
+automatically. After that a person must look at the machine, and delete the indexes that were moved aside.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from replica.notary.errors import IndexDamaged, IndexDamagedAgain, IndexUnreadab
 
 log = structlog.get_logger()
 
-QUARANTINED_MAX = 2  # each takes as much of the disk as the index that it was
+QUARANTINED_MAX = 2  # each takes as much disk space as before it was moved
 
 
 def open_or_start_anew(folder: Path, at_us: int) -> RocksIndex:
-    """The index in `folder`; where that is damaged, a new one in its place, and the damaged one aside.
+    """Open the index in `folder`. If it is damaged, move it aside and start a new one in its place.
 
     `at_us`: now, microseconds UTC. Raises IndexUnreadable when it cannot be opened for another reason, and
-    IndexDamagedAgain when enough of them lie aside already.
+    IndexDamagedAgain when QUARANTINED_MAX of them are aside already.
     """
     try:
         return RocksIndex(folder)
@@ -33,7 +33,7 @@ def open_or_start_anew(folder: Path, at_us: int) -> RocksIndex:
 
 
 def set_aside(folder: Path, at_us: int, error: IndexDamaged) -> None:
-    """Move an index that was found damaged aside, and tell. Raises what leaves it where it is: IndexDamagedAgain, and
+    """Move an index that was found damaged aside, and log it. It stays in place when this raises: IndexDamagedAgain, or
     IndexUnreadable when it cannot be moved."""
     before = quarantined(folder)
     if len(before) >= QUARANTINED_MAX:
@@ -48,14 +48,14 @@ def set_aside(folder: Path, at_us: int, error: IndexDamaged) -> None:
 
 
 def quarantined(folder: Path) -> list[Path]:
-    """Indexes of this folder that lie aside, oldest first."""
+    """The indexes of this folder that were moved aside, oldest first."""
     return sorted(folder.parent.glob(f"{folder.name}.corrupt-*"))
 
 
 def quarantine_index(folder: Path, at_us: int) -> Path:
-    """Move a corrupt index aside, to be looked at; returns where to. The next start rebuilds it from the log.
+    """Move a corrupt index aside for inspection, and return its new path. The next start rebuilds it from the log.
 
-    `at_us`: microseconds UTC, made part of the name. Raises OSError, for instance when that name is taken.
+    `at_us`: microseconds UTC, part of the new name. Raises OSError, for instance when that name is taken.
     """
     stamp = datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return folder.rename(folder.with_name(f"{folder.name}.corrupt-{stamp}"))

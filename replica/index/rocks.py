@@ -1,19 +1,19 @@
 """The committed-state index on RocksDB: one column family, one write batch for entries and position.
 
-Three ways in which RocksDB would tell less than the truth, and what is done about them (each has a test):
+RocksDB can hide losses in three ways. Each has a remedy here, and a test:
 
-- A lost end of its manifest leaves a hole: older files are forgotten while younger entries, and with them the position,
-  come back from its write-ahead log. So the position is stored with the number of entries, and opening compares that
-  number with what the files hold.
-- Its iterators end at a corrupt block as if there were no more entries, unless they are asked for their status.
-- rocksdict opens an existing database with the options that are stored beside it, but without the bloom filter, unless
-  the options are named for the column family: twenty times slower, silently.
+- The end of its manifest is lost. Then RocksDB forgets older files, while newer entries, and with them the position,
+  come back from its write-ahead log. Remedy: the position is stored with the number of entries, and opening compares
+  that number with what the files hold.
+- Its iterators end at a corrupt block as if there were no more entries. Remedy: ask them for their status.
+- rocksdict opens an existing database with the stored options, but without the bloom filter: look-ups then take twenty
+  times as long, and nothing reports it. Remedy: name the options for the column family.
 
-What RocksDB says is damaged is told apart (IndexDamaged) from what another process, a full disk or an account without
-rights causes: only the former is moved aside (replica/index/quarantine.py).
+Damage that RocksDB reports (IndexDamaged) is distinguished from failures caused by another process, a full disk or
+missing rights. Only a damaged index is moved aside (replica/index/quarantine.py).
 
-The write-ahead log is not synced: the index is a cache. A machine that crashes loses the newest batches whole, position
-and entries together, and the replica reads them from the request log again. A killed process loses nothing.
+The write-ahead log is not synced, because the index is a cache. A machine that crashes loses the newest batches whole,
+position and entries together, and the replica reads them from the request log again. A killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ MIB = 1 << 20
 _COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
 
 # Measured: docs/decisions/0005.
-WRITE_BUFFER_BYTES = 2 * MIB  # a skip list of random keys gets slower with its size: this one stays in the caches
-WRITE_BUFFERS_TO_FILE = 8  # so many make one file, as each file costs every look-up
+WRITE_BUFFER_BYTES = 2 * MIB  # a skip list of random keys gets slower as it grows: this size fits the caches
+WRITE_BUFFERS_TO_FILE = 8  # this many are merged into one file, because each file slows every look-up
 WRITE_BUFFERS_MAX = 32
 FILE_BYTES = WRITE_BUFFERS_TO_FILE * WRITE_BUFFER_BYTES
 MEMTABLE_BLOOM_RATIO = 0.05  # of the write buffer; nearly all look-ups are for keys that are absent
 BLOOM_BITS_PER_KEY = 10
 BLOCK_CACHE_BYTES = 64 * MIB  # serves look-ups that hit, which are resubmissions and double spends
-LEVEL_0_FILES = 8  # compaction starts here; so many files are the size of level 1
+LEVEL_0_FILES = 8  # compaction starts at this number; together they are as large as level 1
 LEVEL_0_FILES_SLOW = 32
 LEVEL_0_FILES_STOP = 64
 BACKGROUND_JOBS = 2
-SYNC_BYTES = MIB  # hand table files to the disk bit by bit: a burst of dirty pages would delay the database's fsync
+SYNC_BYTES = MIB  # sync table files in small steps: a burst of dirty pages would delay the database's fsync
 
-_SIGNS_OF_DAMAGE = (  # in what RocksDB says; anything else, an I/O error for instance, may pass
+_SIGNS_OF_DAMAGE = (  # in messages of RocksDB; any other failure, such as an I/O error, may be temporary
     "Corruption",
     "No such file or directory",  # a file that the manifest names
-    "create_if_missing is false",  # files of an index, but none that says which of them count
+    "create_if_missing is false",  # there are index files, but no file that lists the valid ones
 )
 
 _SIZES = {
@@ -75,7 +75,7 @@ _SIZES = {
 
 
 class RocksIndex:
-    """See Index. One process at a time; all calls from one thread; no call waits for anything but the disk.
+    """See Index. One process at a time; all calls from one thread; a call waits only for the disk.
 
     The first failure is final: every later call raises IndexUnreadable with the same detail.
     """
@@ -138,7 +138,7 @@ class RocksIndex:
         self._check_usable()
         try:
             Checkpoint(self._db).create_checkpoint(str(folder))
-        except Exception as error:  # the index itself is none the worse
+        except Exception as error:  # the index itself is unharmed
             raise IndexUnreadable(str(_unreadable(f"no checkpoint in {folder}", error).detail)) from None
 
     @property
@@ -147,7 +147,7 @@ class RocksIndex:
         return self._entry_count
 
     def sizes(self) -> dict[str, int]:
-        """What it holds, for metrics: entries, and bytes by kind. Reads counters only; empty once it has failed."""
+        """The size of the index, for metrics: entries, and bytes by kind. Reads only counters; empty once failed."""
         if self._failure is not None:
             return {}
         found = {kind: self._db.property_int_value(name) or 0 for kind, name in _SIZES.items()}
@@ -169,8 +169,8 @@ class RocksIndex:
     def _check_complete(self, folder: Path) -> None:
         """Compare the number of entries in the files with the number stored with the position.
 
-        Opening moves what the write-ahead log held into files. A file holds no key twice, and it has the position if
-        and only if it starts with it, because no key sorts before POSITION_KEY.
+        Opening has moved the content of the write-ahead log into files. A file holds no key twice. It has the position
+        if and only if it starts with it, because no key sorts before POSITION_KEY.
         """
         files = self._db.live_files()
         positions = sum(file["start_key"] == POSITION_KEY for file in files)
@@ -201,7 +201,7 @@ def verify_index(folder: Path) -> IndexSummary:
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index that nobody writes. `entries`: all but the position, in key order, to be read once."""
+    """An index that nobody writes to. `entries`: all but the position, in key order; can be read once."""
 
     position: Position | None
     entry_count: int
@@ -211,9 +211,9 @@ class StoredIndex:
 
 @contextmanager
 def read_index(folder: Path) -> Iterator[StoredIndex]:
-    """Read a checkpoint, or the index of a replica that is stopped, with all checksums verified; changes nothing.
+    """Read a checkpoint, or the index of a stopped replica, with all checksums verified. Changes nothing.
 
-    Raises IndexUnreadable when anything is corrupt, the iterator and the look-up as well.
+    This function, the iterator and the look-up raise IndexUnreadable when anything is corrupt.
     """
     with _errors_named(folder):
         db = _open(folder, AccessType.read_only(False))
@@ -254,13 +254,13 @@ def _open(folder: Path, access: AccessType | None = None) -> Rdict:
 
 
 def _holds_data(folder: Path) -> bool:
-    """Whether there is an index, whole or in part, that must not be taken for a new one."""
+    """Whether the folder has an index, whole or partial: then it must not be used for a new one."""
     patterns = ("CURRENT", "*.sst", "*.log")
     return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
 
 
 def table_options(*, create: bool = False) -> Options:
-    """How an index is laid out; what writes table files for one must use the same."""
+    """The layout of an index. Code that writes table files for an index must use the same options."""
     table = BlockBasedOptions()
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
@@ -282,7 +282,7 @@ def table_options(*, create: bool = False) -> Options:
     options.set_max_bytes_for_level_base(LEVEL_0_FILES * FILE_BYTES)
     options.set_max_background_jobs(BACKGROUND_JOBS)
     options.set_bytes_per_sync(SYNC_BYTES)
-    options.set_max_log_file_size(16 * MIB)  # RocksDB's own diary, not the write-ahead log
+    options.set_max_log_file_size(16 * MIB)  # RocksDB's own text log, not the write-ahead log
     options.set_keep_log_file_num(4)
     return options
 
@@ -295,7 +295,7 @@ def _iterate(db: Rdict) -> Iterator[tuple[bytes, bytes]]:
         if key != POSITION_KEY:
             yield key, cursor.value()
         cursor.next()
-    cursor.status()  # raises if the end is not the end
+    cursor.status()  # raises if the iterator stopped at an error
 
 
 def encode_counted_position(entry_count: int, position: Position) -> bytes:
@@ -313,7 +313,7 @@ def _decode_position(raw: bytes | None) -> tuple[int, Position | None]:
 
 
 def _unreadable(what: str, error: Exception) -> IndexUnreadable:
-    """What happened, and advice where the catalogue's is not the one to follow."""
+    """The error for a failure, with advice of its own where the catalogue's does not apply."""
     cause = error.detail if isinstance(error, IndexUnreadable) else str(error).strip() or type(error).__name__
     advice = ""
     if "/LOCK:" in cause:

@@ -1,4 +1,4 @@
-"""What an index amounts to, in a form that two of them can be compared by without comparing every entry."""
+"""A summary of an index: two indexes can be compared without comparing every entry."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class IndexSummary(msgspec.Struct, frozen=True):
 
 
 def summarise(position: Position | None, entries: Iterable[tuple[bytes, bytes]]) -> IndexSummary:
-    """Read all entries once, in any order: 2 microseconds or so for each."""
+    """Read all entries once, in any order; takes about 2 microseconds per entry."""
     return add_entries(IndexSummary(position, 0, bytes(32)), position, entries)
 
 
 def add_entries(
     summary: IndexSummary, position: Position | None, entries: Iterable[tuple[bytes, bytes]]
 ) -> IndexSummary:
-    """The summary of an index with these entries more, none of which it had, at another position."""
+    """The summary of an index after adding these entries, all of them new, and moving to another position."""
     count, total = summary.entry_count, int.from_bytes(summary.digest, "big")
     for key, value in entries:
         count += 1

@@ -1,7 +1,7 @@
-"""An index made of ready table files: how a bulk builder writes it, key range by key range, without a replica.
+"""An index made of ready table files: a bulk builder writes it without a replica, key range by key range.
 
-The files of a range are written in any order, by any process; `adopt_tables` makes them an index and puts the position
-last, so that what is left of a builder that died is refused by RocksIndex and never taken for a smaller index.
+Any process may write the files of a range, in any order. `adopt_tables` makes them an index and writes the position
+last. So if a builder dies, RocksIndex refuses what it left, and never takes it for a smaller index.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from replica.notary.position import Position
 
 
 def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write a table file with entries in ascending key order; there is at least one.
+    """Write a table file with one entry or more, in ascending key order.
 
-    Raises IndexUnreadable when they are not, or the file cannot be written.
+    Raises IndexUnreadable when the order is wrong, or the file cannot be written.
     """
     try:
         writer = SstFileWriter(table_options())
@@ -33,9 +33,9 @@ def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def adopt_tables(folder: Path, tables: Sequence[Path], entry_count: int, position: Position) -> None:
-    """Make an index of table files, which move into its folder; the folder must not hold an index yet.
+    """Make an index of table files, and move them into its folder. The folder must not hold an index yet.
 
-    No key may be in two of them. Raises IndexUnreadable when RocksDB refuses them.
+    No key may be in two files. Raises IndexUnreadable when RocksDB refuses them.
     """
     if folder.exists() and any(folder.iterdir()):
         raise IndexUnreadable(f"{folder} is not empty: an index is built in a new folder")

@@ -6,7 +6,7 @@ import asyncio
 
 
 class ChangeSignal:
-    """A waiter wakes at the next change, not at an earlier one: look first, then wait, with no `await` between."""
+    """A waiter wakes at the next change, not at an earlier one. So look first, then wait, with no `await` between."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()

@@ -1,7 +1,7 @@
 """The frames of the Unix-socket link: a 4-byte big-endian length, then one MessagePack array that begins with its kind.
 
-Both sides begin with a `Hello`. Frames are cut only between items, so one item must fit into a frame; the limits of a
-request see to that.
+Both sides begin with a `Hello`. A batch is split into frames only between items, so one item must fit into a frame; the
+limits of a request ensure that.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Answers(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Core to front end: its role, on every change and several times a second, so that silence means something."""
+    """Core to front end: its role, on every change and several times a second. So silence shows that a core hangs."""
 
     standing: Standing
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Core to front end: these tickets may wait so long."""
+    """Core to front end: the answers to these tickets may take this long."""
 
     tickets: list[int]
     wait_s: float
@@ -108,10 +108,10 @@ def encode_batch(
 
 
 class FrameProtocol(asyncio.Protocol, Generic[Frame]):
-    """One end of a link connection: cuts the stream into frames and hands them to `received`.
+    """One end of a link connection. It cuts the stream into frames and passes them to `received`.
 
-    A frame that is too large or cannot be read, and a LinkBroken out of `received`, end the connection; `broken` says
-    why. Whatever else `received` raises is a bug and goes to the event loop.
+    A frame that is too large or cannot be read ends the connection, and so does a LinkBroken from `received`; `broken`
+    gives the reason. Any other exception of `received` is a bug and goes to the event loop.
     """
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Frame], frame_max_bytes: int) -> None:

@@ -1,7 +1,7 @@
-"""The small interface between front ends and core: what a front end may ask, and what the core answers.
+"""The interface between front ends and core: what a front end may ask, and what the core answers.
 
-A front end sees a `CoreLink`. The core implements a `Handler` and answers through `Replies`. Tests run both sides in
-one process (`replica.link.memory`); a replica has a Unix socket between its processes (`replica.link.unix_server`).
+A front end uses a `CoreLink`. The core implements a `Handler` and answers through `Replies`. Tests run both sides in
+one process (`replica.link.memory`). A replica has a Unix socket between its processes (`replica.link.unix_server`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ TicketedLookUp = tuple[Ticket, Annotated[bytes, msgspec.Meta(min_length=TX_ID_BY
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """The core's word on its role. A front end serves only while `active`; `epoch` is the newest it knows of.
+    """The core's report on its role. A front end serves only while `active`. `epoch`: the newest that the core knows.
 
-    `ledger_end` is the newest offset whose completion is published, by what the active has committed itself; what is at
-    `pruned_to` or below may be gone. Both are 0 while the replica is passive: it does not know. `estimate_s` is how
-    long a request that came at this moment would take at most, `retry_after_s` when to look for another active.
+    `ledger_end` is the newest ledger offset whose completion is published, according to the active's own commits.
+    Completions at `pruned_to` or below may be gone. Both are 0 while the replica is passive, because it does not know.
+    `estimate_s`: the longest time that a request sent now would take. `retry_after_s`: when to look for another active.
     """
 
     active: bool
@@ -40,27 +40,27 @@ class Standing(msgspec.Struct, frozen=True):
     estimate_s: float = 0.0
 
     def as_passive(self) -> Standing:
-        """The same, but not active: for a core that is silent."""
+        """The same, but not active: used when the core is silent."""
         return Standing(False, self.epoch, self.retry_after_s)
 
 
 def refuse_as_passive(standing: Standing) -> NotNow:
-    """The answer to whatever is asked of a replica that is not active."""
+    """The answer of a replica that is not active, to any question."""
     detail = f"this replica is passive; the newest epoch it knows of is {standing.epoch}"
     return NotNow(Code.NOT_ACTIVE.name, detail, standing.retry_after_s)
 
 
 def refuse_as_overloaded(standing: Standing, detail: str) -> NotNow:
-    """The answer of an active replica's front end that takes no more: when what is queued will be done."""
+    """The answer of an active replica's overloaded front end. It estimates when the queue will be done."""
     return NotNow(Code.OVERLOADED.name, detail, max(standing.retry_after_s, standing.estimate_s))
 
 
 class SubmitOptions(msgspec.Struct, frozen=True, array_like=True):
-    """How submissions that come together are taken.
+    """How submissions that come together are handled.
 
-    An asynchronous one is answered as soon as it is recorded: Accepted, and its outcome is a completion. An acceptance
-    of the same command counts within `deduplication_s`, or above the ledger offset `deduplication_after`; if both are
-    None, as long as they are kept.
+    An asynchronous submission is answered with Accepted as soon as it is recorded; its outcome is a completion. An
+    earlier acceptance of the same command counts within `deduplication_s`, or above the ledger offset
+    `deduplication_after`. If both are None, it counts as long as it is kept.
     """
 
     asynchronous: bool = False
@@ -76,7 +76,7 @@ class CoreLink(Protocol):
 
     @property
     def standing(self) -> Standing:
-        """The newest word of the core; passive when the core is silent."""
+        """The newest report of the core; passive when the core is silent."""
 
     @property
     def standing_changes(self) -> ChangeSignal:
@@ -88,9 +88,9 @@ class CoreLink(Protocol):
         options: SubmitOptions = DEFAULT_OPTIONS,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
-        """Notarise checked submissions; one answer each, in order. Never raises: what is not known is a NotNow.
+        """Notarise checked submissions; one answer each, in order. Never raises: an unknown outcome is a NotNow.
 
-        `on_wait` gets each estimate of how many seconds the answers may take; they come all the same.
+        `on_wait` gets each new estimate of how many seconds the answers may take. The answers still come.
         """
 
     async def look_up(self, tx_id: bytes) -> Answer:
@@ -110,18 +110,18 @@ class Replies(Protocol):
         """
 
     def wait(self, tickets: Sequence[int], wait_s: float) -> None:
-        """The answers to these tickets may take `wait_s`; they come all the same. Otherwise as `send`."""
+        """The answers to these tickets may take `wait_s`, and still come. Otherwise as `send`."""
 
 
 class Handler(Protocol):
     """The core as the link sees it. Called on the core's event loop; every method returns at once and never raises.
 
-    Each ticket gets exactly one answer through `replies`, sooner or later and in any order; a NotNow is one. What
-    comes in was checked by the front end: canonical bytes, ids, registry, signature.
+    Each ticket gets exactly one answer through `replies`, at any time and in any order; a NotNow counts as an answer.
+    The front end has already checked the input: canonical bytes, ids, registry, signature.
     """
 
     def standing(self) -> Standing:
-        """The role at this moment; asked before each word to the front ends."""
+        """The role at this moment; asked before each report to the front ends."""
 
     def submit(
         self, replies: Replies, batch: list[TicketedSubmission], options: SubmitOptions = DEFAULT_OPTIONS

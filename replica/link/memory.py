@@ -30,7 +30,7 @@ class MemoryLink:
         self._answer_max_s = answer_max_s
         self._pending = PendingCalls(answer_max_s)
         self._is_cut = False
-        self.standing_changes = ChangeSignal()  # notified by whoever announces the handler's standing
+        self.standing_changes = ChangeSignal()  # notified by the code that announces the handler's standing
 
     @property
     def standing(self) -> Standing:
@@ -87,7 +87,7 @@ class MemoryLink:
         self._loop.call_later(max(wait_s, self._answer_max_s), self._pending.expire)
 
     def cut(self) -> None:
-        """The front end loses its core: what waits is unknown, and from now on the core counts as passive."""
+        """The front end loses its core: open questions have an unknown outcome, and the core counts as passive."""
         self._is_cut = True
         self._pending.abandon()
         self.standing_changes.notify()

@@ -14,7 +14,7 @@ UNKNOWN = NotNow(Code.OUTCOME_UNKNOWN.name, "the core took the request and did n
 
 
 class PendingCall:
-    """Questions asked together: tickets from `first` on, and the future that gets all their answers."""
+    """Questions asked together: consecutive tickets from `first` on, and the future that gets all their answers."""
 
     __slots__ = ("answers", "deadline_s", "first", "future", "missing_count", "on_wait")
 
@@ -43,7 +43,7 @@ class PendingCalls:
     """Pending calls and their tickets.
 
     A ticket stays open until the core answers it, even when no caller waits for it any more. So the number of open
-    tickets bounds what the core has under way for this front end.
+    tickets bounds the work that the core has in progress for this front end.
     """
 
     def __init__(self, answer_max_s: float) -> None:
@@ -69,7 +69,7 @@ class PendingCalls:
         return call
 
     def settle(self, answers: Iterable[TicketedAnswer]) -> None:
-        """Note answers of the core; those of calls that were given up change nothing."""
+        """Record answers of the core. Answers to calls that were given up are ignored."""
         for ticket, answer in answers:
             call = self._by_ticket.pop(ticket, None)
             if call is None or call.first not in self._waiting:
@@ -81,7 +81,7 @@ class PendingCalls:
                 call.finish()
 
     def prolong(self, tickets: Iterable[int], wait_s: float) -> None:
-        """Answers may take so long: report it to the callers, and put their deadlines off. None comes earlier."""
+        """Answers may take this long: report it to the callers, and postpone their deadlines. None moves earlier."""
         deadline_s = self._loop.time() + wait_s
         calls = {call.first: call for ticket in tickets if (call := self._by_ticket.get(ticket)) is not None}
         for call in calls.values():

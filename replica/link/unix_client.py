@@ -1,6 +1,7 @@
 """A front end's end of the link.
 
-It sends what it took in one turn of its event loop as one frame. It notices by the silence that a core hangs.
+It collects the calls of one turn of its event loop and sends them as one frame. It detects by the silence that the core
+hangs.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.requests import Submission
 from replica.telemetry.counts import ApiCounts
 
-EXPIRY_INTERVALS = 20  # how often within `answer_max_s` old calls are looked for: the deadline is that much coarse
-_SUBMISSION_OVERHEAD_BYTES = 1_024  # what a submission has beside its canonical bytes, roughly
+EXPIRY_INTERVALS = 20  # checks for expired calls within `answer_max_s`; a deadline is late by up to one interval
+_SUBMISSION_OVERHEAD_BYTES = 1_024  # approximate size of a submission without its canonical bytes
 
 
 class LinkClient(FrameProtocol[FromCore]):
-    """The `CoreLink` that a front end serves from. It has one connection, and ends with it."""
+    """The `CoreLink` of a front end. It has one connection, and ends with it."""
 
     def __init__(self, path: Path, generation: str, name: str, settings: LinkSettings) -> None:
         super().__init__(msgspec.msgpack.Decoder(FromCore), settings.frame_max_bytes)
@@ -72,36 +73,36 @@ class LinkClient(FrameProtocol[FromCore]):
 
     @property
     def standing(self) -> Standing:
-        """The core's newest word; passive once the core was silent for `standing_max_age_s`."""
+        """The core's newest report; passive once the core was silent for `standing_max_age_s`."""
         standing = self._standing
         if standing.active and self._loop.time() - self._heard_at_s > self._settings.standing_max_age_s:
             return standing.as_passive()
         return standing
 
     async def connect(self) -> None:
-        """Connect and be let in. Raises LinkBroken when the core is not there, or not of our generation."""
+        """Connect, and wait for the core's Hello. Raises LinkBroken when there is none of our generation."""
         try:
             async with asyncio.timeout(self._settings.hello_max_s):
                 await self._loop.create_unix_connection(lambda: self, str(self._path))
                 await self._welcome.wait()
-        except (OSError, TimeoutError) as error:  # a TimeoutError is an OSError, but that is not ours to rely on
+        except (OSError, TimeoutError) as error:  # a TimeoutError is an OSError, but we do not rely on that
             raise LinkBroken(f"no link to the core at {self._path}: {error!r}") from None
         if self._ended.is_set():
             raise LinkBroken(f"the core does not let us in: {self.broken or 'it closed the connection'}")
         self._expiry = asyncio.create_task(self._expire_for_ever(), name="link expiry")
 
     async def wait_ended(self) -> str:
-        """Wait for the end of the link; returns why. Whatever waited for an answer has been answered by then."""
+        """Wait for the end of the link, and return the reason. By then every waiting call has its answer."""
         await self._ended.wait()
         return self.broken or "the core closed the connection"
 
     def close(self) -> None:
-        """End the link once what was written is out. May be repeated."""
+        """End the link after what was written has been sent. May be repeated."""
         if self.transport is not None:
             self.transport.close()
 
     def report(self, counts: ApiCounts) -> None:
-        """Tell the core what this front end has counted so far."""
+        """Report to the core what this front end has counted so far."""
         if self.transport is not None and not self._ended.is_set() and not self._writing_paused:
             self.transport.write(encode_frame(Report(counts), self._settings.frame_max_bytes))
 
@@ -111,7 +112,7 @@ class LinkClient(FrameProtocol[FromCore]):
         options: SubmitOptions = DEFAULT_OPTIONS,
         on_wait: Callable[[float], None] | None = None,
     ) -> list[Answer]:
-        """See CoreLink. A core that has as much from us as it takes is not asked: OVERLOADED."""
+        """See CoreLink. Answers OVERLOADED by itself while the core has as much of ours as it accepts."""
         if not submissions:
             return []
         refusal = self._refusal(len(submissions))
@@ -188,7 +189,7 @@ class LinkClient(FrameProtocol[FromCore]):
         return None
 
     def _open(self, count: int, on_wait: Callable[[float], None] | None = None) -> PendingCall:
-        """Take tickets; what is queued goes out as one frame once this turn of the event loop is over."""
+        """Take tickets. What is queued is sent as one frame at the end of this turn of the event loop."""
         if not self._submissions and not self._look_ups:
             self._loop.call_soon(self._flush)
         return self._pending.open(count, on_wait)

@@ -1,7 +1,7 @@
 """The core's end of the link: a Unix socket, with one connection for each front end.
 
-The core answers as many tickets at a time as it likes. It repeats its word several times a second, so that a front end
-notices a core that hangs.
+The core answers any number of tickets at a time. It repeats its report several times a second, so that a front end
+detects a core that hangs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LinkServer:
-    """Listens for the front ends of this core's generation, which end when it does."""
+    """Listens for the front ends of this core's generation. They end when the core ends."""
 
     def __init__(self, path: Path, generation: str, handler: Handler, settings: LinkSettings) -> None:
         self.generation = generation
@@ -57,7 +57,7 @@ class LinkServer:
         return tuple(sorted(connection.name for connection in self._connections if connection.name))
 
     async def start(self) -> None:
-        """Listen, for this user only. What an earlier core left at the path is replaced. Raises ConfigError."""
+        """Listen, for this user only. Replaces what an earlier core left at the path. Raises ConfigError."""
         if len(os.fsencode(self._path)) > _PATH_MAX_BYTES:
             raise ConfigError(f"a Unix socket's path has at most {_PATH_MAX_BYTES} bytes: {self._path}")
         self._path.unlink(missing_ok=True)
@@ -80,7 +80,7 @@ class LinkServer:
             connection.cut("the core stops")
 
     def announce(self) -> None:
-        """Send the handler's standing to every front end: to be called whenever it changes."""
+        """Send the handler's standing to every front end. To be called whenever it changes."""
         word = encode_frame(Word(self.handler.standing()), self.settings.frame_max_bytes)
         for connection in self._connections:
             connection.announce(word)
@@ -99,7 +99,7 @@ class LinkServer:
         self._connections.add(connection)
 
     def closed(self, connection: _FrontEnd) -> None:
-        """A connection ended; what it counted is kept, and its gauges are zero from now on."""
+        """A connection ended. Its counts are kept, and its gauges become zero."""
         self._connections.discard(connection)
         counts = connection.counts
         counts.connections = counts.in_flight = counts.streams = 0
@@ -112,7 +112,7 @@ class LinkServer:
 
 
 class _FrontEnd(FrameProtocol[FromFrontEnd]):
-    """The connection of one front end. It is the `Replies` of what this front end asks."""
+    """The connection of one front end. It is the `Replies` for the questions of this front end."""
 
     def __init__(self, server: LinkServer) -> None:
         super().__init__(msgspec.msgpack.Decoder(FromFrontEnd), server.settings.frame_max_bytes)
@@ -177,7 +177,7 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
             self.transport.write(encode_frame(Wait(list(tickets), wait_s), self._server.settings.frame_max_bytes))
 
     def announce(self, word: bytes) -> None:
-        """Send the core's word. A front end that does not read gets none, and so counts the core as passive."""
+        """Send the core's report. A front end that does not read gets none, and so regards the core as passive."""
         if self.name and self.transport is not None and not self._writing_paused:
             self.transport.write(word)
 
