@@ -1,4 +1,4 @@
-"""What tools ask of a request log, and do to it; a replica reads and writes it as a `RequestLog`."""
+"""The operations of tools on a request log. A replica reads and writes the log as a `RequestLog`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StoredRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Records that follow one another, column by column: all that the log keeps of them, so that nothing is lost.
+    """Consecutive records, column by column, with everything that the log keeps of them, so that nothing is lost.
 
-    A log that knows no keys and headers has None for each.
+    A log without keys and headers has None for each.
     """
 
     first_offset: int
@@ -37,17 +37,17 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSurvey:
-    """What a log says of itself, for whoever judges whether it may be relied on."""
+    """What a log reports of itself, for judging whether it may be relied on."""
 
     log_id: str
     first_offset: int
     end_offset: int
     violations: Sequence[str] = ()  # of the contract that keeps its records
-    deletable: bool | None = False  # whether one command of somebody with the right deletes it; None: nobody tells
+    deletable: bool | None = False  # whether one command of an authorised user deletes it; None: not known
 
 
 class LogAdmin(Protocol):
-    """One connection of a tool's. Every question raises LogUnavailable, and LogMissing when there is no such log."""
+    """One connection of a tool. Every question raises LogUnavailable, and LogMissing when there is no such log."""
 
     async def topic_id(self) -> str:
         """The identity of the log."""
@@ -62,16 +62,16 @@ class LogAdmin(Protocol):
         """How many servers keep the log's copies."""
 
     async def survey(self) -> LogSurvey:
-        """All that there is to judge."""
+        """All facts that the log is judged by."""
 
     async def create(self) -> str:
         """Create the log unless it exists; returns its identity. Raises LogRefused when its contract is broken."""
 
     def stretch(self, first: int, end: int) -> Iterator[Stretch]:
-        """The records [first, end), all of them or an error. Blocks: for jobs, not for an event loop.
+        """The records [first, end): all of them, or an error. Blocks: for jobs, not for an event loop.
 
         Raises LogRefused on a gap, and LogUnavailable.
         """
 
     async def close(self) -> None:
-        """End; may be repeated."""
+        """Close the connection. May be repeated."""

@@ -1,6 +1,6 @@
-"""A totally ordered, durable log with positions: all that the notary needs of it, whatever kind it is.
+"""A totally ordered, durable log with positions: all that the notary needs of it, for every kind of log.
 
-Only committed records are read. Offsets are dense from 0. What an append reports is never a verdict: a record counts
+Only committed records are read. Offsets are dense from 0. The result of an append is never a verdict: a record counts
 only once it has been read back.
 """
 
@@ -25,7 +25,7 @@ class LogMissing(LogRefused):
 
 
 class RoundTrip(msgspec.Struct, frozen=True):
-    """How long one server of the log took to answer the writer lately; the wait for copies is part of it."""
+    """How long one server of the log recently took to answer the writer, including the wait for copies."""
 
     mean_s: float
     p99_s: float
@@ -36,7 +36,7 @@ class LogWriter(Protocol):
 
     @property
     def failed_count(self) -> int:
-        """Appends that the log gave up so far; each such record may still turn up in the log."""
+        """Appends that the log gave up so far; each such record may still appear in the log."""
 
     def append(self, value: bytes) -> None:
         """Hand a record over, without waiting. Order is usual but not promised, and a record may be stored twice.
@@ -46,9 +46,9 @@ class LogWriter(Protocol):
         """
 
     def append_all(self, values: Sequence[bytes]) -> None:
-        """Like `append` of each, but together: the fewer requests, the less a broker has to do.
+        """Append each value, together: fewer requests are less work for a broker.
 
-        When it raises, some may have been handed over.
+        When it raises, some values may have been handed over.
         """
 
     async def close(self) -> None:
@@ -56,7 +56,7 @@ class LogWriter(Protocol):
 
 
 class LogReader(Protocol):
-    """Reads on from one offset."""
+    """Reads forward from one offset."""
 
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
         """The next records, at least one unless none comes within `wait_s`; never more than `max_records`.
@@ -75,7 +75,7 @@ class RequestLog(Protocol):
 
     @property
     def answer_times(self) -> Mapping[str, RoundTrip]:
-        """How long each server takes to answer the writer that is open, by its name; empty where nobody measures it."""
+        """How long each server takes to answer the open writer, by server name; empty where it is not measured."""
 
     async def check(self) -> str:
         """Check the log's contract and return its identity (topic id).
@@ -85,22 +85,23 @@ class RequestLog(Protocol):
         """
 
     async def hazards(self) -> Sequence[str]:
-        """What is unsafe about the log by now: each broken rule of its contract, and first records that are gone.
+        """What has become unsafe about the log: each broken rule of its contract, and first records that are gone.
 
-        For a replica that runs: to end all replicas for it would help nobody. Raises LogUnavailable, LogRefused.
+        For a running replica: a hazard is reported, because ending all replicas would help nobody. Raises
+        LogUnavailable and LogRefused.
         """
 
     async def end_offset(self) -> int:
         """The offset that the next record will get.
 
-        Raises LogUnavailable, and LogRefused when the log is another one by now than when it was checked.
+        Raises LogUnavailable, and LogRefused when the log is no longer the one that was checked.
         """
 
     async def agreed_end_offset(self) -> int:
-        """The same, by the leader that most brokers name: to be asked before records are said to be gone.
+        """The same, according to the leader that most brokers name. Ask this before declaring that records are gone.
 
-        A broker that is cut off from its peers goes on calling itself the leader, and shows fewer records than there
-        are. Raises LogUnavailable when the brokers do not agree, or too few answer.
+        A broker that is cut off from its peers still calls itself the leader, and shows fewer records than there are.
+        Raises LogUnavailable when the brokers do not agree, or too few answer.
         """
 
     async def open_reader(self, start_offset: int) -> LogReader:

@@ -1,7 +1,7 @@
-"""The request log in memory, for tests and for the simulator: plain asyncio, no thread, no clock but the loop's.
+"""The request log in memory, for tests and for the simulator: plain asyncio, no thread, only the loop's clock.
 
-A `MemoryTopic` is what is durable; each `MemoryLog` is one replica's access to it. How an append travels is a
-`Delivery`: a simulator overrides `send` to delay, lose, repeat or reorder records.
+A `MemoryTopic` is the durable part. Each `MemoryLog` is one replica's access to it. A `Delivery` is the path of an
+append: a simulator overrides `send` to delay, lose, repeat or reorder records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replica.notary.records import RECORD_MAX_BYTES
 
 
 class MemoryTopic:
-    """The records, shared by every log that is made over it. The faults of a real topic are methods."""
+    """The records, shared by every log over this topic. Methods simulate the faults of a real topic."""
 
     def __init__(self, topic_id: str = "memory-1") -> None:
         self.topic_id = topic_id
@@ -44,7 +44,7 @@ class MemoryTopic:
         self.wake()
 
     def truncate(self, end_offset: int) -> None:
-        """Lose the newest records, as a broker does that was elected although it had missed them."""
+        """Lose the newest records, as when a broker that had missed them is elected leader."""
         del self._records[end_offset:]
         self.wake()
 
@@ -54,20 +54,20 @@ class MemoryTopic:
         self.truncate(0)
 
     async def changed(self) -> None:
-        """Return once `wake` is called, as it is by everything that happens to the topic."""
+        """Return once `wake` is called. Every event of the topic calls it."""
         await self._changed.wait()
 
     def wake(self) -> None:
-        """Make every reader that waits look again."""
+        """Make every waiting reader look again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 class Delivery:
-    """How the appends of one writer reach the topic: here, at once."""
+    """How the appends of one writer reach the topic. This class stores them at once."""
 
     def send(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
-        """Store the record, sooner or later, or call `give_up`; a record that was given up may be stored all the same.
+        """Store the record, sooner or later, or call `give_up`. A record that was given up may still be stored.
 
         Raises LogUnavailable instead when the queue is full.
         """
@@ -78,10 +78,10 @@ class Delivery:
 
 
 class MemoryLog:
-    """A `RequestLog` over a MemoryTopic. While `reachable` is False nothing can be asked, read or appended.
+    """A `RequestLog` over a MemoryTopic. While `reachable` is False, every question, read and append fails.
 
-    A broker that is cut off from its peers goes on calling itself the leader, and shows the log as it was:
-    `old_end` is where, for every question but whether the brokers agree, and for readers that are opened meanwhile.
+    `old_end` simulates a broker that is cut off from its peers: it still calls itself the leader, and shows the log as
+    it was up to that offset. It affects every question except whether the brokers agree, and readers opened meanwhile.
     """
 
     def __init__(self, topic: MemoryTopic, delivery: Callable[[], Delivery] = Delivery) -> None:
@@ -103,7 +103,7 @@ class MemoryLog:
         self._topic_id = topic_id
 
     async def check(self) -> str:
-        """The topic's id. Raises LogRefused when it is made `unsafe`."""
+        """The topic's id. Raises LogRefused when `unsafe` is set."""
         self._require_reachable()
         if self.unsafe:
             raise LogRefused("; ".join(self.unsafe), Code.TOPIC_UNSAFE)
@@ -149,7 +149,7 @@ class MemoryLog:
             await handle.close()
 
     def forget(self, handle: MemoryReader | MemoryWriter) -> None:
-        """A reader or writer says that it is closed."""
+        """A reader or writer reports that it is closed."""
         self._open.discard(handle)
 
     def _end(self) -> int:
@@ -164,8 +164,8 @@ class MemoryLog:
 
 
 class MemoryReader:
-    """A `LogReader` over a MemoryTopic. With an `old_end` it reads from a broker that stopped there: it goes silent,
-    and fails, as not finding its offset, when that lies after."""
+    """A `LogReader` over a MemoryTopic. With an `old_end` it reads from a broker that stopped there: the reader is
+    silent at that offset, and fails with a missing offset after it."""
 
     old_end: int | None = None
 
@@ -188,7 +188,7 @@ class MemoryReader:
         return records
 
     async def _wait(self, wait_s: float) -> None:
-        """Wait until there is a record to read or the reader is closed, `wait_s` at most."""
+        """Wait until there is a record to read or the reader is closed; at most `wait_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self._next in (self._topic.end_offset, self.old_end) and self._find_failure() is None:

@@ -36,7 +36,7 @@ def open_log(settings: LogSettings | PostgresLogSettings | RaftLogSettings) -> R
 
 
 def open_log_admin(settings: LogSettings | PostgresLogSettings) -> LogAdmin:
-    """What tools ask of that log. It connects when first asked."""
+    """The operations of tools on that log. It connects when first asked."""
     match settings:
         case KafkaSettings():
             from replica.log.kafka.topic import TopicAdmin
@@ -55,11 +55,10 @@ def open_log_admin(settings: LogSettings | PostgresLogSettings) -> LogAdmin:
 def refill_log(
     settings: LogSettings, records: Iterable[StoredRecord], first: int, end: int, on_record: Callable[[int], None]
 ) -> str:
-    """Put records [first, end) back at the offsets that they had, after those that are there; returns its identity.
+    """Put records [first, end) back at their original offsets, after the records that are there; return the identity.
 
-    Nobody else may append meanwhile. `on_record` is called with the number of records in the log. Raises
-    RestoreRefused when a record came to lie at another offset, or where this kind of log cannot be restored, and
-    LogUnavailable.
+    No other client may append meanwhile. `on_record` is called with the number of records in the log. Raises
+    RestoreRefused when a record gets another offset, or this kind of log cannot be restored; and LogUnavailable.
     """
     if not isinstance(settings, KafkaSettings):
         raise RestoreRefused(f"log.kind is {settings.kind}: such a log is not restored")

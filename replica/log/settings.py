@@ -1,8 +1,8 @@
 """Settings of the request log: of which kind it is, and each kind's own.
 
-Each kind answers for itself. `close_max_s` and `append_queue_max` are bounds that others rely on; `label` and `address`
-are for people; `for_development`, `one_machine_only` and `plaintext_connections` say where it may be used;
-`check_files` tries what a replica reads at its start; `elsewhere` names another log of the kind, to restore to.
+Each kind has its own answers. `close_max_s` and `append_queue_max` are bounds that other modules rely on. `label` and
+`address` are for people. `for_development`, `one_machine_only` and `plaintext_connections` say where the kind may be
+used. `check_files` tries what a replica reads at its start. `elsewhere` names another log of the kind, to restore to.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class LogChoice(BaseModel):
 
     @classmethod
     def of(cls, settings: LogSettings) -> Self:
-        """The choice of these very settings."""
+        """The choice with these settings."""
         return cls.model_validate({"kind": settings.kind, settings.kind: settings})
 
     @property
     def settings(self) -> LogSettings:
-        """Of the kind that was chosen."""
+        """The settings of the chosen kind."""
         chosen: LogSettings = getattr(self, self.kind)
         return chosen
 
@@ -54,10 +54,10 @@ class LogChoice(BaseModel):
 
 
 def dump_settings(settings: LogSettings) -> str:
-    """As text, for another process. It names files of secrets, and has none."""
+    """The settings as text, for another process. It names files of secrets, and contains no secret."""
     return LogChoice.of(settings).model_dump_json(exclude_none=True)
 
 
 def load_settings(text: str) -> LogSettings:
-    """What `dump_settings` was given."""
+    """The settings in a text of `dump_settings`."""
     return LogChoice.model_validate_json(text).settings

@@ -1,1 +1,1 @@
-"""Code of others that is called by address: what it answers is checked before it is trusted."""
+"""Native code of others, called by address. Its answers are checked before they are trusted."""

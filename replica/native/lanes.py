@@ -1,9 +1,9 @@
 """Eight Ed25519 equations at a time: Intel's Cryptography Primitives Library (crypto_mb), for processors with AVX-512
 IFMA.
 
-It comes as Python packages without Python in them: `ipp-crypto` has the library, `intel-cmplr-lib-rt` what it is linked
-with. Where either is missing, the processor has no such instructions, or the library does not tell good from bad, there
-are no lanes, and everything works without.
+Two Python packages deliver it, without any Python code: `ipp-crypto` has the library, and `intel-cmplr-lib-rt` has the
+libraries that it is linked with. There are no lanes if a package is missing, if the processor lacks the instructions,
+or if the library fails its self-test on good and bad signatures. Everything works without lanes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Lanes:
         self._verify.argtypes = (_Pointers, _Pointers, _Pointers, _Sizes, _Pointers)
 
     def hold(self, checks: Sequence[Check]) -> list[bool]:
-        """Whether the equation holds, of each of at most eight; lengths are the caller's to check. Takes the time of
-        eight for fewer, too."""
+        """Whether the equation holds, for each of at most eight checks. The caller must check the lengths. Fewer than
+        eight take the time of eight."""
         keys, messages, signatures = zip(*checks, strict=True)
         status = self._verify(
             _Pointers(*signatures),
@@ -53,7 +53,7 @@ def load_lanes() -> Lanes | None:
     """The lanes of this machine, if it has any."""
     try:
         for name in _LINKED_WITH:
-            ctypes.CDLL(_path_of("intel-cmplr-lib-rt", name))  # not global: nobody else is to find its functions
+            ctypes.CDLL(_path_of("intel-cmplr-lib-rt", name))  # not global: other libraries do not see its functions
         library = ctypes.CDLL(_path_of("ipp-crypto", _LIBRARY))
         library.mbx_is_crypto_mb_applicable.argtypes = (ctypes.c_uint64,)
         if not library.mbx_is_crypto_mb_applicable(0):  # 0: of this processor
@@ -65,7 +65,7 @@ def load_lanes() -> Lanes | None:
 
 
 def _path_of(package: str, name: str) -> str:
-    """Where a package put a file. Raises PackageNotFoundError, FileNotFoundError."""
+    """The path of a package's file. Raises PackageNotFoundError, FileNotFoundError."""
     for file in distribution(package).files or ():
         if file.name == name:
             return str(Path(str(file.locate())).resolve())
@@ -73,7 +73,7 @@ def _path_of(package: str, name: str) -> str:
 
 
 def _tells_good_from_bad(lanes: Lanes) -> bool:
-    """A known answer for every lane: each once bad among good ones, and for fewer than eight."""
+    """The self-test: a bad signature in every lane in turn, among good ones; and fewer than eight signatures."""
     key = SigningKey(bytes(32))
     good = [(bytes(key.verify_key), bytes(lane), key.sign(bytes(lane)).signature) for lane in range(LANES)]
     bad = [(public, message + b"!", signature) for public, message, signature in good]

@@ -1,8 +1,8 @@
-"""Whether many Ed25519 signatures hold, checked together, which costs a fraction of one at a time.
+"""Checks many Ed25519 signatures together, which costs a fraction of checking them one at a time.
 
-Where the processor and the packages allow it (extra `lanes`), Intel's multi-buffer library judges eight in the time
-that two take (lanes.py). The verdicts are libsodium's: what a signature has to be beyond the equation, this module
-checks, and whatever is not plain is left to libsodium.
+Where the processor and the packages allow it (extra `lanes`), Intel's multi-buffer library checks eight in the time of
+two (lanes.py). The verdicts are those of libsodium. The library checks only the equation; this module checks the other
+requirements, and leaves every signature that is not plain to libsodium.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from replica.native.lanes import LANES, Check, Lanes, load_lanes
 from replica.notary.requests import PUBLIC_KEY_BYTES, SIGNATURE_BYTES
 from replica.notary.signatures import signature_holds
 
-_WORTH = 2  # checks together that take the lanes less time than one after the other
+_WORTH = 2  # from this number on, the lanes take less time than single checks
 _KEYS_KEPT = 65_536
 _SCALAR_TOP = 63  # the place of the scalar's highest byte
-_SCALAR_TOP_SURE = 16  # below it the scalar is below the group's order; at it, only one in 2**124 is
+_SCALAR_TOP_SURE = 16  # below it, the scalar is below the group's order; at it, only one in 2**124 is
 _IDENTITY = b"\x01" + bytes(31)
 
 
@@ -39,15 +39,15 @@ def signatures_hold(checks: Sequence[Check]) -> list[bool]:
 
 
 def checks_together() -> bool:
-    """Whether this machine checks many signatures for less than as many single ones cost."""
+    """Whether this machine checks many signatures in less time than the same number of single checks."""
     return _lanes() is not None
 
 
 def _is_plain(public_key: bytes, message: bytes, signature: bytes) -> bool:
     """Whether only the equation is left to check: `scalar * base - hash * key`, encoded, is the signature's first half.
 
-    libsodium also wants a scalar below the group's order, and neither key nor first half of small order. With a key in
-    the prime-order group the left side is in it as well; of small order is only the identity there.
+    libsodium also requires a scalar below the group's order, and that neither the key nor the first half has small
+    order. If the key is in the prime-order group, so is the left side; its only element of small order is the identity.
     """
     return (
         len(public_key) == PUBLIC_KEY_BYTES

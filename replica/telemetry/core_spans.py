@@ -1,7 +1,6 @@
-"""What the core adds to the trace of a transaction (replica.telemetry.traces), for those who want traces: OpenTelemetry
-spans of a sample of the requests. Times are by the wall clocks of the machines that took them.
-
-    submit      from the HTTP request, or the stream's frame, to its answer: the front end's, and the root
+"""The core's part of a transaction's trace (replica.telemetry.traces). Traces are optional: OpenTelemetry spans of a
+sample of the requests. Each time is read from the wall clock of the machine that measured it.
+    submit      from the HTTP request, or the stream's frame, to its answer: written by the front end; the root span
       notarise  from admission to answer, by the active
       admit     until the record is handed to the log; the record's stamp
       log       until this replica has read it back: one span of each replica
@@ -17,11 +16,11 @@ from typing import Protocol
 from replica.notary.counted import Counted, CountedRequest
 from replica.notary.rules import Verdict
 
-OLD_AFTER_US = 60_000_000  # what is read later than this is caught up with: no trace of it is wanted
+OLD_AFTER_US = 60_000_000  # an older record is read while catching up, and gets no trace
 
 
 class Spans(Protocol):
-    """Writes spans of transactions; replica.telemetry.traces does."""
+    """Writes spans of transactions; implemented in replica.telemetry.traces."""
 
     def sampled(self, tx_id: bytes) -> tuple[int, int] | None:
         """The ids of the transaction's trace and of its root, if it has a trace."""
@@ -33,7 +32,7 @@ class Spans(Protocol):
 
 
 class TracedCommand(Protocol):
-    """A command as far as traces name it."""
+    """The part of a command that traces use."""
 
     @property
     def tx_id(self) -> bytes:
@@ -57,17 +56,17 @@ Answered = Sequence[tuple[TracedSubmission, CountedRequest, Verdict]]
 
 
 class Trace(Protocol):
-    """Hears of the core's work. Cheap, must not raise."""
+    """Receives reports of the core's work. Must be cheap, and must not raise."""
 
     def judged(self, judged: Judged, began_us: int) -> None:
-        """A run of records was read back at `began_us` (microseconds UTC), and is judged and stored."""
+        """A run of records was read back at `began_us` (microseconds UTC), and is now judged and stored."""
 
     def answered(self, answered: Answered, began_us: int) -> None:
-        """A batch that was begun to be signed at `began_us` is answered."""
+        """A batch whose signing began at `began_us` (microseconds UTC) is answered."""
 
 
 class Untraced:
-    """The usual case."""
+    """The default: writes no traces."""
 
     def judged(self, judged: Judged, began_us: int) -> None:
         """See Trace."""

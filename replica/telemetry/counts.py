@@ -1,4 +1,4 @@
-"""What the front ends count. They report it to the core, so that a replica has one page of metrics."""
+"""The counts of front ends. They report them to the core, so that a replica has one page of metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Latency(msgspec.Struct):
-    """A histogram of seconds: one count a bucket, not cumulative, and the sum."""
+    """A histogram of seconds: one count per bucket, not cumulative, and the sum."""
 
     buckets: Annotated[list[Count], msgspec.Meta(min_length=_BUCKETS, max_length=_BUCKETS)] = msgspec.field(
         default_factory=lambda: [0] * _BUCKETS
@@ -30,16 +30,16 @@ class Latency(msgspec.Struct):
         self.sum_s += duration_s
 
     def add(self, other: Latency) -> None:
-        """Count what the other has counted."""
+        """Add the counts of the other histogram."""
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
         self.sum_s += other.sum_s
 
 
 class ApiCounts(msgspec.Struct):
-    """Numbers of one front end since its start, or of several added up.
+    """Counts of one front end since its start, or the sum of several.
 
-    `connections`, `in_flight` and `streams` are of now;
-    `requests` counts by "route status", `answers` counts submissions and look-ups by code, `latency` is by route.
+    `connections`, `in_flight` and `streams` are present values. `requests` counts by "route status", `answers` counts
+    submissions and look-ups by code, and `latency` is by route.
     """
 
     requests: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -52,7 +52,7 @@ class ApiCounts(msgspec.Struct):
     streams: Count = 0
 
     def add(self, other: ApiCounts) -> None:
-        """Count what the other has counted."""
+        """Add the counts of another front end."""
         for mine, theirs in ((self.requests, other.requests), (self.answers, other.answers)):
             for key, count in theirs.items():
                 mine[key] = mine.get(key, 0) + count

@@ -1,6 +1,7 @@
-"""What libraries log, in our form: one JSON object a line, bounded in length and in number.
+"""The log records of libraries, in our format: one JSON object per line, bounded in length and in number.
 
-Without it Python prints them to standard error as they are: several lines each, as many as a stranger provokes.
+Otherwise Python prints them to standard error in their own format: several lines each, and as many as a remote client
+provokes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import structlog
 
 LINES_PER_S = 2
 DETAIL_MAX = 500
-EXCEPTION_MAX = 4_000  # characters, of its end
+EXCEPTION_MAX = 4_000  # characters, taken from its end
 _log = structlog.get_logger(__name__)
 
 
 class LibraryLines(logging.Handler):
-    """Hands on so many records a second, each as one line; the next one says how many were left out."""
+    """Logs a limited number of records a second, one line each. The next line says how many were left out."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class LibraryLines(logging.Handler):
 
 
 def take_library_lines() -> None:
-    """Have all that libraries log go through our log; may be repeated."""
+    """Send the log records of all libraries through our log. May be repeated."""
     logging.basicConfig(handlers=[LibraryLines()], level=logging.WARNING, force=True)
 
 

@@ -1,4 +1,4 @@
-"""Structured logs of every process: one JSON object a line on standard output, with stable event names."""
+"""Structured logs of every process: one JSON object per line on standard output, with stable event names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replica.telemetry.standard_output import LogLines
 
 
 def set_up_logging(level: str = "info", /, **bound: str) -> None:
-    """Log JSON lines at this level and above, each with the given fields; call once, before anything logs."""
+    """Log JSON lines at this level and above, each with the given fields. Call it once, before anything is logged."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -1,4 +1,4 @@
-"""Where log lines go: standard output, each by one write, and none ends a process that could not write it."""
+"""The output of log lines: one write to standard output for each. A failed write never ends the process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ STANDARD_OUTPUT = 1
 
 
 class LogLines(io.TextIOBase):
-    """Standard output without a buffer. A line that cannot be written, to a full disk perhaps, is dropped.
+    """Standard output without a buffer. A line that cannot be written, for instance to a full disk, is dropped.
 
-    Otherwise a disk that only has the logs on it could keep a replica from stepping down, or its peer from taking over:
-    both tell what they do before they do it.
+    Both stepping down and taking over begin with a log line. Without this class, a full disk of logs alone could keep a
+    replica from stepping down, or its peer from taking over.
     """
 
     def __init__(self, fd: int = STANDARD_OUTPUT) -> None:

@@ -1,8 +1,8 @@
-"""What front ends and core share to trace: a trace is of a transaction, and its ids are made of the transaction's id.
+"""What front ends and core share to write traces. Each trace belongs to a transaction; its ids derive from the tx id.
 
-So nothing is carried along, neither over the link nor in the log's records: every process that knows the transaction
-knows its trace, and a resubmission to the next active falls into the same one. The process that takes the request from
-the network begins it: the front end's `submit` is the root.
+So neither the link nor the log's records carry trace ids. Every process that knows the transaction knows its trace, and
+a resubmission to the next active belongs to the same trace. The process that receives the request from the network
+begins the trace: the front end's `submit` is the root.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TraceIds = tuple[int, int]
 
 
 def trace_ids(tx_id: bytes) -> TraceIds:
-    """The ids of a transaction's trace; neither is 0, which would be none."""
+    """The ids of a transaction's trace. Neither is 0, because 0 means no trace."""
     digest = sha256(b"notary/trace/1" + tx_id).digest()
     return int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:24]) or 1
 
 
 class _Ids:
-    """An IdGenerator of OpenTelemetry: the root's ids as they are given, all others by chance."""
+    """An IdGenerator of OpenTelemetry: uses the given ids for the root, and random ids for all other spans."""
 
     given: TraceIds | None = None
 
@@ -93,7 +93,7 @@ class Traces:
         span.end(max(from_us, to_us) * 1000)
 
     def child(self, ids: TraceIds, name: str, from_us: int, to_us: int, attributes: Mapping[str, str | int]) -> None:
-        """Write a span below the root, which another process may write."""
+        """Write a span below the root. Another process may write the root."""
         parent = self._api.set_span_in_context(self._api.NonRecordingSpan(self.context(ids)), self._nowhere)
         span = self.tracer.start_span(name, parent, attributes=attributes, start_time=from_us * 1000)
         span.end(max(from_us, to_us) * 1000)
@@ -103,12 +103,12 @@ class Traces:
         return self._api.SpanContext(*ids, is_remote=True, trace_flags=self._api.TraceFlags(1))
 
     async def close(self) -> None:
-        """Send what is left, if the collector takes it in time."""
+        """Send the remaining spans, if the collector accepts them in time."""
         await asyncio.to_thread(self._provider.shutdown)
 
 
 def check_tracing(settings: TracingSettings) -> None:
-    """Raise ConfigError when traces are wanted and cannot be sent: the extra is not installed, a file is missing."""
+    """Raise ConfigError when traces are configured and cannot be sent: a missing extra, or a missing file."""
     if settings.endpoint is None:
         return
     try:
@@ -123,8 +123,8 @@ def check_tracing(settings: TracingSettings) -> None:
 def open_traces(
     settings: TracingSettings, *, name: str, instance: str, version: str, exporter: SpanExporter | None = None
 ) -> Traces | None:
-    """What sends traces to the collector, in batches, on a thread of its own; a collector that is slow or away costs
-    spans, nothing else. None when none is configured. `name` is the code's, `instance` the process's.
+    """The object that sends traces to the collector, in batches, on a thread of its own; None if none is configured.
+    `name` is the code's, `instance` the process's. A collector that is slow or away costs only spans.
 
     Raises ConfigError as `check_tracing` does.
     """

@@ -1,1 +1,1 @@
-"""A request log in the memory of one process, for tests (`log.kind = "memory"`): all of it goes with the process."""
+"""A request log in the memory of one process, for tests (`log.kind = "memory"`). It ends with that process."""

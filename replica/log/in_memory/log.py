@@ -1,4 +1,4 @@
-"""The request log in another process's memory: its reader, its writer, and what tools ask about it."""
+"""The request log in another process's memory: its reader, its writer, and the operations of tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replica.notary.errors import InvariantBroken, LogRefused, LogUnavailable, N
 from replica.notary.records import RECORD_MAX_BYTES
 
 MIB = 1 << 20
-_WAIT_MAX_S = 1.0  # of one question for records: a server does not hear that a client has gone before it is over
+_WAIT_MAX_S = 1.0  # of one request for records: a server notices only after it that a client has gone
 
 
 class Connection:
@@ -30,7 +30,7 @@ class Connection:
 
     @classmethod
     async def open(cls, settings: MemoryLogSettings, hello: Hello) -> Connection:
-        """Raises LogUnavailable, and what the server says against the Hello."""
+        """Connect. Raises LogUnavailable, and the server's error when it refuses the Hello."""
         try:
             async with asyncio.timeout(settings.answer_max_s):
                 made = cls(*await asyncio.open_unix_connection(settings.socket_path))
@@ -44,7 +44,7 @@ class Connection:
         return made
 
     async def ask(self, question: object, max_s: float) -> Any:
-        """The result. Raises what the server raised, and LogUnavailable when the connection ends or is silent."""
+        """The result. Raises the server's error, and LogUnavailable when the connection ends or is silent."""
         self.writer.write(frame(question))
         try:
             async with asyncio.timeout(max_s):
@@ -54,7 +54,7 @@ class Connection:
         return answer.take()
 
     def close(self) -> None:
-        """End; a question under way fails. May be repeated."""
+        """End the connection; a question in progress fails. May be repeated."""
         self.writer.close()
 
 
@@ -113,7 +113,7 @@ class RemoteMemoryLog:
             self._asker = None
 
     async def _ask(self, question: Question) -> Any:
-        """Ask on the connection that is kept for it; one whose answer did not come is not used again."""
+        """Ask on the connection for questions. A connection whose answer did not come is not used again."""
         async with self._turn:
             asker, self._asker = self._asker, None
             if asker is None:
@@ -146,7 +146,7 @@ class MemoryLogReader:
         self._closed = False
 
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
-        """See `LogReader.read`. What a cancelled read has fetched is left to the next one."""
+        """See `LogReader.read`. The next read returns what a cancelled read has fetched."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s
         while True:
@@ -183,7 +183,7 @@ class MemoryLogReader:
 
 
 class MemoryLogWriter:
-    """A `LogWriter` with a connection of its own. A connection that ends leaves unknown what was not answered."""
+    """A `LogWriter` with a connection of its own. When that ends, unanswered records have an unknown outcome."""
 
     def __init__(
         self, connection: Connection, settings: MemoryLogSettings, on_close: Callable[[MemoryLogWriter], None]
@@ -193,12 +193,12 @@ class MemoryLogWriter:
         self._on_close = on_close
         self._unanswered: list[tuple[int, int]] = []  # records and bytes of each frame, oldest first
         self._failed_count = 0
-        self._over = ""  # why nothing is taken any more
+        self._over = ""  # why nothing more is accepted
         self._hearing = asyncio.create_task(self._hear())
 
     @property
     def failed_count(self) -> int:
-        """See `LogWriter.failed_count`. What `close` leaves is not counted."""
+        """See `LogWriter.failed_count`. Does not count what `close` abandons."""
         return self._failed_count
 
     def append(self, value: bytes) -> None:
@@ -206,7 +206,7 @@ class MemoryLogWriter:
         self.append_all([value])
 
     def append_all(self, values: Sequence[bytes]) -> None:
-        """See `LogWriter.append_all`: all are taken, or none."""
+        """See `LogWriter.append_all`: accepts all values, or none."""
         if self._over:
             raise LogUnavailable(self._over)
         if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
@@ -240,7 +240,7 @@ class MemoryLogWriter:
 
 
 class MemoryLogAdmin:
-    """A `LogAdmin` of that log."""
+    """A `LogAdmin` of the log in another process's memory."""
 
     def __init__(self, settings: MemoryLogSettings) -> None:
         self._settings = settings
@@ -272,7 +272,7 @@ class MemoryLogAdmin:
         return LogSurvey(log_id=log_id, first_offset=first, end_offset=end)
 
     async def create(self) -> str:
-        """The process makes its log when it starts: only asks for it."""
+        """Return the log's identity. The process made the log when it started."""
         return await self.topic_id()
 
     def stretch(self, first: int, end: int) -> Iterator[Stretch]:

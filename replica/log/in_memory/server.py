@@ -1,6 +1,6 @@
-"""The process that has the log: `python -m replica.log.in_memory.server SOCKET`. The log ends with it, by SIGTERM.
+"""The process that holds the log: `python -m replica.log.in_memory.server SOCKET`. SIGTERM ends it, and the log.
 
-Each connection has a `MemoryLog` of its own, so what it promises is what that one promises.
+Each connection has a `MemoryLog` of its own, so it makes the same promises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STRETCH_RECORDS = 1_000
 
 
 class TimedTopic(MemoryTopic):
-    """A MemoryTopic that knows when each record came, milliseconds UTC."""
+    """A MemoryTopic that records when each record was appended, milliseconds UTC."""
 
     def __init__(self, topic_id: str) -> None:
         super().__init__(topic_id)
@@ -42,7 +42,7 @@ class TimedTopic(MemoryTopic):
 
 
 class MemoryLogServer:
-    """Serves one topic on a Unix socket that nobody else may open. `stop` may be repeated."""
+    """Serves one topic on a Unix socket that only this user may open. `stop` may be repeated."""
 
     def __init__(self, topic: TimedTopic) -> None:
         self._topic = topic
@@ -125,7 +125,7 @@ class MemoryLogServer:
                 return self._stretch(question.first, min(question.end, question.first + STRETCH_RECORDS))
 
     def _stretch(self, first: int, end: int) -> list[tuple[int, bytes]]:
-        """Time and value of the records from `first` on, as many as one answer takes."""
+        """Time and value of the records from `first` on, as many as fit one answer."""
         found, size = [], 0
         for offset, value in self._topic.records(first, end - first):
             found.append((self._topic.times_ms[offset], value))
@@ -144,7 +144,7 @@ async def _next_records(reader: LogReader, wanted: Wanted) -> list[tuple[int, by
             break
         found += records
         size += len(records[0][1])
-        wait_s = 0.0  # what is there already
+        wait_s = 0.0  # only records that are there already
     return found
 
 
@@ -159,7 +159,7 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer) -> None:
 
 
 async def serve(path: Path) -> None:
-    """Have a new log there until SIGTERM or SIGINT."""
+    """Serve a new log at this path until SIGTERM or SIGINT."""
     server, stop = MemoryLogServer(TimedTopic(f"memory:{uuid.uuid4()}")), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

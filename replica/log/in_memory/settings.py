@@ -37,16 +37,16 @@ class MemoryLogSettings(BaseModel):
 
     @property
     def address(self) -> str:
-        """Where it is asked for."""
+        """Where clients connect to it."""
         return str(self.socket_path)
 
     def plaintext_connections(self) -> Iterator[str]:
-        """A Unix socket leaves no machine."""
+        """None: a Unix socket never leaves the machine."""
         return iter(())
 
     def check_files(self) -> None:
-        """A replica reads no file for it."""
+        """Nothing to check: a replica reads no file for this log."""
 
     def elsewhere(self, topic: str | None, servers: str | None) -> Self:
-        """Raises ConfigError: nothing is restored to memory."""
+        """Raises ConfigError: a log in memory cannot be restored."""
         raise ConfigError(f"log.kind is {self.kind}: a log in memory has no archive to be restored from")

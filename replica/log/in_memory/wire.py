@@ -1,6 +1,6 @@
-"""What goes over the socket: frames of MessagePack, each after its length as four bytes, big-endian.
+"""The messages on the socket: frames of MessagePack, each after its length as four bytes, big-endian.
 
-A connection begins with a Hello, and then has one use. Each frame of a client's is answered by one Answer, in order.
+A connection begins with a Hello, which fixes its use. Each frame of a client gets one Answer, in order.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from replica.notary import errors
 from replica.notary.errors import Code, LogUnavailable, NotaryError
 
 FRAME_MAX_BYTES = 1 << 28
-ANSWER_BYTES = 1 << 23  # of records in one answer, but for the first of them
+ANSWER_BYTES = 1 << 23  # of records in one answer; its first record may exceed this
 _LENGTH = struct.Struct(">I")
 
 T = TypeVar("T")
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What a connection is for. `log_id`: of the log that is meant, empty for the one that is there."""
+    """The use of a connection. `log_id`: the id of the log that is meant; empty: whichever log is there."""
 
     use: Literal["ask", "read", "append"]
     log_id: str
@@ -30,7 +30,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """On a connection to `ask`; `first` and `end` are those of a stretch."""
+    """On a connection to `ask`. `first` and `end` are those of a stretch."""
 
     about: Literal["check", "hazards", "end", "agreed_end", "survey", "stretch"]
     first: int = 0
@@ -45,7 +45,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A result, or the name of an error class with what it says."""
+    """A result, or the name of an error class with its message."""
 
     result: Any = None
     error: tuple[str, str, str] | None = None
@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True):
         return Answer(error=(type(error).__name__, error.detail, error.code.name))
 
     def take(self) -> Any:
-        """The result. Raises what the server raised."""
+        """The result. Raises the error that the server raised."""
         if self.error is None:
             return self.result
         name, detail, code = self.error
@@ -67,13 +67,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def frame(message: object) -> bytes:
-    """A message as it goes over the socket."""
+    """The bytes of a message on the socket."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 async def read_frame(reader: asyncio.StreamReader, kind: type[T]) -> T:
-    """The next message. Raises LogUnavailable when the connection has ended, or sends what is none."""
+    """The next message. Raises LogUnavailable when the connection has ended, or sends something else."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > FRAME_MAX_BYTES:

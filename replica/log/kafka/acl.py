@@ -1,7 +1,7 @@
 """Who may do what with the request log's topic: least privilege for Kafka's authorizer. Pure.
 
-Replicas share one principal, because any of them may be active next: a passive never writes, and what a deposed one
-writes is void for every reader. Nobody here may delete the topic, its records, or change its settings.
+Replicas share one principal, because any of them may become active. A passive never writes, and the late writes of a
+deposed active are void for every reader. No role here may delete the topic or its records, or change its settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TopicRole(Enum):
 def grant_command(role: TopicRole, principal: str, topic: str) -> str:
     """The call of Kafka's own tool that grants a principal (`User:notary`, `User:CN=notary`) its rights on the topic.
 
-    It names neither brokers nor the administrator's log-in: those are `$KAFKA` and `$KAFKA_ADMIN`, a properties file.
+    It names neither brokers nor the administrator's log-in. Those are `$KAFKA`, and the properties file `$KAFKA_ADMIN`.
     """
     operations = " ".join(f"--operation {operation}" for operation in role.operations)
     return (

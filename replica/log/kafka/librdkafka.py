@@ -1,4 +1,4 @@
-"""What every librdkafka client of ours shares: its properties, its log lines, and what its errors mean to us."""
+"""What all our librdkafka clients share: properties, log lines, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PARTITION = 0
 MESSAGE_MAX_BYTES = RECORD_MAX_BYTES + 1_024  # the record batch around a record has about 80 bytes
 
 _T = TypeVar("_T")
-_ANSWER_SLACK_S = 0.5  # the client keeps its own time limits; ours is for the case that it does not
+_ANSWER_SLACK_S = 0.5  # the client has time limits of its own; ours acts only if they fail
 
-# The offset, or the topic that it belongs to, is gone. Trying again cannot help.
+# The offset, or its topic, is gone. A retry cannot help.
 _OFFSET_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
 _ANOTHER_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID})
 _NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
-# One connection or look-up failed: the client goes on by itself, and says so when no broker is left. Or it may not use
-# the consumer group that it must be given: nothing is ever asked of that, so nobody needs a right to it.
+# One connection or look-up failed: the client continues by itself, and reports when no broker is left. Or it lacks the
+# right to its consumer group. The setting is compulsory but the group is never used, so no right to it is needed.
 _PASSING = frozenset(
     {KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT, KafkaError.GROUP_AUTHORIZATION_FAILED}
 )
@@ -43,19 +43,19 @@ class ClientLog:
     """Turns the client's own log lines into the event `kafka_client`. They name brokers and states, never secrets."""
 
     def log(self, level: int, template: str, *parts: object) -> None:
-        """Called by the client library in whichever thread serves it, with a level of `logging`."""
+        """Called by the client library in the thread that serves it, with a level of `logging`."""
         log.log(level, "kafka_client", detail=template % parts)
 
 
 def client_config(settings: KafkaSettings) -> dict[str, Any]:
-    """Properties of every client. They hold the password, if there is one: never log them. Raises ConfigError."""
+    """Properties of every client. They may include the password: never log them. Raises ConfigError."""
     return {
         "bootstrap.servers": settings.bootstrap_servers,
         "client.id": "notary",
         "logger": ClientLog(),
         "enable.metrics.push": False,
-        # Connect to every broker at once, not to each when it is first needed: a new client then has its metadata
-        # after 3 ms instead of 55 ms, and a leader that moves is connected already.
+        # Connect to every broker at once, not when it is first needed. A new client then has its metadata after 3 ms
+        # instead of 55 ms, and is connected already when the leader moves.
         "enable.sparse.connections": False,
         "socket.keepalive.enable": True,
         "socket.nagle.disable": True,
@@ -63,9 +63,9 @@ def client_config(settings: KafkaSettings) -> dict[str, Any]:
         "socket.timeout.ms": ms(settings.answer_max_s),
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
-        # A leader may move without an error that reaches us: one that is cut off from its peers answers all that it is
-        # asked, with what was true before. Each look asks a broker drawn by lot, and an older leader's epoch is passed
-        # over, so one look that does not ask the old leader is enough.
+        # A leader may move without an error that reaches us: one that is cut off from its peers still answers every
+        # request, with old data. Each refresh asks a random broker, and the client ignores an older leader's epoch. So
+        # one refresh from any other broker is enough.
         "topic.metadata.refresh.interval.ms": 1_000,
         **settings.security.client_config(),
     }
@@ -80,12 +80,12 @@ def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "check.crcs": True,
-        "max.poll.interval.ms": 86_400_000,  # how often we read is the core's business
+        "max.poll.interval.ms": 86_400_000,  # the core decides how often we read
         "fetch.wait.max.ms": 500,  # a record ends the wait at once, so this costs no latency
         "fetch.min.bytes": 1,
         "fetch.message.max.bytes": 4 * 1_048_576,
         "fetch.error.backoff.ms": 50,
-        # No fetch while records wait to be read: a passive, which reads twenty times a second, then asks as seldom.
+        # No fetch while records wait to be read. A passive reads twenty times a second, and fetches no more often.
         "fetch.queue.backoff.ms": 1,
         "queued.min.messages": 1,
         "queued.max.messages.kbytes": settings.read_ahead_mib * 1_024,
@@ -101,12 +101,12 @@ def connect(kind: Callable[[dict[str, Any]], _T], config: dict[str, Any]) -> _T:
 
 
 def passes_by_itself(error: KafkaError) -> bool:
-    """Whether the client deals with this error alone."""
+    """Whether the client recovers from this error by itself."""
     return error.code() in _PASSING
 
 
 def meaning_of(error: KafkaError, doing: str) -> NotaryError:
-    """What an error means to us: LogRefused or TopicMissing when offset or topic are gone, else LogUnavailable."""
+    """Our error for a librdkafka error: LogRefused or TopicMissing if offset or topic are gone, else LogUnavailable."""
     detail = f"{doing}: {error.name()}, {error.str()}"
     if error.code() in _NO_TOPIC:
         return TopicMissing(f"{detail}. Create it if this notary is new; if not, its records must be restored first")
@@ -114,17 +114,17 @@ def meaning_of(error: KafkaError, doing: str) -> NotaryError:
 
 
 def offset_is_gone(error: KafkaError) -> bool:
-    """Whether the broker that is taken for the leader does not have the offset that was asked for."""
+    """Whether the broker that we take for the leader does not have the requested offset."""
     return error.code() in _OFFSET_GONE
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Whether the brokers, or we, do not accept how the other side proves who it is."""
+    """Whether authentication failed: the brokers refuse our credentials, or we refuse theirs."""
     return error.code() in _REFUSALS
 
 
 def in_words(error: KafkaError) -> str:
-    """What kept the client from the brokers."""
+    """Why the client could not reach the brokers."""
     kind = "authentication failed" if error.code() == KafkaError._AUTHENTICATION else error.name()
     return f"{kind}: {error.str()}"
 
@@ -136,7 +136,7 @@ def error_in(exception: KafkaException) -> KafkaError:
 
 
 async def answer(future: Future[_T], doing: str, max_s: float) -> _T:
-    """The result of an AdminClient's future. Raises what `meaning_of` says, and LogUnavailable without an answer."""
+    """The result of an AdminClient's future. Raises the error of `meaning_of`; LogUnavailable without an answer."""
     try:
         async with asyncio.timeout(max_s + _ANSWER_SLACK_S):
             return await asyncio.wrap_future(future)

@@ -1,7 +1,7 @@
 """The request log on Kafka, through librdkafka: one topic, one partition, no transactions, no consumer group.
 
-The event loop never waits for a broker. The writer hands records to librdkafka, which sends them from threads of its
-own; the reader has one thread that waits for records; opening and closing clients happens in threads as well.
+The event loop never waits for a broker. librdkafka sends the writer's records from its own threads. The reader has one
+thread that waits for records. Clients are opened and closed in threads as well.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from replica.notary.records import RECORD_MAX_BYTES
 
 log = structlog.get_logger()
 
-SERVE_EVERY_S = 0.05  # how often the delivery reports of a writer are taken in
-TELL_EVERY_S = 1.0  # failed appends are counted, and told no more often than this
-POLL_MAX_S = 0.02  # how long the reader's thread waits at a time, and so how long a close may wait for it
+SERVE_EVERY_S = 0.05  # interval at which a writer's delivery reports are processed
+TELL_EVERY_S = 1.0  # failed appends are counted, and logged at most this often
+POLL_MAX_S = 0.02  # the longest single wait of the reader's thread, and so of a close for that thread
 
-IDENTITY_WAIT_S = 0.5  # how long `end_offset` waits for the topic's id beside the offset itself
-IDENTITY_AGE_MAX_S = 30.0  # how old the last sight of the topic's id may be; a dead broker hides it for up to 15 s
+IDENTITY_WAIT_S = 0.5  # how long `end_offset` waits for the topic's id, in addition to the offset
+IDENTITY_AGE_MAX_S = 30.0  # greatest age of the last confirmed topic id; a dead broker hides the id for up to 15 s
 
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
 class KafkaLog:
-    """A `RequestLog` over one Kafka topic. Connects when first asked, so that a replica can stay away from Kafka."""
+    """A `RequestLog` on one Kafka topic. Connects on the first question, so a replica can stay away from Kafka."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -69,10 +69,10 @@ class KafkaLog:
         return self.round_trips.by_broker
 
     async def check(self) -> str:
-        """Check the topic's contract (replica/log/kafka/topic.py) and return its id, which readers from now on rely on.
+        """Check the topic's contract (replica/log/kafka/topic.py) and return its id. Later readers rely on the id.
 
-        Raises LogRefused (TOPIC_UNSAFE) naming every violation, or that there is no topic, LogTruncated when its
-        first records are gone, and LogUnavailable.
+        Raises LogRefused (TOPIC_UNSAFE), which names every violation or says that there is no topic; LogTruncated when
+        the first records are gone; and LogUnavailable.
         """
         facts = await self._admin.facts()
         refuse_unsafe(self._settings.topic, facts, self._settings.single_broker)
@@ -91,14 +91,14 @@ class KafkaLog:
     async def end_offset(self) -> int:
         """The offset that the next record will get.
 
-        Raises LogUnavailable, and LogRefused when the topic was deleted or created anew since it was checked: a reader
+        Raises LogUnavailable, and LogRefused when the topic was deleted or created anew since it was checked. A reader
         cannot notice that by itself if the new topic has more records than the old one.
         """
         await self._confirm_lately()
         return await self._admin.end_offset()
 
     async def agreed_end_offset(self) -> int:
-        """See `RequestLog.agreed_end_offset`: asks every broker who leads, over connections made for it."""
+        """See `RequestLog.agreed_end_offset`: asks every broker for the leader, over new connections."""
         await self._confirm_identity()
         return await agreed_end_offset(self._settings)
 
@@ -129,7 +129,7 @@ class KafkaLog:
         await self._admin.close()
 
     async def _require_offset(self, offset: int) -> None:
-        """Raise LogTruncated unless a reader may start there; an end that is too low must be agreed on."""
+        """Raise LogTruncated unless a reader may start there. The brokers must agree on an end that is too low."""
         end, first = await self._admin.end_offset(), await self._admin.first_offset()
         if offset > end:
             end = await self.agreed_end_offset()
@@ -137,10 +137,10 @@ class KafkaLog:
             raise LogTruncated(f"the log has offsets from {first} to below {end}, asked for is {offset}")
 
     async def _confirm_failure(self, failure: NotaryError, next_offset: int) -> None:
-        """Raise what a reader's failure amounts to, if it is not what it seems to be.
+        """Raise the true cause of a reader's failure, where it differs from the apparent one.
 
-        Where the leader does not answer, perhaps the topic was what failed. And an offset that the leader does not
-        have may be missing only there, on a broker that is cut off from its peers.
+        When the leader does not answer, the topic may be the cause. And an offset that the leader does not have may be
+        missing only on that broker, because it is cut off from its peers.
         """
         await self._confirm_identity()
         if isinstance(failure, LogTruncated):
@@ -162,10 +162,10 @@ class KafkaLog:
         self._confirmed_at_s = asyncio.get_running_loop().time()
 
     async def _confirm_lately(self) -> None:
-        """Confirm the identity, or bear with silence for a while; an answer that it is another topic is never borne.
+        """Confirm the topic's identity. Tolerates no answer for `IDENTITY_AGE_MAX_S`, but never a different identity.
 
-        librdkafka asks one broker for it, which it takes for the controller. While that one is dead the partition's
-        leader may be well, and a reader or writer must not be given up for a question that others could answer.
+        librdkafka asks one broker, which it takes for the controller. While that broker is dead, the partition's leader
+        may be well. A reader or writer must not be given up for a question that other brokers could answer.
         """
         try:
             async with asyncio.timeout(IDENTITY_WAIT_S):
@@ -177,7 +177,7 @@ class KafkaLog:
 
 
 class KafkaReader:
-    """Reads the partition from one offset on, one read at a time. Once it has failed it stays so: open another one."""
+    """Reads the partition from one offset on, one read at a time. A failure is final: open another reader."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class KafkaReader:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
 
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
-        """The next records, as `LogReader.read` has it. What a cancelled read has fetched is left to the next one."""
+        """The next records; see `LogReader.read`. The next read returns what a cancelled read has fetched."""
         if not self._ahead and self._closing is None:
             if self._fetching is None:
                 loop = asyncio.get_running_loop()
@@ -218,7 +218,7 @@ class KafkaReader:
         return records
 
     async def close(self) -> None:
-        """Stop reading, in a few milliseconds whatever the brokers do; a read under way ends. May be repeated."""
+        """Stop reading, within milliseconds whatever the brokers do; a read in progress ends. May be repeated."""
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
             self._thread.shutdown(wait=False)  # ends the thread once it has disconnected
@@ -249,7 +249,7 @@ class KafkaReader:
         return records
 
     def _take(self, max_records: int, wait_s: float) -> list[Message]:
-        """Wait for one message, then take what is there already: `consume` alone waits for all that it may take."""
+        """Wait for one message, then take what is there already. `consume` alone would wait for the whole number."""
         if self._consumer is None or self._failure is not None:
             return []
         until_s = monotonic() + wait_s
@@ -261,7 +261,7 @@ class KafkaReader:
         return [first, *self._consumer.consume(max_records - 1, 0)]
 
     def _note_failure(self, error: KafkaError) -> None:
-        """Called with an error in place of a record, and by the client when it has lost every broker."""
+        """Called with an error instead of a record, and by the client when it has lost every broker."""
         if self._failure is None and not passes_by_itself(error):
             meaning = meaning_of(error, f"reading on from offset {self._next}")
             self._failure = LogTruncated(meaning.detail) if offset_is_gone(error) else meaning
@@ -275,7 +275,7 @@ class KafkaReader:
 
 
 class KafkaWriter:
-    """Appends through a plain producer that is not idempotent: a new idempotent one may not send for half a second.
+    """Appends through a plain producer. An idempotent one may be unable to send for half a second after its start.
 
     The void rule makes that safe: a record that the client sends twice, late or out of order has its sequence number.
     """
@@ -294,7 +294,7 @@ class KafkaWriter:
 
     @property
     def failed_count(self) -> int:
-        """Records that the client gave up; each may still turn up in the log. What `close` purges is not counted."""
+        """Records that the client gave up; each may still appear in the log. Does not count what `close` purges."""
         return self._failures.count
 
     def append(self, value: bytes) -> None:
@@ -304,7 +304,7 @@ class KafkaWriter:
             try:
                 producer.produce(self._topic, value, partition=PARTITION)
             except BufferError:
-                producer.poll(0)  # reports not taken in yet count as queued
+                producer.poll(0)  # records with unprocessed reports count as queued
                 producer.produce(self._topic, value, partition=PARTITION)
         except BufferError:
             raise LogUnavailable("the queue of records that no broker has acknowledged is full") from None
@@ -319,7 +319,7 @@ class KafkaWriter:
         except KafkaException as exception:
             raise LogUnavailable(f"appending: {error_in(exception).str()}") from None
         for message in messages:
-            if "_error" in message:  # the queue was full, say
+            if "_error" in message:  # for instance, the queue was full
                 self.append(message["value"])
 
     def _open_for(self, values: Sequence[bytes]) -> Producer:
@@ -330,7 +330,7 @@ class KafkaWriter:
         return self._producer
 
     async def close(self) -> None:
-        """Purge what is queued and in flight, and close, waiting for no broker. May be repeated."""
+        """Purge what is queued and in flight, and close without waiting for a broker. May be repeated."""
         if self._closing is None:
             self._timer.cancel()
             self._tell_failures()
@@ -340,7 +340,7 @@ class KafkaWriter:
         await _wait_closed(self._closing, "writer")
 
     def _serve(self) -> None:
-        """Take delivery reports in, which frees their places in the queue. Only failures reach Python code."""
+        """Process delivery reports, which frees their places in the queue. Only failures reach Python code."""
         if self._producer is not None:
             loop = asyncio.get_running_loop()
             self._producer.poll(0)
@@ -356,7 +356,7 @@ class KafkaWriter:
 
 
 class DeliveryFailures:
-    """Counts the records that the client gave up, purged ones apart."""
+    """Counts the records that the client gave up, except for purged ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -385,9 +385,9 @@ def _connect_producer(settings: KafkaSettings, failures: DeliveryFailures, round
 
 
 def _purge_and_drop(dropped: list[Producer | None]) -> None:
-    """Let the last reference to a producer go here, in a thread: that waits for the threads of the client.
+    """Drop the last reference to a producer. Call it in a thread, because the drop waits for the client's threads.
 
-    Not `Producer.close`, which would wait without limit for every record to be acknowledged.
+    `Producer.close` would wait without limit for the acknowledgement of every record.
     """
     producer = dropped.pop()
     if producer is not None:

@@ -1,6 +1,6 @@
-"""Puts records back into a topic at the very offsets that they had: one ordered producer, each acknowledgement checked.
+"""Puts records back into a topic at their original offsets: one ordered producer, each acknowledgement checked.
 
-Nothing but this producer may write to the topic meanwhile. The topic keeps the times that the records come with.
+No other client may write to the topic meanwhile. The topic keeps the records' original times.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OnRecord = Callable[[int], None]
 
 
 def refill(settings: KafkaSettings, records: Iterable[StoredRecord], first: int, end: int, on_record: OnRecord) -> str:
-    """Write records, which are those with offsets [first, end), after those that are there; returns the topic's id.
+    """Write records with offsets [first, end) after the records that are there, and return the topic's id.
 
-    Makes the topic if there is none. Raises RestoreRefused when a record came to lie at another offset than its own,
-    and LogUnavailable.
+    Creates the topic if there is none. Raises RestoreRefused when a record gets another offset than its own, and
+    LogUnavailable.
     """
     topic_id = asyncio.run(create_topic(settings))
     _set_times(settings, KEEP_TIMES)
@@ -61,7 +61,7 @@ def _produce(
 
 
 class _Acknowledgements:
-    """Each must name the offset after the one before."""
+    """Checks that each acknowledgement names the offset after the one before."""
 
     def __init__(self, first: int, on_record: OnRecord) -> None:
         self.following = first
@@ -84,7 +84,7 @@ class _Acknowledgements:
                 self._on_record(self.following)
 
     def refuse(self) -> None:
-        """Raise RestoreRefused once one of them did not."""
+        """Raise RestoreRefused if an acknowledgement named another offset."""
         if self._problem:
             raise RestoreRefused(self._problem)
 
@@ -120,7 +120,7 @@ def _send(producer: Producer, topic: str, record: StoredRecord) -> None:
 
 
 def _set_times(settings: KafkaSettings, value: str) -> None:
-    """Whether the topic keeps the times that records come with, or its brokers stamp them."""
+    """Set whether the topic keeps the records' own times, or its brokers stamp them."""
     admin = connect(AdminClient, client_config(settings))
     change = ConfigEntry(TIME_SETTING, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, settings.topic, incremental_configs=[change])

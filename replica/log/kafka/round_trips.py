@@ -29,9 +29,9 @@ _decoder = msgspec.json.Decoder(_Statistics)
 
 
 class RoundTrips:
-    """Called with each of the client's statistics, it keeps the newest of each broker, by the broker's id.
+    """Receives the client's statistics, and keeps the newest of each broker, by the broker's id.
 
-    Each is over the last STATISTICS_EVERY_S in which that broker answered.
+    Each covers the last STATISTICS_EVERY_S in which that broker answered.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class RoundTrips:
     def __call__(self, statistics: str) -> None:
         for broker in _decoder.decode(statistics).brokers.values():
             window = broker.rtt  # in microseconds
-            if broker.nodeid >= 0 and window.cnt:  # below 0: an address that was only asked for the others
+            if broker.nodeid >= 0 and window.cnt:  # below 0: a bootstrap address, asked only for the list of brokers
                 self.by_broker[str(broker.nodeid)] = RoundTrip(window.avg / _US_PER_S, window.p99 / _US_PER_S)
 
     def clear(self) -> None:
-        """The writer is closed: nothing is known any more."""
+        """Forget everything: the writer is closed."""
         self.by_broker.clear()

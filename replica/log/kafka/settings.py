@@ -113,12 +113,12 @@ class KafkaSettings(BaseModel):
 
     @property
     def label(self) -> str:
-        """What people call the log: the topic's name."""
+        """The log's name for people: the topic's name."""
         return self.topic
 
     @property
     def address(self) -> str:
-        """Where it is asked for."""
+        """Where clients connect to it."""
         return self.bootstrap_servers
 
     @property
@@ -127,14 +127,14 @@ class KafkaSettings(BaseModel):
         return self.single_broker
 
     def plaintext_connections(self) -> Iterator[str]:
-        """What would be sent unprotected beyond this machine, with the setting that protects it."""
+        """The connections that would be unprotected beyond this machine, with the setting that protects each."""
         hosts = [server.rpartition(":")[0] for server in self.bootstrap_servers.split(",")]
         protocol = self.security.protocol
         if not all(map(is_loopback, hosts)) and not protocol.endswith("SSL"):
             yield f"brokers beyond this machine with log.kafka.security.protocol = {protocol}: set SSL or SASL_SSL"
 
     def check_files(self) -> None:
-        """Raise ConfigError unless every file that is named can be used as a replica uses it."""
+        """Raise ConfigError unless a replica can use every file that is named."""
         self.security.client_config()
 
     def elsewhere(self, topic: str | None, servers: str | None) -> Self:

@@ -1,4 +1,4 @@
-"""Records of the topic with all that the brokers keep of them, for jobs: blocks, and needs no event loop."""
+"""Reads records of the topic with everything that the brokers keep of them. For jobs: blocks, needs no event loop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import LogRefused, LogUnavailable
 
 BATCH_RECORDS = 10_000
-SILENCE_MAX_S = 30.0  # a broker that gives nothing for so long fails the job
+SILENCE_MAX_S = 30.0  # the job fails when a broker sends nothing for this long
 _POLL_S = 0.2
 
 
 def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stretch]:
-    """The records [first, end), BATCH_RECORDS at most at a time. Raises LogRefused on a gap, and LogUnavailable."""
+    """The records [first, end), at most BATCH_RECORDS at a time. Raises LogRefused on a gap, and LogUnavailable."""
     consumer = connect(Consumer, consumer_config(settings))
     try:
         consumer.assign([TopicPartition(settings.topic, PARTITION, first)])
@@ -39,7 +39,7 @@ def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stre
 
 
 def _take(consumer: Consumer, count: int) -> list[Message]:
-    """Up to `count` records; what is there already, or the first that comes within a moment."""
+    """Up to `count` records: those that are there already, or the first that comes within a moment."""
     taken = consumer.consume(count, 0) or consumer.consume(1, _POLL_S)
     found = []
     for message in taken:
@@ -65,6 +65,6 @@ def _stretch(messages: list[Message], first: int) -> Stretch:
 
 
 def _headers(message: Message) -> list[Header] | None:
-    """None where there is none, as Spark's connector has it."""
+    """The headers of a message; None if it has none, as in Spark's connector."""
     found: Any = message.headers()
     return found or None

@@ -1,4 +1,4 @@
-"""The request log's topic: the contract that makes its order the truth and keeps its records, and who checks it.
+"""The request log's topic, its contract, and the checks of it. The contract fixes the order and keeps the records.
 
     setting                         required          because
     partitions                      1                 requests have one order
@@ -9,7 +9,7 @@
     retention.ms, retention.bytes   -1                and so would age or size
     max.message.bytes               see below         every record that a replica makes fits
 
-Development on one broker is allowed by the setting `single_broker`, which relaxes the two counts; nothing else is.
+The setting `single_broker` allows development on one broker: it relaxes the two counts, and nothing else.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What the brokers say of a topic. Each creation of a topic makes a new `topic_id` (Kafka's own text form)."""
+    """What the brokers report of a topic. Each creation of a topic makes a new `topic_id` (in Kafka's text form)."""
 
     topic_id: str
     partitions: int
@@ -90,15 +90,15 @@ def violations(facts: TopicFacts, single_broker: bool) -> list[str]:
 
 
 def refuse_unsafe(topic: str, facts: TopicFacts, single_broker: bool) -> None:
-    """Raise LogRefused (TOPIC_UNSAFE) that names every violation of the contract, if there is one."""
+    """Raise LogRefused (TOPIC_UNSAFE), which names every violation of the contract, if there is one."""
     if found := violations(facts, single_broker):
         raise LogRefused(f"topic {topic}: {'; '.join(found)}", Code.TOPIC_UNSAFE)
 
 
 async def create_topic(settings: KafkaSettings) -> str:
-    """Create the topic as the contract wants it, or leave the one that exists, and return its id.
+    """Create the topic as the contract requires, or keep an existing one; return its id.
 
-    Raises LogRefused (TOPIC_UNSAFE) when a topic that exists breaks the contract, and LogUnavailable, also when there
+    Raises LogRefused (TOPIC_UNSAFE) when an existing topic breaks the contract, and LogUnavailable, also when there
     are fewer brokers than copies.
     """
     admin = TopicAdmin(settings)
@@ -110,7 +110,7 @@ async def create_topic(settings: KafkaSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one broker says: its own id, the partition's leader (-1: none), and the addresses of all brokers by id."""
+    """What one broker reports: its id, the partition's leader (-1: none), and the addresses of all brokers by id."""
 
     broker: int
     leader: int
@@ -118,7 +118,7 @@ class View:
 
 
 def agreed(views: Sequence[View]) -> View:
-    """A view whose leader most of the brokers name that anybody knows of. Pure.
+    """A view whose leader is named by most of all known brokers. Pure.
 
     Raises LogUnavailable when there is no such leader: brokers are cut off from one another, or from us.
     """
@@ -133,14 +133,14 @@ def agreed(views: Sequence[View]) -> View:
 
 
 async def agreed_end_offset(settings: KafkaSettings) -> int:
-    """The log's end, by the leader that most brokers name; each is asked over a connection of its own.
+    """The log's end according to the leader that most brokers name. Asks each broker over a connection of its own.
 
     Raises LogUnavailable.
     """
     first = await asyncio.gather(*(_view(settings, -1, at) for at in settings.bootstrap_servers.split(",")))
     known = {number: address for view in first if view for number, address in view.brokers.items()}
     views: dict[int, View | None] = {}
-    while left := known.keys() - views.keys():  # those that one broker knows of and another does not come second
+    while left := known.keys() - views.keys():  # each round asks the brokers that the views before have added
         found = await asyncio.gather(*(_view(settings, number, known[number]) for number in left))
         views |= dict(zip(left, found, strict=True))
         known |= {number: address for view in found if view for number, address in view.brokers.items()}
@@ -162,7 +162,7 @@ def _only(settings: KafkaSettings, address: str) -> KafkaSettings:
 
 
 def _ask_view(settings: KafkaSettings, broker: int) -> View | None:
-    alone = {"enable.sparse.connections": True, "log_level": 0}  # connected to nobody else when it asks
+    alone = {"enable.sparse.connections": True, "log_level": 0}  # connects only to the broker that it asks
     client = connect(AdminClient, client_config(settings) | alone)
     try:
         found = client.list_topics(settings.topic, timeout=settings.answer_max_s)
@@ -174,25 +174,25 @@ def _ask_view(settings: KafkaSettings, broker: int) -> View | None:
 
 
 class TopicAdmin:
-    """Asks the brokers about one topic; the answers come without blocking.
+    """Asks the brokers about one topic, without blocking.
 
-    Each question raises TopicMissing, and LogUnavailable when no answer comes within `answer_max_s`, which says what
-    kept the client from the brokers: a log-in that they refuse, a certificate, an address. The client connects with
-    the first question and is kept from then on: dropping it fails whatever is under way.
+    Each question raises TopicMissing, and LogUnavailable when no answer comes within `answer_max_s`. The latter names
+    what kept the client from the brokers: a refused log-in, a certificate, an address. The client connects with the
+    first question and is kept from then on, because dropping it fails every question in progress.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._topic = settings.topic
         self._kept: AdminClient | None = None
-        self._trouble: KafkaError | None = None  # what the client met since the last question
+        self._trouble: KafkaError | None = None  # the client's error since the last question
 
     async def topic_id(self) -> str:
         """The identity of the topic."""
         return str((await self._describe()).topic_id)
 
     async def facts(self) -> TopicFacts:
-        """Everything that the contract is about."""
+        """Every fact that the contract covers."""
         described = await self._describe()
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
         asked = self._client().describe_configs([resource], request_timeout=self._settings.answer_max_s)
@@ -220,7 +220,7 @@ class TopicAdmin:
         return len(found.nodes)
 
     async def may_delete_topics(self) -> bool | None:
-        """Whether a broker lets those delete topics who have the right to; None where the brokers do not tell us."""
+        """Whether a broker lets authorised users delete topics; None where the brokers do not say."""
         name = "delete.topic.enable"
         try:
             cluster = await self._answer(self._client().describe_cluster(), "asking the brokers about themselves")
@@ -240,9 +240,9 @@ class TopicAdmin:
         return await self._offset(OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     async def create(self) -> str:
-        """Create the topic as the contract wants it, or leave the one that exists, and return its id.
+        """Create the topic as the contract requires, or keep an existing one; return its id.
 
-        Raises LogRefused (TOPIC_UNSAFE) when a topic that exists breaks the contract.
+        Raises LogRefused (TOPIC_UNSAFE) when an existing topic breaks the contract.
         """
         await self._ensure_exists()
         facts = await self.facts()
@@ -266,7 +266,7 @@ class TopicAdmin:
             log.info("topic_created", topic=self._topic, single_broker=single)
 
     async def close(self) -> None:
-        """Drop the client. May be repeated; another question makes another client."""
+        """Drop the client. May be repeated; the next question makes another client."""
         dropped, self._kept = [self._kept], None
         await asyncio.to_thread(dropped.clear)  # waits for the client's own threads
 
@@ -283,7 +283,7 @@ class TopicAdmin:
             request_timeout=self._settings.answer_max_s,
         )
         found: ListOffsetsResultInfo = await self._answer(asked[partition], f"reading an offset of topic {self._topic}")
-        if found.offset < 0:  # what a broker that does not answer in time gives, without any error
+        if found.offset < 0:  # the result when a broker does not answer in time; no error is raised
             raise LogUnavailable(f"reading an offset of topic {self._topic}: the leader did not answer")
         return found.offset
 
@@ -311,14 +311,14 @@ class TopicAdmin:
 
     def _client(self) -> AdminClient:
         if self._kept is None:
-            quiet = {"error_cb": self._note_trouble, "log_level": 0}  # what it would log is part of what we raise
+            quiet = {"error_cb": self._note_trouble, "log_level": 0}  # our exception has what it would log
             self._kept = connect(AdminClient, client_config(self._settings) | quiet)
-        self._kept.poll(0)  # takes in what the client has told since the last question
+        self._kept.poll(0)  # processes what the client has reported since the last question
         self._trouble = None
         return self._kept
 
     def _note_trouble(self, error: KafkaError) -> None:
-        """Called by `poll`. A question that is not answered for it only runs out of time: this says why."""
+        """Called by `poll`. A question that fails because of this error only times out: this keeps the cause."""
         if self._trouble is None or is_refusal(error):
             self._trouble = error
 

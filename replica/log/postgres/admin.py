@@ -1,4 +1,4 @@
-"""What tools ask of the request log on Postgres."""
+"""The operations of tools on the request log on Postgres."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDBYS_MAX = 8
 
 
 class PostgresLogAdmin:
-    """A `LogAdmin`. What it gives is replicated, as what readers are given is."""
+    """A `LogAdmin`. It returns only replicated records, as a reader does."""
 
     def __init__(self, settings: PostgresLogSettings) -> None:
         self._settings = settings
@@ -38,7 +38,7 @@ class PostgresLogAdmin:
         return await self._log.end_offset()
 
     async def server_count(self) -> int:
-        """The primary, and the standbys that have anything on disk; of those no more than STANDBYS_MAX."""
+        """The number of servers: the primary, and the standbys with any WAL on disk, at most STANDBYS_MAX of them."""
         return 1 + await self._log.standby_count(STANDBYS_MAX)
 
     async def survey(self) -> LogSurvey:
@@ -46,13 +46,13 @@ class PostgresLogAdmin:
         return await self._log.survey()
 
     async def create(self) -> str:
-        """See `LogAdmin.create`: as the owner of the schema. Nobody else is needed where there is a log."""
-        with suppress(LogRefused):  # there is one, or we may not: what is there is judged
+        """See `LogAdmin.create`. Needs the schema's owner, except where there is a log already."""
+        with suppress(LogRefused):  # a log exists, or we lack the right; the checks below judge what is there
             await install(self._settings.conninfo)
         return await self._log.check()
 
     def stretch(self, first: int, end: int) -> Iterator[Stretch]:
-        """See `LogAdmin.stretch`: the records of one append have one time."""
+        """See `LogAdmin.stretch`. The records of one append share one time."""
         if end > (delivered := asyncio.run(self._end())):
             raise LogUnavailable(f"the log is replicated to below offset {delivered}, asked for is {end - 1}")
         try:
@@ -79,7 +79,7 @@ class PostgresLogAdmin:
 
 
 def _stretch(batches: list[tuple[int, int, list[bytes | None]]], first: int, end: int) -> Stretch:
-    """What is asked for of these batches. Raises LogRefused where an offset is missing. Pure."""
+    """The requested part of these batches. Raises LogRefused where an offset is missing. Pure."""
     times_ms: list[int] = []
     values: list[bytes | None] = []
     for at, time_ms, records in batches:

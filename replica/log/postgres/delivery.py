@@ -1,9 +1,9 @@
-"""What a reader may give on of what the server showed it. Pure.
+"""Which of the records that a server showed a reader may return. Pure.
 
-Postgres shows commits that a standby lacks: after a restart of the primary, when a backend that waits for the standby
-is ended, when somebody empties `synchronous_standby_names`. After a promotion they are gone, so nobody may have acted
-on them. Hence our own count: what a look showed is held until enough standbys have on disk the WAL up to where the
-log's server was at that look. Every commit in the look's snapshot ends there or before.
+Postgres shows commits that no standby has: after a restart of the primary, when a backend that waits for the standby is
+ended, and when `synchronous_standby_names` is emptied. A promotion loses these commits, so nobody may have acted on
+them. Hence a check of our own: a reader holds what a look showed until enough standbys have on disk the WAL up to the
+server's position at that look. Every commit in the look's snapshot ends at that position or before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replica.notary.errors import LogRefused, LogTruncated
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one statement appended; a null record is None."""
+    """The records of one append statement. A null record is None."""
 
     first_offset: int
     next_offset: int
@@ -28,12 +28,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one statement showed of the log. Positions are bytes of WAL since the server was made."""
+    """What one statement showed of the log. Positions are bytes of WAL since the server was created."""
 
     log_id: str
-    end_offset: int  # the head's: appended and visible, perhaps not replicated
+    end_offset: int  # the head's end: appended and visible, perhaps not replicated
     position: int  # on the server's disk after the snapshot was taken
-    flushed: int | None  # on the disk of as many standbys as are asked for; None: of fewer, or not asked
+    flushed: int | None  # on the disks of the required number of standbys; None: of fewer, or not asked
     batches: Sequence[Batch]
 
 
@@ -46,16 +46,16 @@ class Bounds:
     position: int
     first_offset: int | None  # of the oldest batch; None: there is none
     batches_end: int | None  # where the newest batch ends
-    batch_offset: int | None  # first offset of the batch that has the offset asked for, or of the newest before
+    batch_offset: int | None  # first offset of the batch with the requested offset, or of the newest before it
     partition_records: int
 
     @property
     def first(self) -> int:
-        """The first offset that can be read; the end, when there is none."""
+        """The first offset that can be read; if there is none, the end."""
         return self.end_offset if self.first_offset is None else self.first_offset
 
     def require_whole(self) -> None:
-        """Raise LogTruncated when the newest batches are gone, LogRefused when the head was put back."""
+        """Raise LogTruncated when the newest batches are gone, LogRefused when the head was set back."""
         end = self.batches_end or 0
         if end < self.end_offset:
             raise LogTruncated(f"the log's head says offset {self.end_offset}, its batches end at {end}")
@@ -70,37 +70,38 @@ class Bounds:
             )
 
     def first_batch(self, start_offset: int) -> int:
-        """Where a reader begins to look that starts at an offset that there is, or at the end."""
+        """The first batch for a reader that starts at an existing offset, or at the end."""
         if start_offset == self.end_offset or self.batch_offset is None:
             return start_offset
         return self.batch_offset
 
 
 class Delivery:
-    """Batches that one reader has seen, in order and without a gap, and not yet given on."""
+    """Batches that one reader has seen and not yet returned, in order and without a gap."""
 
     def __init__(self, start_offset: int, first_batch: int) -> None:
         """`first_batch`: the first offset of the batch that has `start_offset`."""
         self._start = start_offset
-        self._held: deque[tuple[int, Batch]] = deque()  # each with the position of the look that showed it
+        self._held: deque[tuple[int, Batch]] = deque()  # each with the WAL position of the look that showed it
         self._ready: deque[tuple[int, bytes]] = deque()
         self.next_batch = first_batch
         self.held_bytes = 0
 
     @property
     def holds(self) -> bool:
-        """Whether something was seen that is not known to be replicated."""
+        """Whether it holds batches that are not known to be replicated."""
         return bool(self._held)
 
     @property
     def ready(self) -> bool:
-        """Whether `take` has something to give."""
+        """Whether `take` has records to return."""
         return bool(self._ready)
 
     def see(self, look: Look) -> None:
         """Hold what a look shows from `next_batch` on.
 
-        Raises LogTruncated when records are gone that were there or must be, LogRefused when head and batches differ.
+        Raises LogTruncated when records are missing that were there or must exist, LogRefused when head and batches
+        differ.
         """
         if look.end_offset < max(self._start, self.next_batch):
             raise LogTruncated(f"the log ends at offset {look.end_offset}; {self.next_batch} is next")
@@ -113,7 +114,7 @@ class Delivery:
             raise LogTruncated(f"the log goes to offset {look.end_offset}, but it has no offset {self.next_batch}")
 
     def release(self, flushed: int | None) -> None:
-        """Enough standbys have the WAL up to there on disk: what was seen by then may be given on."""
+        """Enough standbys have the WAL up to `flushed` on disk: release what was seen up to that position."""
         while self._held and flushed is not None and self._held[0][0] <= flushed:
             _, batch = self._held.popleft()
             self.held_bytes -= sum(map(len, filter(None, batch.records)))
@@ -124,7 +125,7 @@ class Delivery:
             )
 
     def take(self, max_records: int) -> LogRecords:
-        """The next records that may be given on."""
+        """The next records that may be returned."""
         return [self._ready.popleft() for _ in range(min(max_records, len(self._ready)))]
 
     def _require_next(self, batch: Batch, end_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Making the request log's schema on Postgres, and giving replicas their rights. Run as the schema's owner."""
+"""Creates the request log's schema on Postgres, and grants replicas their rights. Run as the schema's owner."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def read_sql(name: str) -> bytes:
 
 
 async def install(conninfo: str, *, partition_records: int = PARTITION_RECORDS) -> str:
-    """Make an empty log; returns its id. All of it or nothing.
+    """Create an empty log in one transaction; return its id.
 
-    `conninfo` is the owner's, who must be a member of pg_read_all_stats where standbys count. Raises LogRefused when
-    there is a log already or the rights are missing, and LogUnavailable.
+    `conninfo` is the owner's. Where standbys count, the owner must be a member of pg_read_all_stats. Raises LogRefused
+    when there is a log already or the rights are missing, and LogUnavailable.
     """
     async with _opened(conninfo) as connection:
         await connection.execute(read_sql("schema"))
@@ -41,9 +41,9 @@ async def install(conninfo: str, *, partition_records: int = PARTITION_RECORDS) 
 
 
 async def grant(conninfo: str, *, readers: tuple[str, ...] = (), writers: tuple[str, ...] = ()) -> None:
-    """Give roles their rights: a reader looks, a writer looks and may run the append. May be repeated.
+    """Grant roles their rights: a reader may read, a writer may read and run the append. May be repeated.
 
-    Nobody but the owner may change or delete a record. Raises LogRefused, LogUnavailable.
+    Only the owner may change or delete a record. Raises LogRefused, LogUnavailable.
     """
     async with _opened(conninfo) as connection:
         for role in (*readers, *writers):
@@ -55,7 +55,7 @@ async def grant(conninfo: str, *, readers: tuple[str, ...] = (), writers: tuple[
 
 @asynccontextmanager
 async def _opened(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
-    """A connection whose one transaction ends with the block."""
+    """A connection with one transaction, which ends with the block."""
     try:
         async with await psycopg.AsyncConnection.connect(conninfo, connect_timeout=5) as connection:
             yield connection

@@ -1,7 +1,7 @@
-"""The request log on Postgres: its reader, its writer, and what is asked about it.
+"""The request log on Postgres: its reader, its writer, and questions about it.
 
-One row of the server, the head, gives the order: its lock is held until the commit is visible, so no batch can appear
-below one that was read. Readers ask; a notification only spares them the wait for the next poll.
+One row of the server, the head, gives the order. Its lock is held until the commit is visible, so no batch can appear
+before one that was read. Readers poll; a notification only saves them the wait for the next poll.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Connect = Callable[[PostgresLogSettings], Awaitable[Session]]
 class PostgresLog:
     """A `RequestLog` on one Postgres database. Connects when first asked.
 
-    `end_offset` is what readers will be given: all that is below is replicated. `agreed_end_offset`, which is asked
-    before records are said to be gone, is the head's, replicated or not.
+    `end_offset` is the end for readers: everything below it is replicated. `agreed_end_offset` is the head's end,
+    replicated or not; it is asked before records are declared gone.
     """
 
     def __init__(self, settings: PostgresLogSettings, connect: Connect = connect) -> None:
@@ -58,11 +58,11 @@ class PostgresLog:
 
     @property
     def server(self) -> ServerIdentity | None:
-        """The server that was reached last, to be compared with the lock's; None before the first time."""
+        """The server that was reached last, for comparison with the lock's server; None before the first connection."""
         return self._server.known
 
     def require_timeline(self, timeline: int) -> None:
-        """From now on an older primary is refused: that of the barrier in force has this timeline."""
+        """Refuse an older primary from now on. `timeline`: that of the barrier in force."""
         self._server.require_timeline(timeline)
 
     async def check(self) -> str:
@@ -83,7 +83,7 @@ class PostgresLog:
         return [*broken, *([f"it begins at offset {first}: the records before are gone"] if first else [])]
 
     async def survey(self) -> LogSurvey:
-        """See `LogAdmin.survey`. Its owner may drop it at any time, as every table."""
+        """See `LogAdmin.survey`. The owner may drop the log at any time, like every table."""
         broken = await self._ask(lambda session: session.violations(self._settings.standbys))
         bounds = await self._bounds()
         return LogSurvey(
@@ -95,16 +95,16 @@ class PostgresLog:
         )
 
     async def standby_count(self, count_max: int) -> int:
-        """How many standbys have any of the log's server on disk, `count_max` at most."""
+        """How many standbys have any WAL of the log's server on disk, at most `count_max`."""
         for count in range(1, count_max + 1):
             if await self._flushed(count) is None:
                 return count - 1
         return count_max
 
     async def end_offset(self) -> int:
-        """Where readers come to that read all that there is by now: waits until that is replicated.
+        """The end of what readers can read. Waits until everything appended by now is replicated.
 
-        Raises LogUnavailable when it is not within `answer_max_s`, and LogRefused for another log.
+        Raises LogUnavailable when that takes longer than `answer_max_s`, and LogRefused for another log.
         """
         bounds = await self._known_bounds()
         with suppress(TimeoutError):
@@ -114,7 +114,7 @@ class PostgresLog:
         raise LogUnavailable(f"the standbys lack records below offset {bounds.end_offset}")
 
     async def agreed_end_offset(self) -> int:
-        """See `RequestLog.agreed_end_offset`. A server of an older timeline than is known does not count."""
+        """See `RequestLog.agreed_end_offset`. A server on an older timeline than the known one does not count."""
         return (await self._known_bounds()).end_offset
 
     async def open_reader(self, start_offset: int) -> PostgresReader:
@@ -159,7 +159,7 @@ class PostgresLog:
             self._asker = None
 
     async def _require_visible(self, session: Session) -> None:
-        """Without sight of the standbys nothing would ever be delivered, and nobody would know why."""
+        """Raise unless the standbys are visible. Otherwise no record would ever be delivered, without any error."""
         if broken := await session.violations(self._settings.standbys):
             raise LogRefused("; ".join(broken))
 
@@ -184,7 +184,7 @@ class PostgresLog:
         return await self._ask(lambda session: session.bounds(0))
 
     async def _ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
-        """Ask on the connection that is kept for it; what fails costs that connection."""
+        """Ask on the connection for questions. A failure ends that connection."""
         async with self._turn:
             if self._asker is None:
                 self._asker = await self._session()
@@ -213,18 +213,18 @@ class PostgresLog:
 
 
 class ServerOfLog:
-    """Which server the log is on: one system for ever, and timelines that only grow. Pure."""
+    """Which server the log is on: the system never changes, and timelines only rise. Pure."""
 
     def __init__(self) -> None:
         self.known: ServerIdentity | None = None
         self._timeline_min = 0
 
     def require_timeline(self, timeline: int) -> None:
-        """Somebody has been on this timeline: an earlier one is that of an old primary."""
+        """A replica has used this timeline: a server on an earlier one is an old primary."""
         self._timeline_min = max(self._timeline_min, timeline)
 
     def admit(self, identity: ServerIdentity) -> None:
-        """A session was opened there. Raises LogUnavailable for an old primary, LogRefused for another system."""
+        """Accept a new session's server. Raises LogUnavailable for an old primary, LogRefused for another system."""
         if self.known is not None and identity.system_identifier != self.known.system_identifier:
             raise LogRefused(
                 f"the log's server is another system: {identity.system_identifier}, it was "
@@ -239,7 +239,7 @@ class ServerOfLog:
 
 
 class PostgresReader:
-    """A `LogReader` with a connection of its own. Once it has failed it stays so: open another one."""
+    """A `LogReader` with a connection of its own. A failure is final: open another reader."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class PostgresReader:
         self._closed = False
 
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
-        """See `LogReader.read`. What a cancelled read has fetched is left to the next one."""
+        """See `LogReader.read`. The next read returns what a cancelled read has fetched."""
         loop = asyncio.get_running_loop()
         until_s, is_over = loop.time() + wait_s, False
         while True:
@@ -286,7 +286,7 @@ class PostgresReader:
         self._on_close(self)
 
     async def _fetch(self, wait_s: float) -> None:
-        """Ask until something may be given on, `wait_s` is over, or the reader fails."""
+        """Ask until a record may be returned, `wait_s` is over, or the reader fails."""
         try:
             await self._until_ready(wait_s)
         except NotaryError as failure:
@@ -301,14 +301,14 @@ class PostgresReader:
             left_s = until_s - loop.time()
             if self._delivery.ready or left_s <= 0:
                 return
-            if self._delivery.holds:  # the standbys tell nobody when they have it
+            if self._delivery.holds:  # no notification says when the standbys have it
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, self._settings.poll_every_s)
             else:
                 await self._session.heard(min(self._settings.poll_every_s, left_s))
 
     async def _look(self) -> None:
-        """Look once: at what comes next unless much is held, and at what the standbys have."""
+        """Look once: at the standbys' positions and, unless too much is held, at the next batches."""
         room = self._settings.read_ahead_mib * MIB - self._delivery.held_bytes
         standbys = self._settings.standbys
         if room <= 0:
@@ -322,9 +322,9 @@ class PostgresReader:
 
 
 class PostgresWriter:
-    """A `LogWriter` with a connection of its own and one statement under way: what gathers meanwhile goes together.
+    """A `LogWriter` with its own connection and one statement in progress. Appends made meanwhile are sent together.
 
-    The first append that is not known to be in the log ends the writer: nothing is sent again, and nothing after it.
+    The first append that is not known to be in the log ends the writer. Neither it nor anything after it is sent again.
     """
 
     def __init__(
@@ -337,20 +337,20 @@ class PostgresWriter:
         self._session = session
         self._log_id = bounds.log_id
         self._partition_records = bounds.partition_records
-        self._end = bounds.end_offset  # of what this writer knows of
+        self._end = bounds.end_offset  # of the log, as far as this writer knows
         self._settings = settings
         self._on_close = on_close
         self._queue: deque[bytes] = deque()
-        self._unanswered_count = 0  # records, those of the statement under way included
+        self._unanswered_count = 0  # records, including those of the statement in progress
         self._unanswered_bytes = 0
         self._failed_count = 0
-        self._over = ""  # why nothing is taken any more
+        self._over = ""  # why nothing more is accepted
         self._more = asyncio.Event()
         self._appending = asyncio.create_task(self._append_for_ever())
 
     @property
     def failed_count(self) -> int:
-        """See `LogWriter.failed_count`. What `close` purges is not counted."""
+        """See `LogWriter.failed_count`. Does not count what `close` purges."""
         return self._failed_count
 
     def append(self, value: bytes) -> None:
@@ -358,7 +358,7 @@ class PostgresWriter:
         self.append_all([value])
 
     def append_all(self, values: Sequence[bytes]) -> None:
-        """See `LogWriter.append_all`: all are taken, or none."""
+        """See `LogWriter.append_all`: accepts all values, or none."""
         if self._over:
             raise LogUnavailable(self._over)
         if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
@@ -389,12 +389,12 @@ class PostgresWriter:
                 await self._more.wait()
         except NotaryError as failure:
             self._give_up(failure)
-        except Exception as error:  # a bug: it must not leave a writer that takes records and sends none
+        except Exception as error:  # a bug: it must not leave a writer that accepts records and sends none
             self._give_up(LogUnavailable(repr(error)))
             raise
 
     def _next_batch(self) -> list[bytes]:
-        """What goes together: the first record, and as many more as the limits let."""
+        """The next batch: the first record, and as many more as the limits allow."""
         batch: list[bytes] = []
         room = self._settings.append_batch_max_mib * MIB
         while self._queue and len(batch) < self._settings.append_batch_max and room >= len(self._queue[0]):
@@ -413,7 +413,7 @@ class PostgresWriter:
             await _make_room(self._session)
 
     def _give_up(self, failure: NotaryError) -> None:
-        """What has no answer is unknown, what was queued after it is not sent: readers would see a gap in its place."""
+        """Unanswered records have an unknown outcome. Records queued after them are not sent: a gap would precede."""
         self._session.hang_up()
         if not self._over:
             self._over = f"the writer has failed: {failure.detail}"
@@ -423,7 +423,7 @@ class PostgresWriter:
 
 
 async def _make_room(session: Session) -> None:
-    """Have partitions made ahead. When that fails there is room yet; where there is none, the append says so."""
+    """Have partitions made ahead. A failure here is harmless: when room runs out, the append reports it."""
     try:
         await session.make_partitions()
     except NotaryError as failure:

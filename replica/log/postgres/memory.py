@@ -1,7 +1,8 @@
-"""A Postgres server in memory, for tests and for the simulator: the ways that matter to the log, and no other.
+"""A Postgres server in memory, for tests and for the simulator. It models only the behaviour that matters to the log.
 
-Commits show before the standby has them; notifications get lost; a connection is cut with a statement half done. The
-reader and the writer over it are the product's own: only `Session` is a double. Plain asyncio, no clock but the loop's.
+Commits are visible before the standby has them; notifications get lost; a connection is cut in the middle of a
+statement. The reader and the writer over it are the product's own: only `Session` is a double. Plain asyncio, only the
+loop's clock.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ T = TypeVar("T")
 
 
 class MemoryWeather:
-    """What befalls statements: here, nothing. A simulator overrides these; all durations are seconds."""
+    """The faults and delays of statements: here, none. A simulator overrides these; all durations are seconds."""
 
     def way_s(self) -> float:
-        """A message's way to the server, or back."""
+        """The time of a message to the server, or back."""
         return 0.0
 
     def commit_s(self) -> float:
-        """From the head's lock to the server's own disk."""
+        """From the head's lock to the primary's disk."""
         return 0.0
 
     def replication_s(self) -> float:
@@ -35,15 +36,15 @@ class MemoryWeather:
         return 0.0
 
     def notify_is_lost(self) -> bool:
-        """Whether one session does not hear of one append."""
+        """Whether one session misses the notification of one append."""
         return False
 
     def cut_at(self) -> str | None:
-        """Where an append's connection is cut: "before" the server has it, "after" its commit; None: not at all."""
+        """Where an append's connection is cut: "before" the server has it, "after" its commit; None: never."""
         return None
 
     def backend_is_ended(self) -> bool:
-        """Whether somebody ends the backend of an append that waits for the standby: its commit shows at once."""
+        """Whether an append's backend is ended while it waits for the standby: its commit is visible at once."""
         return False
 
 
@@ -68,7 +69,7 @@ class MemoryServer:
 
     @property
     def batches(self) -> list[Batch]:
-        """What whoever looks is shown, oldest first."""
+        """The batches that every session is shown, oldest first."""
         return [batch for _, batch in self._batches]
 
     async def connect(self, _: PostgresLogSettings) -> MemorySession:
@@ -86,7 +87,7 @@ class MemoryServer:
         self.replicate(self.position)
 
     async def append(self, values: Sequence[bytes]) -> int:
-        """One statement: the head's lock is held until the commit shows."""
+        """One statement: the head's lock is held until the commit is visible."""
         async with self._head:
             first = self.end_offset
             await asyncio.sleep(self.weather.commit_s())
@@ -102,12 +103,12 @@ class MemoryServer:
             return first
 
     def commit(self, first_offset: int, values: Sequence[bytes]) -> None:
-        """Write a batch to the disk, and show it."""
+        """Write a batch to the disk, and make it visible."""
         self.position += APPEND_WAL_BYTES
         self.show(first_offset, values, self.position)
 
     def show(self, first_offset: int, values: Sequence[bytes], position: int) -> None:
-        """Make a commit visible, and notify whoever listens."""
+        """Make a commit visible, and notify the listeners."""
         batch = Batch(first_offset, first_offset + len(values), list(values))
         self._batches.append((position, batch))
         self.end_offset = max(self.end_offset, batch.next_offset)
@@ -116,14 +117,14 @@ class MemoryServer:
                 session.told.set()
 
     def replicate(self, position: int) -> None:
-        """The standby has the WAL up to there on disk."""
+        """The standby has the WAL up to `position` on disk."""
         if self.standby_is_up:
             self.replicated = max(self.replicated, position)
             self._standby_moved.set()
             self._standby_moved = asyncio.Event()
 
     def promote(self) -> MemoryServer:
-        """The standby as the new primary: it has what it had. The old one is dead."""
+        """The standby as the new primary, with only what was replicated. The old primary is dead."""
         promoted = MemoryServer(self.log_id or "", self.weather)
         promoted.identity = ServerIdentity(self.identity.system_identifier, self.identity.timeline + 1)
         promoted._batches = [(at, batch) for at, batch in self._batches if at <= self.replicated]
@@ -133,7 +134,7 @@ class MemoryServer:
         return promoted
 
     def stop(self) -> None:
-        """End every session; nobody connects until `is_up` again."""
+        """End every session. Connecting fails until `is_up` is set again."""
         self.is_up = False
         for session in tuple(self.sessions):
             session.hang_up()
@@ -143,7 +144,7 @@ class MemoryServer:
         self._batches = [(at, batch) for at, batch in self._batches if batch.first_offset >= first_offset]
 
     def recreate(self, log_id: str) -> None:
-        """Drop the schema and make it anew."""
+        """Drop the schema and create it anew."""
         self.log_id, self.end_offset, self._batches = log_id, 0, []
 
     def _replicate_later(self, position: int) -> None:
@@ -218,7 +219,7 @@ class MemorySession:
         if cut == "before":
             self.hang_up()
             self._require_open()
-        statement = asyncio.ensure_future(self._server.append(values))  # a backend works on without its client
+        statement = asyncio.ensure_future(self._server.append(values))  # a backend continues without its client
         if cut == "after":
             self.hang_up()
         over = asyncio.create_task(self._over.wait())
@@ -258,6 +259,6 @@ class MemorySession:
 
 
 def _retrieve(statement: asyncio.Future[int]) -> None:
-    """A backend's error that nobody is there to hear is no error of ours."""
+    """Retrieve a backend's error when its client is gone: nothing may report it."""
     if not statement.cancelled():
         statement.exception()

@@ -1,4 +1,4 @@
-"""One connection to the log's server: what can be asked of it, and how that is done with psycopg."""
+"""One connection to the log's server: the questions to it, and their implementation with psycopg."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replica.log.postgres.install import read_sql
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
 
-BATCHES_MAX = 256  # that one look returns
+BATCHES_MAX = 256  # in the answer to one look
 _TRANSACTION_TIMEOUT_SINCE = 170_000
 _NOT_OUR_SCHEMA = (
     errors.UndefinedTable,
@@ -35,16 +35,16 @@ _NOT_OUR_SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """Which server a session is on, for as long as the session lives: a timeline begins with a promotion."""
+    """The server of a session, fixed while the session lives. A promotion begins a new timeline."""
 
     system_identifier: str
     timeline: int
 
 
 class Session(Protocol):
-    """A connection. Whatever fails, the session is over: who asked hangs up.
+    """A connection. Any failure ends the session: the caller then hangs up.
 
-    All raise LogUnavailable when no answer came, and LogRefused for an answer that is none.
+    All raise LogUnavailable when no answer came, and LogRefused for an answer that makes no sense.
     """
 
     identity: ServerIdentity
@@ -56,34 +56,34 @@ class Session(Protocol):
         """Where the log begins and ends, and which batch has an offset."""
 
     async def look(self, first_batch: int, bytes_max: int, standbys: int, held: bool) -> Look:
-        """The head, and the batches from one on. `held`: tell what is flushed although no batch is shown."""
+        """The head, and the batches from `first_batch` on. `held`: report what is flushed even if no batch is shown."""
 
     async def flushed(self, standbys: int) -> int | None:
-        """The WAL position that so many standbys have on disk; with 0, the server itself."""
+        """The WAL position that this many standbys have on disk; with 0, that of the server itself."""
 
     async def listen(self) -> None:
-        """From now on `heard` is told of appends."""
+        """From now on, appends are notified to this session; see `heard`."""
 
     async def heard(self, wait_s: float) -> None:
-        """Return when the server tells of an append, and after `wait_s` at the latest."""
+        """Return when the server notifies of an append, and after `wait_s` at the latest."""
 
     async def append(self, log_id: str, values: Sequence[bytes]) -> int:
-        """Append all values together, or none; returns the first one's offset.
+        """Append all values together, or none; return the first offset.
 
-        Raises LogUnavailable when it is not known to be committed and replicated: it may be in the log all the same.
+        Raises LogUnavailable when it is not known to be committed and replicated. It may then still be in the log.
         """
 
     async def make_partitions(self) -> None:
-        """Make room for what is appended next."""
+        """Create the partitions for the next records."""
 
     def hang_up(self) -> None:
-        """End the connection at once; whoever waits for an answer gets LogUnavailable. May be repeated."""
+        """End the connection at once. Every waiting call raises LogUnavailable. May be repeated."""
 
 
 class LogConnection(psycopg.AsyncConnection[TupleRow]):
-    """A psycopg connection that never asks the server to cancel: a statement ends, or the connection does.
+    """A psycopg connection that never asks the server to cancel. Either the statement ends, or the connection does.
 
-    psycopg sends a cancel request when a task is cancelled in mid-statement, which would end a commit's wait for its
+    psycopg sends a cancel request when a task is cancelled during a statement. That would end a commit's wait for its
     standby with a warning.
     """
 
@@ -102,7 +102,7 @@ class LogConnection(psycopg.AsyncConnection[TupleRow]):
             self.busy = False
 
     def hang_up(self) -> None:
-        """Shut the socket down while a task waits on it: the event loop must not watch a number that is reused."""
+        """Shut the socket down while a task waits on it. A close would let the event loop watch a reused number."""
         if not self.busy:
             self.pgconn.finish()
             return
@@ -174,9 +174,9 @@ class PostgresSession:
     async def append(self, log_id: str, values: Sequence[bytes]) -> int:
         """See `Session.append`.
 
-        One message of the simple protocol, commit and all: the server begins when it has the whole of it, and needs
-        nothing more of us. Parameters would go in several, and a client that is frozen or cut off between two of them
-        would hold the head's row. Hexadecimal digits need no quoting.
+        Sends one message of the simple protocol, including the commit. The server begins when it has the whole message,
+        and needs nothing more from us. Parameters would need several messages, and a client that is frozen or cut off
+        between two of them would hold the head's row. Hexadecimal digits need no quoting.
         """
         array = ",".join(["\\\\x" + value.hex() for value in values])
         statement = f"SELECT notary_log.append('{log_id}', '{{{array}}}')"
@@ -227,21 +227,21 @@ def read(name: str) -> bytes:
 
 
 def connection_parameters(settings: PostgresLogSettings) -> dict[str, object]:
-    """libpq's parameters. What the operator gives in `options` stays, ours come after it and win.
+    """libpq's parameters. The operator's `options` are kept; ours come after them and take precedence.
 
-    The lock session's limits, but for `idle_session_timeout`: between two statements nothing of ours is held.
+    The limits are those of the lock session, except `idle_session_timeout`: between two statements we hold nothing.
     """
     given: dict[str, object] = dict(libpq.conninfo_to_dict(settings.conninfo))
     lease_ms, answer_ms = round(settings.lease_s * 1_000), round(settings.answer_max_s * 1_000)
     limits = {
         "default_transaction_isolation": r"read\ committed",
         "standard_conforming_strings": "on",
-        # A look takes a few batches in the index's order. Without statistics the server would sort all that follow
-        # instead, at each look: a reader that catches up would read the rest of the log every time.
+        # A look reads a few batches in the order of the index. Without statistics the server would instead sort all
+        # batches that follow, at each look: a reader that catches up would read the rest of the log every time.
         "enable_sort": "off",
         "enable_bitmapscan": "off",
         "enable_seqscan": "off",
-        "jit": "off",  # what is discouraged above is thought dear, and would be compiled
+        "jit": "off",  # the planner takes the plans discouraged above for expensive, and would compile them
         "statement_timeout": answer_ms,
         "lock_timeout": answer_ms,
         "idle_in_transaction_session_timeout": lease_ms,
@@ -300,7 +300,7 @@ async def _identify(connection: LogConnection, settings: PostgresLogSettings) ->
 
 
 def meaning_of(error: psycopg.Error) -> NotaryError:
-    """What a failure of the server means to us."""
+    """Our error for a failure of the server."""
     detail = f"the log's server: {str(error).strip()}"
     if isinstance(error, _NOT_OUR_SCHEMA):
         return LogRefused(f"{detail}; make the log, and grant the rights")
