@@ -11,7 +11,7 @@ _TEXT = re.compile(r"(?P<cause>[a-z_]+)(?: (?P<code>[A-Z][A-Z0-9_]+))?(?::? (?P<
 
 
 class Cause(StrEnum):
-    """One of few words, which a metric's label may carry. The last six are for the service that is elected to give."""
+    """A small fixed set, fit for a metric's label. The last six are set by the elected service."""
 
     STOP = "stop"
     SWITCHOVER = "switchover"

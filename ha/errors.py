@@ -8,9 +8,9 @@ from ha.ending import Cause, Ending
 
 
 class HaError(Exception):
-    """Base of all that this room raises on purpose.
+    """Base of all errors that this package raises on purpose.
 
-    It is no `NotaryError`: this room stands alone and knows no catalogue. replica/failure.py reads both families.
+    It is no `NotaryError`: this package imports nothing of the notary's. replica/failure.py reads both families.
     """
 
     code: ClassVar[str] = "HA_ERROR"
@@ -39,21 +39,21 @@ class SettingsError(HaError):
 
 
 class ScopeMismatch(HaError):
-    """The server calls the database otherwise than the configuration does: two lock ids, so two actives."""
+    """The server's name of the database is not the configured one. Two names give two lock ids, so two actives."""
 
     code = "HA_SCOPE_MISMATCH"
     remedy = "Configure the database name as the server reports it, the same in every replica"
 
 
 class PoolerDetected(HaError):
-    """A connection pooler is in between; it shares sessions, and with them the lock."""
+    """A connection pooler stands between replica and database. It shares sessions, and with them the lock."""
 
     code = "HA_POOLER_DETECTED"
     remedy = "Connect the replica to Postgres itself, not to PgBouncer or another pooler"
 
 
 class UnsafeCommitMode(HaError):
-    """`synchronous_commit` is off or local: a crash, or the promotion of a standby, may take an epoch back."""
+    """`synchronous_commit` is off or local: a crash, or the promotion of a standby, may undo an epoch."""
 
     code = "HA_SYNCHRONOUS_COMMIT_OFF"
     remedy = "Set synchronous_commit to on (or remote_apply) for this database and role"
@@ -74,7 +74,7 @@ class DatabaseNotPrepared(HaError):
 
 
 class NoServerLease(HaError):
-    """Nothing at the server frees the lock of a holder that is frozen or cut off, or something does so too early."""
+    """The server never frees the lock of a holder that is frozen or cut off, or frees it too early."""
 
     code = "HA_NO_SERVER_LEASE"
     remedy = "Limit how long a session may be idle, as runbooks/oracle.md says"
@@ -111,7 +111,7 @@ class ActivationFailed(HaError):
     retry = True
 
     def __init__(self, detail: str, cause: Cause = Cause.ACTIVATION_FAILED, code: str = "") -> None:
-        """`cause` and `code`: where something else is to be told than that an activation failed."""
+        """`cause` and `code`: for a more precise report than that an activation failed."""
         super().__init__(detail)
         self.ending = Ending(cause, detail, code or self.code)
 

@@ -1,4 +1,4 @@
-"""The health listener: on a port of its own, so that a flood of requests on the API cannot fail a check.
+"""The health listener. It has a port of its own, so that a flood of requests on the API cannot fail a check.
 
     /health/live     200 while the event loop ticks
     /health/ready    200 while this replica could take over, or leads: for rolling updates
@@ -6,8 +6,7 @@
     /health          the details, as JSON
     /metrics         if the caller gives some
 
-GET and HEAD, HTTP/1.0 and 1.1. Handlers call what they were given and do no I/O, so an answer is as fresh as its
-question.
+GET and HEAD, HTTP/1.0 and 1.1. Handlers call the given probes and do no I/O, so each answer is computed at its request.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class LoopPulse:
-    """Whether the event loop still runs what is due: a timer that notes when it last ran."""
+    """A timer that notes when it last ran: shows whether the event loop still runs due work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -61,7 +60,7 @@ class LoopPulse:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What the listener asks, each time anew. All cheap, none may raise."""
+    """What the listener calls for each request. All are cheap, and none may raise."""
 
     is_live: Callable[[], bool]
     is_ready: Callable[[], bool]
@@ -106,7 +105,7 @@ class HealthListener:
 
 
 def _without_traceback_of_strangers(record: logging.LogRecord) -> bool:
-    """What somebody sends that is no HTTP is his affair: a line, not an error of ours with its traceback."""
+    """A sender's invalid HTTP is not an error of ours: log one line without a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         record.levelno, record.levelname, record.exc_info = logging.INFO, "INFO", None
@@ -119,7 +118,7 @@ _log.addFilter(_without_traceback_of_strangers)
 
 
 def runner_of(app: web.Application) -> web.AppRunner:
-    """What serves an app beside the API: without access log or signal handlers, and gone soon when it is stopped."""
+    """A runner for an app beside the API: no access log, no signal handlers, and a short shutdown."""
     return web.AppRunner(
         app,
         access_log=None,
@@ -152,5 +151,5 @@ def _metrics(metrics: Callable[[], bytes]) -> Handler:
 
 
 async def never_cached(_: web.Request, response: web.StreamResponse) -> None:
-    """Has an application's every answer be of this moment: add it to `on_response_prepare`."""
+    """Forbid caching of every answer of an application: add this to `on_response_prepare`."""
     response.headers["Cache-Control"] = "no-store"

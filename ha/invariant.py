@@ -1,4 +1,4 @@
-"""The one error that means a bug. It stands alone, so that every room, the leaf as well, raises the same."""
+"""The one error that means a bug. The module imports nothing, so that every package can raise the same error."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar
 class InvariantBroken(Exception):
     """A bug or bad data: the process ends.
 
-    It is below neither `HaError` nor `NotaryError`, so that no handler of those catches it by accident. A handler that
-    names it says why it may: it reports, or answers the one caller, and hides nothing.
+    It derives from neither `HaError` nor `NotaryError`, so that no handler of those catches it by accident. A handler
+    that names it says why it may: it reports the error, or answers the one caller, and hides nothing.
     """
 
     code: ClassVar[str] = "INTERNAL"  # in the error catalogue

@@ -93,9 +93,9 @@ class ElectionSettings:
 
     @property
     def unclaimed_s(self) -> float:
-        """A lock that was free for so long is left by every replica that may take it: the longest way to it and a poll.
+        """After so long a free lock has no taker: the longest delay of any replica that may take it, plus a poll.
 
-        Then a replica in hold-down takes it before its time: nobody is there to let go first. All were killed, say.
+        Then a replica in hold-down takes it early, because no other replica is there to go first: all were killed, say.
         """
         return self.grace_s + self.lag_wait_max_s + 2 * self.poll_max_s
 
@@ -170,7 +170,7 @@ class Rule:
 
     @property
     def holds(self) -> bool:
-        """Sums of decimal fractions are forgiven their last digit."""
+        """Whether `value` stays within `limit`; rounding in the last digit is ignored."""
         return self.value <= self.limit + 1e-9
 
 
@@ -180,7 +180,7 @@ def safety_argument() -> tuple[str, ...]:
 
 
 class Fault(StrEnum):
-    """How an active can go, as far as it matters for how soon the lock is free."""
+    """How an active can fail, as far as it decides how soon the lock is free."""
 
     STOPPED = "stopped"  # in order, or by switchover; the lock is released on purpose
     KILLED = "killed"  # the process is gone and its kernel closed the sockets

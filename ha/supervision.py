@@ -1,7 +1,7 @@
-"""What becomes of a process that has ended by itself: one pure step for all that keep processes running.
+"""Decides what follows when a process ends by itself: one pure step for everything that keeps processes running.
 
-The watch, the local cluster and a core with its front ends differ in what they look at and in how they start a process.
-They agree on this.
+The watch, the local cluster and a core with its front ends check and start processes in different ways. They share this
+step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _DOUBLINGS_MAX = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """How a supervisor starts again what has ended. `pause_max_s` equal to `pause_s`: the pause does not grow."""
+    """How a supervisor restarts a process that ended. `pause_max_s` equal to `pause_s`: the pause does not grow."""
 
     person_code: int  # the exit code that says: a person is needed first
     pause_s: float  # before the next start; doubles with each failure in a row
@@ -31,7 +31,7 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Leave it down: starting it again changes nothing before a person has."""
+    """Leave it down: a restart does not help before a person has changed something."""
 
 
 def after_end(exit_code: int | None, failures: int, now_s: float, policy: RestartPolicy) -> StartAgain | GiveUp:

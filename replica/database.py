@@ -1,7 +1,7 @@
-"""The shared database of a participant, whichever kind it is: one class per kind ties its lock session to its store.
+"""The shared database of a participant: one class per kind of database, which joins its lock session and its store.
 
-The connection string says which kind: one that begins with `oracle://` is Oracle's, any other is libpq's: Postgres.
-Drivers are imported when they are used: a participant needs only that of its own database.
+The connection string selects the kind: `oracle://` at its start means Oracle, anything else is libpq's, so Postgres.
+Drivers are imported at their first use: a participant needs only that of its own database.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Database(Protocol):
 
     @property
     def reader_address(self) -> str:
-        """Where front ends read completions, for `replica.store.reader`; with the password: never log it."""
+        """Where front ends read completions, for `replica.store.reader`. It contains the password: never log it."""
 
     def lease(self, settings: ElectionSettings) -> ServerLease:
-        """What can be said of the server's lease before a session is open."""
+        """What is known of the server's lease before a session is open."""
 
     def lock_session(self, *, name: str, settings: ElectionSettings, clock: Clock) -> Session:
         """A lock session that is not open yet; `name` is the replica's."""
@@ -52,15 +52,14 @@ class Database(Protocol):
         """The store that writes through a session of this database's."""
 
     async def check_alone(self, name: str, settings: ElectionSettings) -> None:
-        """Before the replica of that name opens a session: no other replica goes by it, and it is clear which ledger is
-        ours.
+        """Check, before a session is opened, that no other replica has this name and that our ledger is unambiguous.
 
         Raises ReplicaNameTaken, LedgersShareDatabase, StoreUnavailable. On Oracle a ledger has a user of its own, and a
         login may not see others' sessions: nothing is checked.
         """
 
     async def neighbours(self, name: str) -> Neighbours:
-        """Who goes by that replica's name, and copies of the ledger; nothing on Oracle. Raises StoreUnavailable."""
+        """Who uses that replica's name, and copies of the ledger; nothing on Oracle. Raises StoreUnavailable."""
 
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, guarded by a lock; the names of what was applied.
@@ -72,7 +71,7 @@ class Database(Protocol):
         """The participant's shared state. Raises StoreUnavailable and StoreMismatch."""
 
     def board(self, name: str) -> AbstractAsyncContextManager[Board]:
-        """The bulletin board, on a connection of its own that goes by this name; see replica.store.bulletin."""
+        """The bulletin board, on a connection of its own with this name; see replica.store.bulletin."""
 
     def export(self) -> AbstractContextManager[Export]:
         """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""

@@ -1,6 +1,6 @@
-"""What an error says to people and supervisors, whichever of the two families it is of.
+"""How an error of either family is reported to people and supervisors.
 
-`NotaryError` has its code in the catalogue. `HaError` is of a room that stands alone and knows no catalogue: each class
+`NotaryError` has its code in the catalogue. `HaError` belongs to `ha`, which does not import the catalogue: each class
 has its own code, remedy and retry. This is the one place that reads both.
 """
 
@@ -13,7 +13,7 @@ from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
 
 def told_of(error: HaError | NotaryError | InvariantBroken) -> dict[str, str]:
-    """Code, detail and remedy of a failure; of a transition that failed, those of its cause."""
+    """Code, detail and remedy of a failure; for a transition that failed, those of its cause."""
     cause = error.__cause__
     match error:
         case TransitionFailed() if isinstance(cause, HaError | NotaryError | InvariantBroken):
@@ -27,10 +27,10 @@ def told_of(error: HaError | NotaryError | InvariantBroken) -> dict[str, str]:
 
 
 def exit_code(error: BaseException) -> int:
-    """What the supervisor of a process that ends with this error does: start it again, or wait for a person.
+    """The exit code for this error: the supervisor starts the process again, or waits for a person.
 
-    A transition that failed is judged by what made it fail; by itself it is the usual reason to start again. So is a
-    bug: a log or an index that could not be read may well be readable for the next process.
+    A failed transition is judged by its cause; without one, the process is started again. So it is after a bug: the
+    next process may be able to read a log or an index that this one could not read.
     """
     if isinstance(error, TransitionFailed) and error.__cause__ is not None:
         return exit_code(error.__cause__)

@@ -1,7 +1,7 @@
-"""What a replica says of itself on its health port: the document that it writes, and what people and tools read of it.
+"""The health document of a replica: the one that it writes, and the part of it that people and tools read.
 
-Two types, because two releases meet: a replica writes all fields, while a reader takes what it needs of a document that
-an older or a newer release wrote.
+There are two types, because releases may differ: a replica writes all fields, while a reader takes the fields that it
+needs from the document of an older or a newer release.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replica.notary.formats import Known
 
 
 class ScrubProgress(TypedDict):
-    """How far the present pass is that compares the index with the log: records, seconds, and records a second."""
+    """Progress of the present pass that compares the index with the log: records, seconds, and records a second."""
 
     records: int
     of_records: int
@@ -67,7 +67,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scrubbed(msgspec.Struct, frozen=True):
-    """How far a replica's present pass is that compares its index with the log: records, and seconds."""
+    """Progress of a replica's present pass that compares its index with the log: records, and seconds."""
 
     records: int
     of_records: int
@@ -99,7 +99,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
     failover_paused: bool = False
     index_digests: dict[str, str] = {}  # of all entries, by the number of records that made them
-    scrub: Scrubbed | None = None  # None: a release that does not tell
+    scrub: Scrubbed | None = None  # None: a release that does not report it
     formats_known: Known = Known()  # what its release can read
     granted_by: str = ""  # the database that granted the epoch in force, as its barrier names it
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none

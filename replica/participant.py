@@ -1,4 +1,4 @@
-"""One replica's core: the election's service and the front ends' handler, over a follower and at most an activation."""
+"""One replica's core: the election's service and the front ends' handler, with a follower and at most one activation."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Leadership(Protocol):
         """Whether this replica leads, at this moment."""
 
     def step_down(self, ending: Ending) -> None:
-        """Wish to step down and to let another replica lead."""
+        """Ask to step down, so that another replica leads."""
 
 
 class Notes(Protocol):
-    """What operators and replicas leave for one another in the database."""
+    """Notes that operators and replicas leave for one another in the database."""
 
     def is_barred(self) -> bool:
         """Whether this replica must leave the lock alone."""
@@ -86,11 +86,11 @@ class NoNotes:
         return False
 
     def tell(self, epoch: int, reason: str) -> None:
-        """To nobody."""
+        """Do nothing."""
 
 
 class Participant(Generic[SessionT]):
-    """Ties election, follower and front ends together. Decides nothing about the log: that is the rules' affair."""
+    """Connects election, follower and front ends. Decides nothing about the log: the rules do."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Participant(Generic[SessionT]):
             self._following = asyncio.create_task(self.guarded(self.follower.run()), name="follow")
 
     async def guarded(self, work: Awaitable[None]) -> None:
-        """Do some work on the log or the index. Its failure ends the replica: no verdict unless both can be trusted."""
+        """Await work on the log or the index. Its failure ends the replica: without both it may give no verdict."""
         try:
             await work
         except Exception as error:
@@ -266,11 +266,11 @@ class Participant(Generic[SessionT]):
 
     @property
     def estimate_s(self) -> float:
-        """How long a request that came now would take at most, seconds: the estimate that clients get."""
+        """Upper estimate, seconds, for a request that arrives now: the estimate sent to clients."""
         return self._estimate.wait_s(0 if self.activation is None else self.activation.intake.budget.states)
 
     def standing(self) -> Standing:
-        """The core's word on its role, as of now."""
+        """The core's role, as of now."""
         activation = self._serving()
         if activation is None:
             return Standing(False, self.epoch, self._settings.retry_after_s)
@@ -309,7 +309,7 @@ class Participant(Generic[SessionT]):
         return activation
 
     def _on_unsigned(self, reason: str) -> None:
-        # another replica's token may be well
+        # another replica's token may work
         self._leadership.step_down(Ending(Cause.SIGNER, reason, Code.SIGNER_UNAVAILABLE.name))
 
     def _on_applied(self, applied: Applied) -> None:

@@ -1,4 +1,4 @@
-"""One replica as a process: what it does before anything is built, signals, and its exit code."""
+"""One replica as a process: the checks before anything is built, signals, and its exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 PRIVATE_UMASK = 0o077  # whatever a replica creates, folders of the index among it, is its account's alone
 _GC_THRESHOLD = (50_000, 20, 50)  # a batch makes thousands of objects that live for milliseconds, and no cycles
-_ASK_AROUND_MAX_S = 4.0  # beyond the lease, to ask the database who else is there
+_ASK_AROUND_MAX_S = 4.0  # on top of the lease, to ask the database which other replicas are there
 _FAILED_MARK = "failed"  # left in the replica's folder while it runs: a start that finds it is in hold-down
 
 
@@ -59,8 +59,8 @@ def _look(settings: ReplicaSettings) -> Start:
 
 
 async def _run(settings: ReplicaSettings, found: Start, clock: Clock) -> None:
-    """Run until a signal or a failure. Raises what made it fail; what is started next then has another index, if
-    damage to this one did: it may be met again long after the start."""
+    """Run until a signal or a failure. Raises the failure. After damage to the index the next start has another index:
+    the damage may show long after the start."""
     await _check_alone(settings)
     try:
         await _start_and_serve(settings, found, clock)
@@ -72,7 +72,7 @@ async def _run(settings: ReplicaSettings, found: Start, clock: Clock) -> None:
 async def _start_and_serve(settings: ReplicaSettings, found: Start, clock: Clock) -> None:
     """Start everything, wait for a signal or a failure, stop in reverse order."""
     settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings.folder.chmod(0o700)  # one that somebody else made is closed as well
+    settings.folder.chmod(0o700)  # a folder that existed before is closed as well
     mark = settings.folder / _FAILED_MARK
     mark.touch()
     async with contextlib.AsyncExitStack() as stack:
@@ -86,7 +86,7 @@ async def _start_and_serve(settings: ReplicaSettings, found: Start, clock: Clock
 
 
 async def _check_alone(settings: ReplicaSettings) -> None:
-    """Two replicas of one name, or two ledgers that could be ours, are found before they meet at the lock."""
+    """Find two replicas of one name, or two ledgers that could be ours, before the lock is asked for."""
     try:
         async with asyncio.timeout(settings.election.lease_s + _ASK_AROUND_MAX_S):
             await settings.database.check_alone(settings.name, settings.election)

@@ -1,4 +1,4 @@
-"""Runs a replica's election until it ends, or something else fails, and leaves with the activation why it ended."""
+"""Runs a replica's election until it ends or something else fails, and stores the reason with the activation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from replica.participant import Participant, SessionT
 async def run_to_the_end(
     participant: Participant[SessionT], election: Election[SessionT], beside: Awaitable[None], *, stop_max_s: float
 ) -> None:
-    """Lead and follow until the election ends, or `beside`, what serves beside it, does. Raises what failed first.
+    """Lead and follow until the election ends, or `beside`, which serves beside it. Raises the first failure.
 
-    A failure ends the activation in order where that is possible, and is left with its epoch either way. `stop_max_s`:
-    how long the election may take to end.
+    A failure ends the activation in order where that is possible, and is stored with its epoch in any case.
+    `stop_max_s`: how long the election may take to end.
     """
     leading = asyncio.create_task(election.run(participant), name="election")
     serving = asyncio.ensure_future(beside)

@@ -1,4 +1,4 @@
-"""The composition root of a replica's core: builds the parts, starts them, and has them stopped in reverse order."""
+"""The composition root of a replica's core: builds and starts the parts, and stops them in reverse order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from replica.telemetry.traces import open_traces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """What one replica's core is built from."""
+    """Everything that one replica's core is built from."""
 
     name: str
     version: str
@@ -75,7 +75,7 @@ class ReplicaSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a process found before it built anything."""
+    """The facts that a process finds before it builds anything."""
 
     signer: Signer
     keys: Sequence[NotaryKey]
@@ -298,7 +298,7 @@ def _status_line(core: Core) -> str:
 
 
 def _beside(stack: contextlib.AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
-    """Do some work from now until the stack ends."""
+    """Run some work from now until the stack ends."""
     stack.push_async_callback(_end, asyncio.create_task(work, name=name))
 
 

@@ -60,14 +60,14 @@ from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S
 from ha.settings import ElectionSettings
 
-# One match per state, one case per event: to split them would hide a missing pair.
+# One match per state, one case per event. Splitting them would hide a missing pair.
 # ruff: noqa: PLR0911, PLR0912
 
 Decision: TypeAlias = tuple[State, list[Action]]
 
 
 def start(now_s: float, settings: ElectionSettings, *, after_failure: bool) -> State:
-    """A replica starts passive; one that is restarted after a failure lets others, if there are any, go first."""
+    """A replica starts passive. After a failure it starts in hold-down, so that others go first, if there are any."""
     hold_s = settings.hold_down_s if after_failure else 0.0
     return Passive(session=0, link=Link.DOWN, next_at_s=now_s, hold_until_s=now_s + hold_s)
 
@@ -142,11 +142,11 @@ def _passive(state: Passive, event: Event, now_s: float, settings: ElectionSetti
 
 
 def may_ask(state: Passive, tick: Tick, now_s: float, settings: ElectionSettings) -> bool:
-    """A passive asks while it reaches the log and agrees on the time, out of hold-down, and when its turn has come.
+    """Whether a passive asks: it reaches the log, its clock agrees, its hold-down is over, and its turn has come.
     A hold-down also ends when nobody else takes the lock.
 
-    Its turn comes when the lock has been free for the grace period plus the longer the further its index lags.
-    Who need not wait at all asks without looking first.
+    Its turn comes when the lock has been free for the grace period, plus a delay that grows with the lag of its index.
+    A replica that need not wait at all asks without looking first.
     """
     readiness = tick.readiness
     fit = readiness.reaches_log and not readiness.barred and abs(tick.clock_skew_s) <= settings.clock_skew_max_s
@@ -161,7 +161,7 @@ def may_ask(state: Passive, tick: Tick, now_s: float, settings: ElectionSettings
 def _unclaimed(state: Passive, now_s: float, settings: ElectionSettings) -> bool:
     """Whether nobody else takes the lock: a hold-down lets others go first, and is pointless where there are none.
 
-    Whoever hands over waits for its target to the end all the same.
+    A replica that is handing over still waits the whole time for its target.
     """
     free_since_s = state.free_since_s
     return not state.handing_over and free_since_s is not None and now_s >= free_since_s + settings.unclaimed_s
@@ -189,7 +189,9 @@ def _seen(state: Passive, seen: LockSeen, now_s: float, settings: ElectionSettin
 
 
 def _granted(state: Passive, granted: LockGranted, now_s: float, settings: ElectionSettings) -> Activating:
-    """Whoever was handed the lock remembers by whom; but a lock that came back is not sent to and fro."""
+    """Remember who handed over the lock, to return it if activation fails. If the lock came back from our own
+    switchover, remember nobody: it would bounce between the two.
+    """
     offer = None
     if granted.given_by is not None and now_s >= state.takes_back_until_s:
         offer = Offer(granted.given_by, now_s + 2 * settings.switchover_wait_s)
@@ -205,9 +207,9 @@ def _granted(state: Passive, granted: LockGranted, now_s: float, settings: Elect
 
 
 def _release_noted(state: Passive, noted: ReleaseNoted, now_s: float, settings: ElectionSettings) -> Passive:
-    """Look again at once; what a question on its way will say may be out of date.
+    """Look again at once; the answer to a question in flight may be out of date.
 
-    Whoever hands over and hears this was not seen losing the lock to the one that gives it up: take it back now.
+    A replica that is handing over and hears this never saw its target take the lock. It takes the lock back now.
     """
     if state.handing_over:
         state = replace(state, hold_until_s=now_s)
@@ -216,7 +218,7 @@ def _release_noted(state: Passive, noted: ReleaseNoted, now_s: float, settings: 
 
 
 def _reserved(state: Passive, now_s: float, settings: ElectionSettings) -> Passive:
-    """Leave the lock to the replica it was released for, and then to the one that released it, should that one fail.
+    """Leave the lock to the replica it was released for. If that one fails, leave it to the one that released it.
 
     The wait counts from the first of such notes, so two replicas that fail in turn do not keep a third one away.
     """
@@ -290,8 +292,8 @@ def _leading_tick(state: Activating | Active, tick: Tick, now_s: float, settings
 def _after_loss(state: Activating | Active, now_s: float, settings: ElectionSettings) -> After:
     """An active whose session was interrupted may take the lock again; an activation that lost it has failed.
 
-    So has an active that loses it again soon: its way to the database may carry questions and no load, and then a peer
-    may do better.
+    An active that loses the lock again soon has failed, too. Its connection to the database may carry single questions
+    but no load, and a peer may do better.
     """
     again = now_s - state.interrupted_at_s < settings.hold_down_s
     return After.RACE if isinstance(state, Active) and not again else After.HOLD_DOWN

@@ -1,7 +1,7 @@
-"""Carries out what core.py decides, and reports what came of it. Decides nothing.
+"""Carries out what core.py decides, and reports the results. Decides nothing.
 
-One loop takes one event at a time; whatever may wait runs in a task beside it and ends in an event. So a heartbeat goes
-on during an activation, and a question that hangs cannot stop the clock.
+One loop takes one event at a time. Work that may wait runs in a task of its own, which ends in an event. So heartbeats
+continue during an activation, and a question that hangs does not stop the ticks.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ class Role(StrEnum):
 
 
 class Service(Protocol[SessionT_contra]):
-    """What becomes active and passive. One transition at a time; the election awaits each."""
+    """The service that becomes active and passive. One transition at a time; the election awaits each."""
 
     async def activate(self, session: SessionT_contra) -> None:
-        """Everything from the epoch to "the API accepts"; only when it returns does the election say active.
+        """Everything from the epoch to "the API accepts". The election reports active only after this returns.
 
-        Raises ActivationFailed (or another HaError, such as the session's) for what another replica, or a later try,
-        may do better: the lock is given back and this replica holds down. Any other exception ends the process.
-        May be cancelled at any await; `step_down` follows then, as it does after a failure.
+        Raises ActivationFailed (or another HaError, such as the session's) where another replica or a later try may
+        succeed: the lock is given back and this replica holds down. Any other exception ends the process.
+        May be cancelled at any await; `step_down` follows, as it does after a failure.
         """
 
     async def step_down(self, ending: Ending) -> None:
-        """Refuse, purge, answer who waits, close the log; from whatever point an activation has reached.
+        """Refuse, purge, answer the waiting callers, close the log; from any point that an activation has reached.
 
         `is_leading` is false before it is called, and the lock is let go after it returns. An exception, or more than
         `drain_max_s`, ends the process.
@@ -102,7 +102,7 @@ class Service(Protocol[SessionT_contra]):
         """For logs and metrics. Cheap, must not raise."""
 
     def session_changed(self, problem: str | None) -> None:
-        """A passive has a lock session, or why it has none: then it cannot take over. Cheap, must not raise."""
+        """A passive has a lock session (None), or `problem` says why not: it cannot take over. Must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ class Election(Generic[SessionT]):
         return self._session.answered_at_s + self._settings.confirmed_age_max_s
 
     def is_leading(self) -> bool:
-        """Whether this replica leads. To be asked at the moment of speaking: a process that was stopped must not say
-        yes in its first words.
+        """Whether this replica leads. Ask immediately before each answer that depends on it: a process that was
+        suspended must not answer as the active one when it runs again.
         """
         return self._clock.boottime_s() < self.leads_until_s
 
@@ -209,7 +209,7 @@ class Election(Generic[SessionT]):
     def stop(self, ending: Ending = STOPPED) -> None:
         """Step down in order, release the lock on purpose and end; `run` returns then. May be repeated.
 
-        `ending`: what the activation is told, when a failure elsewhere is what stops the replica.
+        `ending`: why the activation ends, if a failure elsewhere stops the replica.
         """
         self._wish(StopWanted(ending))
 
@@ -218,10 +218,10 @@ class Election(Generic[SessionT]):
         self._wish(StepDownWanted(ending))
 
     async def switchover(self, to: str | None = None) -> SwitchoverReport:
-        """Hand over, and say who took the lock; undone when nobody does. Bounded by the settings.
+        """Hand over, and report who took the lock. Undone when no replica takes it. Bounded by the settings.
 
-        `to`: the replica that shall take it; the others leave it the time to. When a switchover is under way already,
-        its outcome is reported, whomever it was meant for.
+        `to`: the replica that shall take it; the others give it time to do so. If a switchover is under way already,
+        its outcome is reported, whatever its target was.
         """
         asked_at_s = self._clock.boottime_s()
         if isinstance(self._state, Ended):
@@ -241,8 +241,8 @@ class Election(Generic[SessionT]):
     # The loop
 
     async def run(self, service: Service[SessionT]) -> None:
-        """Take part until `stop`, and have the service lead and follow. Raises TransitionFailed, a HaError that no
-        retry can mend, or whatever broke a task: then the process must end.
+        """Take part until `stop`, and make the service lead and follow. The process must end when this raises:
+        TransitionFailed, a HaError that no retry can mend, or the exception that broke a task.
         """
         self._service = service
         try:
@@ -254,7 +254,7 @@ class Election(Generic[SessionT]):
             raise self._failure
 
     async def _next_event(self) -> Event:
-        """What came in first; else a tick, when one is due. Events are few: each question and transition yields one."""
+        """The oldest event; else a tick, when one is due. Events are few: each question and transition yields one."""
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._next_tick_s - self._clock.boottime_s())):
                 event = await self._inbox.get()
@@ -324,7 +324,7 @@ class Election(Generic[SessionT]):
             return
         self._post(SessionOpened(number))
         hearing = self._spawn(self._hear(number, session))
-        why = await session.wait_closed()  # whoever closed it, or met its end: this is the only word of it
+        why = await session.wait_closed()  # the only report that the session ended, however it ended
         hearing.cancel()
         self._post(SessionLost(number, why))
 
@@ -336,7 +336,7 @@ class Election(Generic[SessionT]):
             self._next_tick_s = self._clock.boottime_s()
 
     async def _ask(self, number: int, session: SessionT, question: Callable[[int, SessionT], Awaitable[Event]]) -> None:
-        """A session whose question failed is worth nothing more. It reports its own end, see `_open`."""
+        """Ask once. A session whose question failed is not used again; it reports its own end, see `_open`."""
         try:
             event = await question(number, session)
         except HaError as error:
@@ -371,7 +371,7 @@ class Election(Generic[SessionT]):
             self._post(Activated(number))
 
     async def _step_down(self, action: StepDown, session: SessionT) -> None:
-        """Whatever fails here reaches `_spawn` and ends the process: nobody would know what still serves."""
+        """Step down. Any failure here reaches `_spawn` and ends the process: it is unknown what still serves."""
         if self._activation is not None:
             self._activation.cancel()
             await asyncio.wait({self._activation})
@@ -395,7 +395,7 @@ class Election(Generic[SessionT]):
         self._inbox.put_nowait(event)
 
     def _wish(self, event: Event) -> None:
-        """A wish from outside; one of a kind is enough until it is heard."""
+        """Queue a request from outside, unless one of its kind is queued already."""
         if type(event) not in self._wished:
             self._wished.add(type(event))
             self._post(event)
@@ -423,7 +423,7 @@ class Election(Generic[SessionT]):
         self._handover = None
 
     async def _abandon(self) -> None:
-        """After the last decision: close the session, stop the tasks (`drain_max_s` at most), leave nobody waiting."""
+        """After the last decision: close the session, stop the tasks (`drain_max_s` at most), answer all callers."""
         if self._session is not None:
             await self._session.close()
         tasks = list(self._tasks)
@@ -439,7 +439,7 @@ def _for_another(note: ReleaseNote | None, session: LockSession) -> bool:
 
 
 def _ending_of(error: HaError) -> Ending:
-    """Of an activation that failed; whoever raised it may know better than that."""
+    """The ending of an activation that failed; an error that carries its own cause and code keeps them."""
     if isinstance(error, ActivationFailed):
         return error.ending
     return Ending(Cause.ACTIVATION_FAILED, error.detail, error.code)

@@ -1,7 +1,7 @@
-"""The words of the election: states, events and actions. What they lead to is decided in core.py.
+"""States, events and actions of the election. core.py decides what follows from them.
 
-A state holds only what is true in it: a passive replica has no confirmation to lean on. Each event of a lock session
-carries the session's number.
+A state holds only what is true in it: a passive replica has no confirmation. Each event of a lock session carries the
+session's number.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ha.lock.interface import NEVER_S, LockOwner
 class Readiness:
     """How fit a passive replica is to lead. `lag_records`: how many records its index lags the log it last saw.
 
-    A disconnected standby cannot know, says (True, 0), and finds out when it activates. `barred`: operators have paused
-    fail-over, and this replica is not the one that shall go on leading.
+    A disconnected standby does not know. It reports (True, 0), and finds out when it activates. `barred`: operators
+    have paused fail-over, and this replica is not the one that keeps leading.
     """
 
     reaches_log: bool
@@ -42,7 +42,7 @@ class Link(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The lock was released for this very replica. Should it fail before `until_s`, the giver is the next in turn."""
+    """The lock was released for this replica. If this replica fails before `until_s`, the giver is next."""
 
     by: str
     until_s: float
@@ -62,7 +62,7 @@ class Passive:
     noted: bool = False  # a release was announced while a question was on its way: its answer may be out of date
     skip_grace: bool = False  # the lock was released on purpose, or was ours until it was interrupted
     handing_over: bool = False  # gave the lock up for a switchover, and nobody was seen taking it yet
-    takes_back_until_s: float = NEVER_S  # gave it up for a switchover: should it come back, that is the undoing
+    takes_back_until_s: float = NEVER_S  # gave it up for a switchover; undone if it comes back before this
     interrupted_at_s: float = NEVER_S  # when its session ended last while it led
 
 
@@ -123,7 +123,7 @@ State: TypeAlias = Passive | Activating | Active | SteppingDown | Ended
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went on. `answered_at_s` and `clock_skew_s` are of the session in use."""
+    """Time has passed. `answered_at_s` and `clock_skew_s` are those of the session in use."""
 
     readiness: Readiness
     answered_at_s: float
@@ -139,7 +139,7 @@ class SessionOpened:
 
 @dataclass(frozen=True, slots=True)
 class SessionFailed:
-    """A session could not be opened. `retry` False: and never will be, until a person changes something."""
+    """A session could not be opened. `retry` False: it cannot be opened before a person changes something."""
 
     session: int
     reason: str
@@ -148,7 +148,7 @@ class SessionFailed:
 
 @dataclass(frozen=True, slots=True)
 class LockSeen:
-    """The lock is free (`owner` None, not `refused`), or somebody has it; `own`: an earlier session of ours.
+    """The lock is free (`owner` None, not `refused`), or it is held; `own`: by an earlier session of ours.
 
     `reserved`: it was released on purpose, for another replica than this one.
     """
@@ -173,8 +173,8 @@ class ReleaseNoted:
 class LockGranted:
     """The lock is ours; the lease counts from when we asked.
 
-    `reserved`: it was released for another replica, and this question crossed with the note. `given_by`: who released
-    it for this very one.
+    `reserved`: it was released for another replica, and this question crossed with the note. `given_by`: the replica
+    that released it for this one.
     """
 
     session: int
@@ -193,7 +193,7 @@ class LockConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The session is gone, or no answer came: perhaps the lock was granted and the answer lost, so end the session."""
+    """The session is gone, or no answer came. The lock may have been granted and the answer lost: end the session."""
 
     session: int
     reason: str
@@ -223,7 +223,7 @@ class SteppedDown:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """A step-down failed, or a task broke that must not."""
+    """A step-down failed, or a task ended with an error that no task may end with."""
 
     reason: str
 
@@ -244,7 +244,7 @@ class SwitchoverWanted:
 
 @dataclass(frozen=True, slots=True)
 class StopWanted:
-    """The process is asked to end in order, or ends because something in it failed."""
+    """The process is asked to end in order, or one of its parts failed."""
 
     ending: Ending = STOPPED
 
@@ -332,7 +332,7 @@ class Handover(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReportHandover:
-    """Tell whoever asked for a switchover how it ended."""
+    """Report how a switchover ended to the caller who asked for it."""
 
     outcome: Handover
     owner: LockOwner | None = None
@@ -340,7 +340,7 @@ class ReportHandover:
 
 @dataclass(frozen=True, slots=True)
 class EndProcess:
-    """Nobody knows what still runs: the process must end, and its supervisor start another."""
+    """It is unknown what still runs. The process must end, and its supervisor start another."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""A deadline for an answer that lets a process which stood still read what came in the meantime."""
+"""A deadline for an answer. A process that was suspended still reads an answer that has arrived meanwhile."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ LOOK_MAX_S = 0.25  # the end of each limit: enough to read what lies in the sock
 
 @asynccontextmanager
 async def answered_within(limit_s: float) -> AsyncIterator[None]:
-    """As `asyncio.timeout`, but the end of the limit is counted by an event loop that runs.
+    """As `asyncio.timeout`, but the last `LOOK_MAX_S` of the limit begin only when the event loop runs.
 
-    Raises TimeoutError. Otherwise a pause that ends at the deadline, or after it, loses the session although the
-    answer has arrived: an event loop that runs again sees its timers before its sockets. The lease is judged by the
-    moment of sending all the same.
+    Raises TimeoutError. With `asyncio.timeout`, a pause that ends at or after the deadline would lose the session
+    although the answer has arrived: an event loop that runs again handles its timers before its sockets. The lease
+    still counts from the moment of sending.
     """
     loop = asyncio.get_running_loop()
     look_s = min(LOOK_MAX_S, limit_s / 2)

@@ -1,4 +1,4 @@
-"""Connecting to whichever of several database hosts takes writes, although the first one says nothing at all."""
+"""Connects to the one of several database hosts that takes writes, even if the first host never answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _LISTS = ("host", "hostaddr", "port")
 
 
 def each_host(parameters: Mapping[str, object]) -> list[dict[str, object]]:
-    """libpq's parameters with lists of hosts, as parameters of one host each, in their order.
+    """Split libpq's parameters with lists of hosts into parameters of one host each, in their order.
 
-    A port that is given once is every host's. Lists of different lengths are left as they are, for libpq to refuse.
+    A port that is given once applies to every host. Lists of different lengths are returned unchanged: libpq refuses
+    them.
     """
     lists = {key: str(parameters[key]).split(",") for key in _LISTS if parameters.get(key)}
     count = max((len(values) for key, values in lists.items() if key != "port"), default=1)
@@ -35,10 +36,10 @@ async def first_connected(
 ) -> ConnectionT:
     """The connection that `connect` makes to the first host that takes it.
 
-    They are tried in order, each `STAGGER_S` after the one before or as soon as one has failed: a host behind a cut
-    would otherwise hold up all others for as long as a connection may take. `connect` raises ConnectionError, and
-    undoes its work when it is cancelled; what it makes too late is closed. Raises ConnectionError with what each host
-    said.
+    Hosts are tried in order, each `STAGGER_S` after the one before, or as soon as one has failed. Otherwise one
+    unreachable host would delay all others by a whole connection time-out. `connect` raises ConnectionError, and
+    undoes its work when it is cancelled; a connection that it makes too late is closed. Raises ConnectionError with
+    each host's error.
     """
     hosts, running, refusals = deque(each_host(parameters)), set[asyncio.Task[ConnectionT]](), []
     try:

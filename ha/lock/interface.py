@@ -2,8 +2,8 @@
 
 Contract, for the database forms and the in-memory double alike (one suite tests all of them):
 
-- The lock lives and dies with the session. Nobody reconnects behind it: a session that is lost is lost, and a new one
-  has a new activation.
+- The lock lives and dies with the session. There is no automatic reconnect: a lost session stays lost, and a new
+  session means a new activation.
 - The server frees the lock of a session that is silent for `lease_s`, and at once when the session ends.
 - A statement whose answer does not come in time is never cancelled: the session is closed, the outcome is unknown.
 - `answered_at_s` is when the latest answered statement was *sent*; any answered statement on the session counts.
@@ -38,7 +38,7 @@ class LockOwner:
         return self.name not in peers
 
     def __str__(self) -> str:
-        """For people: who it is, as the server tells."""
+        """For people: the holder as the server reports it."""
         details = [f"session {self.pid}"]
         details += [f"user {self.user}"] if self.user else []
         details += [f"from {self.address}"] if self.address else []
@@ -47,7 +47,7 @@ class LockOwner:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNote:
-    """What a holder tells the others when it gives the lock up in order. `to`: for whom; None for whoever comes."""
+    """What a holder announces when it gives the lock up in order. `to`: for which replica; None for any."""
 
     by: str
     to: str | None
@@ -55,7 +55,7 @@ class ReleaseNote:
 
 @dataclass(frozen=True, slots=True)
 class LockAnswer:
-    """What came of asking for the lock. `asked_at_s`: boot time when we asked, from which the lease counts.
+    """The answer to a request for the lock. `asked_at_s`: boot time when we asked, from which the lease counts.
 
     `owner` is who holds it when it was refused, None when granted or when the holder was gone again already. `released`
     is, when it was granted, the note with which its last holder gave it up in order, as far as it was heard.
@@ -97,8 +97,8 @@ class DatabaseIdentity:
 class ServerLease:
     """What the server does about a holder that is frozen or cut off, as found when the session was opened.
 
-    `frees_after_s`: the longest silence that the server bears; None when that is not known. `verified`: all of it was
-    read from the server; `detail` names the settings, and what could not be read.
+    `frees_after_s`: the longest silence that the server tolerates; None when unknown. `verified`: all of it was
+    read from the server; `detail` names the settings, and those that could not be read.
     """
 
     frees_after_s: float | None
@@ -125,12 +125,12 @@ class LockSession(Protocol):
     def clock_skew_s(self) -> float:
         """This replica's wall clock minus the database's, half a round trip taken off: they differ by at least this.
 
-        Measured anew by `open` and each question about the lock; 0.0 when the two cannot be told apart.
+        Measured by `open` and by each question about the lock; 0.0 when no difference can be shown.
         """
 
     @property
     def server_lease(self) -> ServerLease:
-        """After what silence the server frees this session's lock; known once it is open."""
+        """How long a silence makes the server free this session's lock; known once it is open."""
 
     async def open(self) -> None:
         """Connect, and check scope, pooler, writability, durability of commits, and that the timeouts are in force.
@@ -155,24 +155,24 @@ class LockSession(Protocol):
         """
 
     async def release(self, to: str | None = None) -> None:
-        """Give the lock up on purpose: tell the others, then free it. `close` follows.
+        """Give the lock up on purpose: notify the other replicas, then free it. `close` follows.
 
-        `to`: the replica that shall have it; the others are told a moment before, so that they let it go first.
+        `to`: the replica that shall have it; the others are notified `RELEASE_LEAD_S` before, so that they leave it.
         """
 
     async def wait_release(self) -> ReleaseNote:
-        """The next note that another holder gave the lock up, as it comes in. A lost note only costs the next poll."""
+        """Wait for the next note that another holder gave the lock up. After a lost note the next poll shows it."""
 
     async def close(self, why: str = CLOSED) -> None:
         """End the session, and with it the lock. Prompt, may be repeated, never cancels a statement.
 
-        Whoever waits for an answer on this session gets LockLost. `why`: for `wait_closed`.
+        A task that waits for an answer on this session gets LockLost. `why`: for `wait_closed`.
         """
 
     async def wait_closed(self) -> str:
-        """Return as soon as the session is closed, by whomever: why, in words; the first reason counts.
+        """Return as soon as the session is closed, by either side: the reason in words; the first reason counts.
 
-        The only word of a session's end that the election acts on: statements that fail with it are not another.
+        The election acts on this report of a session's end only, not on the statements that fail with it.
         """
 
 
@@ -183,10 +183,10 @@ class WriteSession(LockSession, Protocol[ConnectionT_co]):
     """The same session as its store sees it: the only way to write to the shared database."""
 
     def statement(self, name: str) -> AbstractAsyncContextManager[ConnectionT_co]:
-        """Use the connection, alone, for one statement or one transaction, under `answer_max_s` altogether.
+        """Use the connection exclusively for one statement or one transaction, `answer_max_s` at most in all.
 
-        Users take turns in the order they came. Leaving the block normally counts as a heartbeat, sent when the block
-        was entered, if the server answered anything meanwhile. LockLost when the outcome is unknown: deadline, broken
+        Users take turns in the order of arrival. A normal exit from the block counts as a heartbeat sent at its entry,
+        if the server answered anything meanwhile. LockLost when the outcome is unknown: deadline, broken
         connection, the server's statement_timeout, a cancelled task, a transaction left open. Other errors of the
         database are answers and pass through. `name` appears in errors and logs.
         """

@@ -1,4 +1,4 @@
-"""The lock session in memory: a double for tests and simulation that keeps the whole contract, lease included.
+"""The lock session in memory: a double for tests and simulation with the whole contract, lease included.
 
 `MemoryLockServer` is the database: it outlives its clients, counts leases on its own clock and can kill sessions.
 `Network` is what lies between: requests and answers may be late, lost, or never come.
@@ -127,11 +127,11 @@ class MemoryLockServer:
         return self._holder == pid
 
     def listen(self, pid: int, hear: Callable[[ReleaseNote], None]) -> None:
-        """Tell the session of every release that others announce."""
+        """Call `hear` with every release that other sessions announce."""
         self._backends[pid].hear = hear
 
     def announce(self, pid: int, note: ReleaseNote) -> None:
-        """Tell every other session of a release; a note may get lost on its way."""
+        """Send a release note to every other session; a note may get lost on its way."""
         for other, backend in self._backends.items():
             if other != pid and backend.hear is not None and self.network.hears_note(backend.name):
                 backend.hear(note)

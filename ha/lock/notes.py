@@ -1,7 +1,7 @@
-"""The text of a release note: what a holder tells its peers on the lock's channel. Pure.
+"""The text of a release note, which a holder sends to its peers on the lock's channel. Pure.
 
-Any login of the database may send on that channel, and what is heard there is heard on the lock's own session: nothing
-that is sent may raise.
+Any login of the database may send on that channel, and the lock's own session receives it. So no text that is sent may
+raise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def encode_note(note: ReleaseNote) -> str:
 
 
 def decode_note(text: str) -> ReleaseNote | None:
-    """The note in a text; None for anything else. A peer of the release before the last sends its bare name."""
+    """The note in a text; None for anything else. A peer that is two releases older sends only its name."""
     if len(text) > NOTE_MAX_CHARACTERS:
         return None
     if _NAME.fullmatch(text):

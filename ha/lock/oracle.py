@@ -2,10 +2,11 @@
 
 What frees the lock when the holder cannot: the server process, when the holder's kernel closes the socket; IDLE_TIME of
 the user's profile or MAX_IDLE_TIME, in minutes, when the holder is frozen; SQLNET.EXPIRE_TIME when its machine is gone.
-None of them can be set by a session, so `open` reads what can be read, and says what could not be.
+A session can set none of them, so `open` reads those that it may read, and names the others.
 
-A user lock is one of the whole database, all instances of a RAC, and needs no transaction: it is never released by a
-commit. It is not counted: asking again for a lock that this session owns answers "already own": that is the held check.
+A user lock holds in the whole database, across all instances of a RAC. It needs no transaction, and a commit never
+releases it. It is not counted: a second request for a lock that this session owns answers "already own", which is how
+`confirm` checks it.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         return await self._look("lock.look")
 
     async def confirm(self) -> float:
-        """See LockSession. Asks for the lock: who owns it is told so, and whoever is granted it did not own it."""
+        """See LockSession. Requests the lock: an owner gets ALREADY_OWNED; GRANTED means that it was not the owner."""
         asked_at_s = self._clock.boottime_s()
         result = await self._request("lock.confirm")
         if result in (GRANTED, BUSY):
@@ -253,8 +254,8 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
     async def _view(self, name: str, *, at_first: bool = False) -> tuple[LockOwner | None, ReleaseNote | None]:
         """Who holds the lock, and the note of its last release, unless that is older than what was seen.
 
-        A note is old news once somebody else is seen holding the lock. The holder itself may have written it just now,
-        and be about to let go.
+        A note is out of date once another replica is seen holding the lock. A note of the present holder itself may be
+        new: it may be about to let go.
         """
         sid, holder, user, machine, count, by, peer, releasing, role, _ = await self._one(name, LOOK, {"id": self._id})
         self._refuse_read_only(role != "PRIMARY")

@@ -1,8 +1,8 @@
 """A connection to Oracle through python-oracledb's thin asyncio mode that never cancels a statement.
 
 The driver answers a cancelled task, and its own call_timeout, with a break: the server abandons the statement. A write
-on the lock session must reach its end at the server or fail with the session, nothing in between. So each call to the
-driver runs in a task of its own that nobody cancels; whoever gives up waiting closes the socket.
+on the lock session must either complete at the server or fail with the session. So each call to the driver runs in a
+task of its own that is never cancelled; a caller that stops waiting closes the socket.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OracleConnection:
 
     @classmethod
     async def connect(cls, parameters: Mapping[str, Any]) -> OracleConnection:
-        """Connect. Raises LockUnavailable, never the driver's errors. Cancelled, it leaves no socket behind."""
+        """Connect. Raises LockUnavailable, never the driver's errors. If cancelled, it leaves no open socket."""
         made: list[asyncio.Transport] = []
         _transports.set(made)
         task = asyncio.ensure_future(_connect(parameters))
@@ -67,7 +67,7 @@ class OracleConnection:
 
     @property
     def session_id(self) -> int:
-        """The session's SID as the protocol told it at log-in."""
+        """The session's SID as the protocol reported it at log-in."""
         return int(self._driver.session_id)
 
     def introduce(self, name: str, module: str) -> None:
@@ -125,7 +125,7 @@ class OracleConnection:
         return self._running is None and self._driver.is_healthy() and not self._driver.transaction_in_progress
 
     def hang_up(self) -> None:
-        """Close the socket now; the driver tells whoever waits on it."""
+        """Close the socket now; the driver fails the task that waits on it."""
         _abort(self._transports)
 
     def finish(self) -> None:

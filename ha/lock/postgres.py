@@ -5,9 +5,9 @@ What frees the lock when the holder cannot: the operating system when the proces
 `client_connection_check_interval` when that happens inside a statement. Keepalive alone would not: the kernel of a
 frozen process answers it.
 
-One silence none of these sees before Postgres 17: a holder frozen or cut off when the server has half the messages of a
-statement. There a peer that asks for the lock ends the session. (A commit that waits for its standby keeps the lock as
-long as that takes, whatever became of the holder: nobody could lead meanwhile, as an epoch begins with a commit.)
+Before Postgres 17 none of these ends the session of a holder that freezes or is cut off when the server has received
+half the messages of a statement. A peer that asks for the lock ends it. (A commit that waits for its standby keeps the
+lock for that time, whatever happened to the holder. No replica could lead meanwhile: an epoch begins with a commit.)
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
     """A psycopg connection that closes its socket where psycopg would ask the server to cancel a statement.
 
     psycopg sends a cancel request when a task is cancelled in mid-statement (`wait` and `_try_cancel`). A write on the
-    lock session either reaches its end at the server, or fails with the session; nothing in between.
+    lock session must either complete at the server or fail with the session.
     """
 
     answers = 0  # of the server on this connection, errors not counted
@@ -143,7 +143,7 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
         return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
 
     def hang_up(self) -> None:
-        """End the connection at once although a task may be waiting on its socket: that task is told by the socket.
+        """End the connection at once even if a task waits on its socket: that task gets the socket's error.
 
         To close the descriptor under it instead would leave the event loop watching a number that is soon reused.
         """
@@ -220,7 +220,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         self._id = lock_id(scope, counter)
         self._channel = f"ha_lock_{self._id}"
         self._granted = False
-        self._released: ReleaseNote | None = None  # the newest note, until somebody else is seen holding the lock
+        self._released: ReleaseNote | None = None  # the newest note, until another session is seen holding the lock
         self._releasing: int | None = None  # the session that sent it
         self._fatal = ""  # the server's last words
 
@@ -271,7 +271,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         return LockAnswer(False, asked_at_s, self._seen(pid, who))
 
     async def _end_half_sent(self, connection: DirectConnection, pid: int) -> None:
-        """End the session of a holder that was silent within a statement for the lease; another role's is let be."""
+        """End the session of a holder that was silent within a statement for the lease, unless another role owns it."""
         values = {"id": self._id, "pid": pid, "lease_s": self._settings.lease_s}
         with suppress(psycopg.errors.InsufficientPrivilege):
             await connection.execute(_END_HALF_SENT, values)
@@ -284,7 +284,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         return LockView(owner, self._released if owner is None else None)
 
     def _seen(self, pid: int | None, who: Sequence[str | None]) -> LockOwner | None:
-        """Who holds the lock. A release is over once somebody else holds it; who announced one is about to let go."""
+        """Who holds the lock. A release is over once another session holds it; its sender may still be letting go."""
         if pid is None:
             return None
         if pid != self._releasing:

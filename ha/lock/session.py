@@ -1,6 +1,6 @@
 """What the lock sessions on real databases have in common: turns, deadlines, heartbeats and closing.
 
-A kind of database adds how to connect, what to check, its questions about the lock, and which errors leave the outcome
+Each kind of database adds how to connect, the checks, its questions about the lock, and which errors leave the outcome
 unknown.
 """
 
@@ -23,7 +23,7 @@ OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
 
 
 class Connection(Protocol):
-    """One connection to the database, as far as the session minds."""
+    """One connection to the database, as far as the session needs it."""
 
     answers: int
     """Answers of the server on this connection, errors not counted."""
@@ -32,7 +32,7 @@ class Connection(Protocol):
         """No statement and no transaction is open, and the connection works."""
 
     def hang_up(self) -> None:
-        """End the connection at once although a task may be waiting for an answer on it; that task is told."""
+        """End the connection at once even if a task waits for an answer on it; that task fails."""
 
     def finish(self) -> None:
         """End the connection at once; nobody is waiting on it. May be repeated."""
@@ -69,7 +69,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         """Whether the outcome of the statement that raised this is unknown, or the connection broken."""
 
     def _listen(self, connection: ConnectionT) -> None:
-        """From now until `_stop_listening` nobody waits for an answer: hear what the server says by itself."""
+        """Receive what the server sends unasked, until `_stop_listening`; no statement runs meanwhile."""
 
     def _stop_listening(self, connection: ConnectionT) -> None:
         """A statement needs the connection, or it is about to be closed. May be repeated."""
@@ -151,7 +151,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
                     self._listen(connection)
 
     def _judge(self, name: str, connection: ConnectionT, error: BaseException) -> None:
-        """After an error in a statement: return if it was a definite answer or our own, else close, raise LockLost."""
+        """Judge an error in a statement: return if it is a definite answer or ours; else close and raise LockLost."""
         broken = isinstance(error, TimeoutError) or self._is_unknown(error) or not connection.settled()
         if not broken:
             return
@@ -183,7 +183,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         return LockLost(reason)
 
     def _shut(self) -> None:
-        """Close, now if nobody waits on the connection, else as soon as that task has left (see `statement`)."""
+        """Close: now if no task waits on the connection, else as soon as that task has left (see `statement`)."""
         self._closed.set()
         if self._connection is None:
             return
@@ -195,7 +195,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
 
 
 def clock_skew_s(before_us: int, database_us: int, after_us: int) -> float:
-    """Seconds that our clock is certainly ahead of the database's (or lags, if negative), whatever the way there took.
+    """Seconds that our clock is at least ahead of the database's (lags, if negative), whatever the round trip took.
 
     Wall clocks in microseconds: ours before the question was sent and after it was answered, the database's between.
     """

@@ -1,10 +1,10 @@
-"""What becomes of one watched replica: a pure function of its state, what was seen of it, and the time.
+"""Decides what to do with one watched replica: a pure function of its state, the last look at it, and the time.
 
     Waiting --start--> Starting --live--> Up --ended, or fails its checks--> Stopping --gone--> Waiting
        any, exit code of a person's case --> GaveUp: a person must change something first
 
-Nothing here is about leadership. A replica that is not live is restarted whoever leads; a passive one that is live is
-left alone. At most one is taken down for failing its checks at a time: a machine that stalls must not lose them all.
+Leadership plays no part here. A replica that is not live is restarted, active or passive; one that is live is left
+alone. At most one at a time is taken down for failed checks: a stalled machine must not lose all its replicas.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """Live, give or take `missed` checks in a row."""
+    """Live; the last `missed` checks in a row failed."""
 
     since_s: float
     failures: int
@@ -44,7 +44,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Was told to stop, because it failed. `killed`: and did not listen."""
+    """Was asked to stop, because it failed. `killed`: it did not stop in time and was killed."""
 
     since_s: float
     failures: int
@@ -63,9 +63,9 @@ State: TypeAlias = Waiting | Starting | Up | Stopping | GaveUp
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look at a replica showed. `answers`: something listens on its health port, live or not.
+    """The result of a look at a replica. `answers`: something listens on its health port, live or not.
 
-    `ended`: it was our child and has ended, with `exit_code`; a replica that commands start and stop is nobody's child.
+    `ended`: it was our child and has ended, with `exit_code`. A replica run by the operator's commands is no child.
     """
 
     live: bool
@@ -85,7 +85,7 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next state, what to do, and what to tell people; nothing of the last two most of the time."""
+    """The next state, what to do, and what to report to people; the last two are mostly empty."""
 
     state: State
     act: Act | None = None
@@ -93,7 +93,7 @@ class Decision:
 
 
 def begin(now_s: float) -> State:
-    """A replica that is down, or perhaps runs already: the first look tells."""
+    """The first state: the replica is down, or runs already. The first look shows which."""
     return Waiting(now_s)
 
 
@@ -106,7 +106,7 @@ def step(
     *,
     may_take_down: bool,
 ) -> Decision:
-    """Decide for one replica. `may_take_down`: no other one is on its way down or up because it failed."""
+    """Decide for one replica. `may_take_down`: no other replica is stopping or starting because it failed."""
     if seen.ended and not isinstance(state, GaveUp):
         after = after_end(seen.exit_code, state.failures, now_s, restarts)
         if isinstance(after, GiveUp):

@@ -16,7 +16,7 @@ Say = Callable[[str, str], None]
 
 
 class ActFailed(Exception):
-    """A replica could not be started, stopped or killed as asked; its text says why. The next look shows what is so."""
+    """A replica could not be started, stopped or killed; the text says why. The next look shows its actual state."""
 
 
 class Hands(Protocol):
@@ -71,7 +71,7 @@ class WatchedReplica:
         return Seen(live, answers or self._hands.running, ended, self._hands.returncode if ended else None)
 
     async def carry_out(self, act: Act) -> None:
-        """Start, stop, restart or kill it. Raises ActFailed; the next look shows what is so."""
+        """Start, stop, restart or kill it. Raises ActFailed; the next look shows its actual state."""
         settings = self._settings
         by_command = {
             Act.START: settings.start_command,
@@ -93,7 +93,7 @@ class WatchedReplica:
                 self._hands.terminate()
 
     async def end(self) -> None:
-        """Stop it in order, if it is our child; what commands started goes on."""
+        """Stop it in order, if it is our child. A replica that commands started keeps running."""
         if self._was_started:
             await self._hands.stop(self._settings.stop_max_s)
 

@@ -1,6 +1,6 @@
-"""One activation of this replica, from the epoch to the purge: what exists only while it is active.
+"""One activation of this replica, from the epoch to the purge: the parts that exist only while it is active.
 
-A submission walks through parts that each own one step of its way:
+Each part owns one step of a submission:
 
     offered    Intake        intake.py       bounds, the users' turns
     admitted   Admission     admission.py    recorded as pending in the database
@@ -9,7 +9,7 @@ A submission walks through parts that each own one step of its way:
     answered   Answering     answering.py    receipt and answer
     published  Publisher     publisher.py    its completion, and the published position
 
-Nothing here decides a verdict; answers are what the log says once a record is read back.
+No verdict is decided here. Answers are computed from the log once a record is read back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DRAIN_TICK_S = 0.005
 
 
 class Activation:
-    """Builds the parts, and has their life: `open`, then whatever comes while it lasts, then `close`; never again."""
+    """Builds the parts and owns their life: `open`, then any use, then `close`. An instance is used once."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Activation:
         database: DatabaseIdentity,
         verify_lock: Callable[[], Awaitable[object]],
     ) -> None:
-        """`store` and `verify_lock` work over the lock session; `database` is what it says of itself."""
+        """`store` and `verify_lock` work over the lock session; `database` is the identity that it reports."""
         self._parts = parts
         self._store = store
         self._verify_lock = verify_lock
@@ -83,7 +83,7 @@ class Activation:
             tasks=self._tasks,
         )
         self.serving = False
-        self.end_told = False  # the database has our word on why this activation ended
+        self.end_told = False  # the reason why this activation ended is in the database
 
     @property
     def epoch(self) -> int:
@@ -107,21 +107,21 @@ class Activation:
         await self._verify_lock()
 
     async def read_to_the_end(self) -> None:
-        """Return once everything is applied that was in the log when this was called. Raises as catching_up.py."""
+        """Return once every record that was in the log at the call is applied. Raises as catching_up.py."""
         await read_to_the_end(self._parts)
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """Move the bound of what completions are kept; front ends hear of it before anybody may delete."""
-        async with self.admission.bound:  # no period reaches below what goes meanwhile
+        """Move the bound up to which completions may be deleted; front ends are notified before any deletion."""
+        async with self.admission.bound:  # no deduplication period reaches below the new bound
             pruned = await self._store.prune(up_to, recorded_before_us)
             self.publisher.note_pruned(await self._store.published())
         self._parts.announce()
         return pruned
 
     async def close(self, reason: str) -> None:
-        """Stop serving, let what is on its way be answered briefly, purge the rest, and answer it as unknown.
+        """Stop serving, wait briefly for answers to what is in flight, purge the rest, and answer it as unknown.
 
-        The reason is left with the epoch, for the history; `end_told` says whether that was possible.
+        The reason is stored with the epoch, for the history; `end_told` is true if that succeeded.
         """
         self.serving = False
         retry_after_s = self._parts.settings.retry_after_s
@@ -152,7 +152,7 @@ class Activation:
             pass
 
     async def _tell_end(self, reason: str) -> None:
-        """Leave the reason with the epoch. Bounded: a session that does not answer now is lost, and closed anyway."""
+        """Store the reason with the epoch. Bounded in time: a session that does not answer now is closed anyway."""
         if self._tasks.session_over or not self.epoch:
             return
         try:

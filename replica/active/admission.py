@@ -1,7 +1,7 @@
-"""Admitted: records commands in the shared database before their records are logged, and hands them on.
+"""Admitted: records commands in the shared database before their records are logged, and passes them on.
 
-A command is pending in the database before its record is appended, so that whoever is active next knows of every
-submission that was accepted.
+A command is pending in the database before its record is appended. So the next active knows every submission that was
+accepted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Found = AdmissionResult | Answer
 
 
 class Admission:
-    """One statement at a time, for as many submissions as there are."""
+    """Admits in one statement at a time, each for all submissions that wait."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Admission:
         self._answering = answering
         self._publisher = publisher
         self.admitting: list[Waiting] = []  # the database is being asked about these, and may know them already
-        self.bound = asyncio.Lock()  # of what is remembered: nobody prunes while somebody is asked for by it
+        self.bound = asyncio.Lock()  # no pruning while a statement relies on the bound of what is remembered
 
     async def run(self) -> None:
         """Admit until the intake stops; ends early only with an error of the store."""
@@ -90,9 +90,9 @@ class Admission:
             self._answering.answer_accepted(accepted)
 
     async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Found]]:
-        """What the database says of each, in one statement, whatever deduplication periods their senders chose.
+        """Ask the database about each, in one statement, whatever deduplication periods the senders chose.
 
-        Of several submissions of one command the first one's period counts; those with another one come too early.
+        Among several submissions of one command the first one's period counts; those with another period are too early.
         """
         async with self.bound:
             asked: list[tuple[Waiting, Period]] = []
@@ -127,7 +127,7 @@ class Admission:
                 yield waiting, found
 
     async def ask_together(self, part: list[tuple[Waiting, Period]]) -> list[tuple[Waiting, Found]]:
-        """One statement; by halves, if the database refuses a value of somebody's, until that one stands alone."""
+        """One statement; if the database refuses a value, halve the batch until the refused submission is alone."""
         try:
             found = await self._store.admit(
                 [waiting.command for waiting, _ in part],

@@ -1,7 +1,7 @@
-"""How much the participant has on its hands, and how much of it each user has queued. Bounds only; nothing waits here.
+"""Bounds how much the participant has in flight, and how much each user has queued. Nothing waits here.
 
-What a submission weighs is counted in states: its inputs and references, or one for every 36 bytes of its record,
-whichever is more. So neither many states nor long texts get past a bound, and a request without states weighs, too.
+The weight of a submission is counted in states: its inputs and references, or one for every 36 bytes of its record,
+whichever is more. So neither many states nor long texts pass a bound, and a request without states has a weight, too.
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ class AdmissionBudget:
         return fits
 
     def leave(self, submissions: int, states: int) -> None:
-        """So much is done with."""
+        """Release so many submissions and states."""
         self.submissions -= submissions
         self.states -= states

@@ -21,7 +21,7 @@ Decided = tuple[Waiting, CountedRequest, Verdict]
 
 
 class Answering:
-    """Makes answers and sends them, one signature for all that were notarised together."""
+    """Makes and sends answers. All transactions that were notarised together share one signature."""
 
     def __init__(self, parts: Parts, appender: Appender, budget: AdmissionBudget) -> None:
         self._clock = parts.clock
@@ -52,7 +52,7 @@ class Answering:
         self._receipt_signer.make(notarised, answer)
 
     def answer_accepted(self, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
-        """Give recorded answers again: the command was accepted before, its transaction is in the log."""
+        """Repeat recorded answers: the command was accepted before, its transaction is in the log."""
         contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
@@ -64,7 +64,7 @@ class Answering:
 def decided_answers(
     decided: Sequence[Decided], made: Sequence[Receipt] | None, offsets: Mapping[int, int], retry_after_s: float
 ) -> list[tuple[Waiting, Answer]]:
-    """What was decided, for those who wait; a success without a receipt is not answered as one yet.
+    """The decisions as answers for the waiting callers; a success without a receipt is not yet answered as one.
 
     `made`: the receipts of what is notarised, in order; None when they could not be made. `offsets`: the ledger offset
     of each record, by its log offset.

@@ -1,4 +1,4 @@
-"""Appended: gives records their sequence numbers and stamps, writes them to the log, and keeps who waits for each."""
+"""Appended: gives records their sequence numbers and stamps, writes them to the log, and keeps the waiting callers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Appender:
     """The records of one activation. Sequence numbers are dense from 0, over requests and settlements."""
 
     def __init__(self, parts: Parts, database: str) -> None:
-        """`database`: what grants our epochs, as barriers name it."""
+        """`database`: the database that grants our epochs, as barriers name it."""
         self._parts = parts
         self._database = database
         self.activation_id = b""  # of the newest barrier of ours
         self.formats = Formats()  # of what is written; the barrier names them
         self.waiting: dict[int, Waiting] = {}  # by sequence number, in the order of appending
-        self.busy_since_s = parts.clock.boottime_s()  # since when somebody waits, or since the newest answers
+        self.busy_since_s = parts.clock.boottime_s()  # when the first caller began to wait, or the newest answers
         self._sequence = 0
         self._writer: LogWriter | None = None
         self._booted_us = self._boot_moment_us()  # by the wall clock that agreed with the database's just now
@@ -46,7 +46,7 @@ class Appender:
             self._writer = await self._parts.request_log.open_writer()
 
     async def close(self) -> None:
-        """Write no more: what was not sent yet is purged."""
+        """Stop writing; records that were not sent yet are purged."""
         if self._writer is not None:
             await self._writer.close()
 
@@ -72,8 +72,8 @@ class Appender:
     def append(self, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
         """Log admitted submissions; each waits by its sequence number, never by its transaction id.
 
-        Returns the answers, by `id` of who waits, to those that no record can be made of: they stay pending, and the
-        next activation settles them.
+        No record can be made of some of them. Their answers are returned, by `id` of the Waiting: those commands stay
+        pending, and the next activation settles them.
         """
         if not admitted:
             return {}
@@ -107,7 +107,7 @@ class Appender:
             self._parts.step_down(ending_of(error, Cause.LOG_STALLED))
 
     def _boot_moment_us(self) -> int:
-        """When the machine booted by its wall clock, microseconds UTC: the same for ever, unless that clock jumps."""
+        """When the machine booted by its wall clock, microseconds UTC. It is constant unless that clock jumps."""
         return self._parts.clock.wall_us() - round(self._parts.clock.boottime_s() * 1e6)
 
     def _require_writer(self) -> LogWriter:

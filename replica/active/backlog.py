@@ -1,4 +1,4 @@
-"""Publishes what earlier activations decided and did not publish: from the log, before this one serves."""
+"""Publishes, from the log, what earlier activations decided and did not publish. Runs before this one serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def publish_backlog(
     settings: CoreSettings,
     salvages: Salvages = NO_SALVAGES,
 ) -> Published:
-    """Publish what lies between what is published and `applied_to`, from the log; returns what is published then.
+    """Publish the log from the published position up to `applied_to`; returns the new published position.
 
     Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
     position is ahead of the log, or was not read from it.

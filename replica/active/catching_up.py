@@ -25,7 +25,7 @@ async def until_applied(parts: Parts, condition: Callable[[Position], bool], wha
 
 
 async def read_to_the_end(parts: Parts) -> Position:
-    """The applied position, after everything that was in the log when this was called.
+    """Wait until every record that was in the log at the call is applied; returns the applied position.
 
     Raises ActivationFailed when the log stalls, and LogUnavailable.
     """

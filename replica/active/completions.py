@@ -1,4 +1,4 @@
-"""What completions the log amounts to. Pure."""
+"""Derives completions from the log. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from replica.store.interface import Completion
 
 
 def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None = None) -> list[Completion]:
-    """The completions of a run of records, in log order: a function of the log alone, whoever computes it.
+    """The completions of a run of records, in log order: the same at every replica, a function of the log alone.
 
-    But for the deduplication periods, by log offset, which only the replica knows that admitted the submissions.
+    The exception is `periods`, deduplication periods by log offset: only the replica that admitted the submissions
+    knows them.
     """
     known = periods or {}
     completions: list[Completion] = []

@@ -1,4 +1,4 @@
-"""How far back an acceptance of the same command counts, and what is refused because nobody remembers so long. Pure."""
+"""How far back an acceptance of the same command counts, and which longer periods are refused. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from replica.notary.answers import DeduplicationBound
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What deduplication knows: every command that was accepted above ledger offset `pruned_to`, which are all those
-    that were recorded later than `pruned_us` (microseconds UTC); and the longest period that the settings allow."""
+    """What deduplication knows: every command accepted above ledger offset `pruned_to`, and the longest period allowed.
+
+    Those are all commands that were recorded later than `pruned_us` (microseconds UTC)."""
 
     max_s: float
     pruned_to: int = 0
     pruned_us: int = 0
 
     def bound(self, now_us: int) -> DeduplicationBound:
-        """The longest period that may be asked for now."""
+        """The longest period that a submission may ask for now."""
         kept_s = max(0.0, (now_us - self.pruned_us - 1) / 1e6)
         return DeduplicationBound(min(self.max_s, kept_s), self.pruned_to)
 
 
 class Period(msgspec.Struct, frozen=True):
-    """What is asked of the store: acceptances recorded at `since_us` or later, above the ledger offset `after`.
+    """The store's search range: acceptances recorded at `since_us` or later, above the ledger offset `after`.
 
-    `duration_us` is what that is called in microseconds; None for a period that goes by the offset.
+    `duration_us` is the same period as a length in microseconds; None for a period given by an offset.
     """
 
     since_us: int
@@ -34,9 +35,9 @@ class Period(msgspec.Struct, frozen=True):
 
 
 def period_of(options: SubmitOptions, remembered: Remembered, now_us: int) -> Period | DeduplicationBound:
-    """The period that is honoured in full; or the bound, where more was asked for than is remembered.
+    """The period that is honoured in full; or the bound, if the submission asks for more than is remembered.
 
-    Without a wish it is as long as the settings allow, or as is remembered, if that is less.
+    The default is the longest period that the settings allow, or all that is remembered, if that is less.
     """
     after, wanted_s = options.deduplication_after, options.deduplication_s
     if after is not None:

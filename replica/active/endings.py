@@ -8,7 +8,7 @@ from replica.notary.errors import Code, InvariantBroken, NotaryError
 
 
 def ending_of(error: BaseException, cause: Cause = Cause.FAILED) -> Ending:
-    """Cause, message and stable code; of a transition that failed, those of what made it fail."""
+    """Cause, message and stable code; for a transition that failed, those of its cause."""
     if isinstance(error, TransitionFailed) and error.__cause__ is not None:
         return ending_of(error.__cause__, cause)
     if isinstance(error, HaError):

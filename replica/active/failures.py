@@ -1,7 +1,7 @@
-"""Submissions that the core fails on by themselves: an unforeseen value concerns its sender alone.
+"""Submissions on which the core fails one by one: an unforeseen value must affect its sender only.
 
-Such a failure must not reach the task that admits everybody's submissions, because that would end the replica, and the
-next one in turn, for as long as somebody sends it again.
+Such a failure must not reach the task that admits all submissions. It would end the replica, and then the next active,
+for as long as the client repeats the submission.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SubmissionFailures:
         self.count = 0
 
     def answer(self, submission_id: str, error: Exception) -> NotNow:
-        """The answer to the sender of the one submission; those of others go on."""
+        """The answer to the sender of this submission; other submissions go on."""
         self.count += 1
         now_s = self._clock.boottime_s()
         if now_s - self._told_at_s < _TOLD_EVERY_S:

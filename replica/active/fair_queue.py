@@ -1,8 +1,8 @@
 """The queue in front of the log: one lane for each user, served in turns. Pure.
 
-Deficit round robin: each turn gives a lane credit for so many states, and it sends while it has credit. What it
-overdraws, at most one submission, it pays with its next turns. So a user who sends much delays only their own
-requests, whatever the size of these.
+Deficit round robin: each turn gives a lane credit for so many states, and the lane sends while it has credit. It may
+overdraw by at most one submission, which its next turns pay for. So a user who sends much delays only their own
+requests, whatever their size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FairQueue(Generic[Item]):
         return self._count
 
     def has_room(self, user: str, states: int) -> bool:
-        """Whether the user's lane takes so much more."""
+        """Whether the user's lane has room for so many more states."""
         lane = self._lanes.get(user)
         return lane is None or (
             len(lane.items) < self._lane_items_max and lane.states + states <= self._lane_states_max

@@ -1,6 +1,6 @@
 """Offered: the queue of one activation before admission. Bounds what is in flight, and serves users in turns.
 
-What is queued is known here only: an activation that ends refuses it.
+Queued submissions are known here only: an activation that ends refuses them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from replica.store.interface import Command
 
 
 class Intake:
-    """Takes submissions with `offer`, gives them out with `next_batch`, and hears with `leave` what is done with."""
+    """Takes submissions with `offer`, returns them with `next_batch`; `leave` reports those that are finished."""
 
     def __init__(self, parts: Parts) -> None:
         self._settings = parts.settings
@@ -40,7 +40,7 @@ class Intake:
 
     @property
     def wait_s(self) -> float:
-        """How long a request that comes now will take at most: the estimate that clients get, seconds."""
+        """Upper estimate, seconds, for a request that arrives now: the estimate sent to clients."""
         return self._estimate.wait_s(self.budget.states)
 
     def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, options: SubmitOptions) -> None:
@@ -52,7 +52,7 @@ class Intake:
         for ticket, submission in batch:
             try:
                 waiting = _waiting(replies, ticket, submission, options, now_us)
-            except Exception as error:  # what the front end let through concerns its sender alone
+            except Exception as error:  # a value that the front end let through affects its sender only
                 refused.append((ticket, self._failures.answer(submission.submission_id, error)))
                 continue
             user, states = submission.user_id, waiting.states
@@ -72,12 +72,12 @@ class Intake:
         self.wake()
 
     def leave(self, submissions: int, states: int) -> None:
-        """So much is done with, and makes room."""
+        """Release so many submissions and states, which makes room."""
         self.budget.leave(submissions, states)
         self.wake()
 
     def wake(self) -> None:
-        """Look again whether the queue may go on: something was queued, or left the pipeline."""
+        """Check again whether the queue may go on: a submission was queued, or left the pipeline."""
         settings, budget = self._settings, self.budget
         in_pipeline = budget.submissions - len(self._queue)
         states_in_pipeline = budget.states - self._queue.states
@@ -123,10 +123,10 @@ class Intake:
 
 
 def _waiting(replies: Replies, ticket: int, submission: Submission, options: SubmitOptions, now_us: int) -> Waiting:
-    """The submission with what the core needs to know of it. Raises all sorts if the front end let nonsense through.
+    """The submission with the facts that the core needs. May raise any Exception on values that are invalid.
 
-    The request is not read whole, which would cost a tenth of what a submission costs here: what no reader of the log
-    takes for a request is answered when it is read back.
+    The request is not decoded whole, which would cost a tenth of a submission's cost here. A record that no reader of
+    the log accepts as a request is answered when it is read back.
     """
     tx_id, digest, states_count = summarise(submission.request)
     user, command_id, act_as = submission.user_id, submission.command_id, submission.act_as

@@ -1,7 +1,7 @@
-"""Whether the database that grants our epochs goes on from the one that granted the epoch in force. Pure.
+"""Whether the database that grants our epochs continues the one that granted the epoch in force. Pure.
 
-Two primaries of one cluster, the old one not fenced, are two locks: a replica on each of them is granted an epoch, and
-their barriers depose each other in turn. A promotion begins a new timeline: the barrier in force has the later one.
+Two primaries of one cluster, the old one not fenced, are two locks. Each grants an epoch to a replica, and the two
+replicas' barriers depose each other in turn. A promotion begins a new timeline: the barrier in force has the later one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from replica.notary.records import BarrierRecord
 
 
 class Descent(Enum):
-    """What our database is to the one that a barrier names."""
+    """How our database relates to the one that a barrier names."""
 
     CONTINUES = "continues"  # the same line of history, or one that branched off it later
-    SUPERSEDED = "superseded"  # an older line: that of a primary whose standby was promoted, say
-    ANOTHER = "another"  # another system: a dump that was restored, or somebody else's
+    SUPERSEDED = "superseded"  # an older line, such as that of a primary whose standby was promoted
+    ANOTHER = "another"  # another system: a restored dump, or an unrelated database
     UNKNOWN = "unknown"  # the barrier does not say
 
 
 def descent(ours: DatabaseIdentity, in_force: str) -> Descent:
-    """What our database is to that of the barrier in force, named `<kind>:<system identifier>:<timeline>`."""
+    """How our database relates to that of the barrier in force, named `<kind>:<system identifier>:<timeline>`."""
     parts = in_force.split(":")
     if len(parts) != 3 or not parts[2].isdecimal():
         return Descent.UNKNOWN
@@ -34,7 +34,7 @@ def descent(ours: DatabaseIdentity, in_force: str) -> Descent:
 
 
 def check_descent(ours: DatabaseIdentity, barrier: BarrierRecord | None) -> Descent:
-    """What our database is to that of the barrier in force. Raises DatabaseSuperseded."""
+    """How our database relates to that of the barrier in force. Raises DatabaseSuperseded."""
     found = Descent.UNKNOWN if barrier is None else descent(ours, barrier.database)
     if barrier is not None and found is Descent.SUPERSEDED:
         raise DatabaseSuperseded(

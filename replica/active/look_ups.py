@@ -35,7 +35,7 @@ class LookUps:
         fail: Callable[[Exception], None],
     ) -> None:
         """`serving`: the activation, if it serves at this moment. `refusal`: the answer of a replica that does not.
-        `fail` hears of a failure that must end the process."""
+        `fail` is called with a failure that must end the process."""
         self._index = index
         self._receipt_signer = receipt_signer
         self._serving = serving
@@ -51,7 +51,7 @@ class LookUps:
             self._answering = asyncio.create_task(self._answer(), name="look_up")
 
     async def _answer(self) -> None:
-        """Those that arrived meanwhile share the next question to the lock: a flood of them must not crowd it."""
+        """Look-ups that arrive meanwhile share the next question to the lock, so that a flood cannot load it."""
         while self._asked:
             asked: list[tuple[Replies, list[tuple[int, bytes]]]] = []
             names: dict[bytes, None] = {}
@@ -63,9 +63,10 @@ class LookUps:
                 replies.send([(ticket, found[name]) for ticket, name in batch])
 
     async def look_up_confirmed(self, names: list[bytes]) -> dict[bytes, Told]:
-        """ "Not found" is said only once the lock has answered a question sent after the look-up arrived, so that a
-        deposed replica cannot deny what its successor did; and by who has read to an end of the log that was asked for
-        after it, because two primaries are two locks."""
+        """Answer "not found" only after two checks that began after the look-up arrived.
+
+        The lock has answered a question, so that a deposed replica cannot deny what its successor did. The replica has
+        read to the log's end as of then, because two primaries are two locks."""
         activation = self._serving()
         try:
             if activation is not None:
@@ -84,7 +85,7 @@ class LookUps:
         return dict.fromkeys(names, self._refusal())
 
     async def _find(self, names: list[bytes]) -> dict[bytes, Told]:
-        """What the index has of transactions and of states; they differ in length."""
+        """The index's entries for transactions and for states; the names differ in length."""
         tx_ids = [name for name in names if len(name) == TX_ID_BYTES]
         states = [name for name in names if len(name) != TX_ID_BYTES]
         return {**await self._find_transactions(tx_ids), **self._find_states(states)}

@@ -1,7 +1,7 @@
 """The order of opening an activation, which is the protocol (docs/architecture.md).
 
-Read the log to its end, see it move, epoch, log writer, lock verified, barrier, catch up to it, publish up to it,
-settle what can never be logged any more. Then it may serve.
+The steps: read the log to its end, see it move, raise the epoch, open the log writer, verify the lock, append the
+barrier, catch up to it, publish up to it, settle the commands that can never be logged. Then it may serve.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PENDING_TOGETHER = 50_000  # commands read from the database at a time; setting
 
 
 class Opening:
-    """From the lock to the moment before serving. `epoch` and `steps_s` stay for as long as the activation lasts."""
+    """From the lock to the moment before serving. `epoch` and `steps_s` stay valid while the activation lasts."""
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class Opening:
             log.warning("database_changed", database=str(self._database), in_force=barrier.database)
 
     async def _see_the_log_move(self, position: Position) -> None:
-        """Return once the log is seen to take a record and to show it. Raises ActivationFailed when it does not.
+        """Return once the log is seen to accept a record and to return it. Raises ActivationFailed when it does not.
 
-        Otherwise no barrier could come into force, and one epoch after the other would be raised for nothing. What is
-        written when no record came lately is the barrier in force, once more: it changes nothing for any reader.
+        In a log that does not, no barrier comes into force, and each try would raise an epoch for nothing. If no record
+        came lately, the barrier in force is written once more: that changes nothing for any reader.
         """
         if position.barrier is None or self._parts.follower.moved_lately():
             return
@@ -109,8 +109,10 @@ class Opening:
         await until_applied(self._parts, lambda at: at.offset > position.offset, "a record that changes nothing")
 
     async def _published_in_the_log(self) -> Published:
-        """What is published. Raises LogTruncated when the log ends before that: nothing may be written to it then, or
-        the lost records could not be brought back to their offsets. Only an index that lags has to ask the log."""
+        """The published position. Raises LogTruncated when the log ends before it.
+
+        Nothing may be written to such a log, or the lost records could not be restored at their offsets. Only an index
+        that lags has to ask the log."""
         published = await self._store.published()
         position = published.position
         if position is not None and position.offset > self._parts.follower.applied_offset:
@@ -142,7 +144,7 @@ class Opening:
         )
 
     async def settle(self) -> None:
-        """Reject, through the log, every command that is pending: its record can never count any more."""
+        """Reject every pending command through the log: its record can never count any more."""
         settled: list[Command] = []
         while pending := await self._store.pending(_PENDING_TOGETHER):
             if pending[0] in settled:

@@ -1,4 +1,4 @@
-"""What an activation is built from and does not outlive: the replica's own parts, and whom it reports to."""
+"""The replica's own parts, from which each activation is built and which outlive it, and the calls it reports to."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The notary's signing key on a PKCS#11 token: it never leaves the token, which signs with it.
 
-Ed25519 is the mechanism CKM_EDDSA of PKCS#11 3.0. A session that is lost, because the token was restarted or failed
-over, is opened again by the next signature. A PIN that was refused is not tried again: tokens lock themselves after a
-few.
+Ed25519 is the mechanism CKM_EDDSA of PKCS#11 3.0. The token may restart or fail over; the next signature then opens a
+new session. A refused PIN is not tried again: tokens lock themselves after a few refusals.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Pkcs11Signer:
                 try:
                     return bytes(self._key.sign(message, mechanism=Mechanism.EDDSA))
                 except PKCS11Error:
-                    self._close()  # whatever it was: a new session shows whether the token is well
+                    self._close()  # whatever the error: a new session shows whether the token works
             try:
                 public_key = self._open()
                 if public_key != self.public_key:

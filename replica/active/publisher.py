@@ -1,4 +1,4 @@
-"""Published: completions of what the log decided, with dense ledger offsets, in the shared database."""
+"""Published: writes completions of what the log decided to the shared database, with dense ledger offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Publisher:
         self._store = store
         self._settings = settings
         self._on_published = on_published
-        self._on_moved = on_moved  # the ledger end is another one
+        self._on_moved = on_moved  # the ledger end has changed
         self._queue: deque[_Unpublished] = deque()
         self._arrived = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -65,7 +65,7 @@ class Publisher:
         self.note_pruned(published)
 
     def note_pruned(self, published: Published) -> None:
-        """Take note of how far completions may be gone."""
+        """Note up to which ledger offset completions may be deleted."""
         self.pruned_to, self.pruned_us = published.pruned_to, published.pruned_us
 
     def add(
@@ -74,7 +74,7 @@ class Publisher:
         """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published.
 
         Returns the ledger offset that the completion of each request will have, by the log offset of its record. Ledger
-        offsets are dense in log order, so whoever publishes it, publishes it there: a successor, say.
+        offsets are dense in log order, so any replica that publishes it gives it the same offset, a successor as well.
         """
         completions = completions_of(applied, periods)
         first = self.ledger_end + self._waiting_completions + 1
@@ -92,7 +92,7 @@ class Publisher:
         return {completion.change_id for item in self._queue for completion in item.completions}
 
     async def flush(self) -> None:
-        """Publish what is queued now, without lingering; returns when it is done. Ends late if the session is over."""
+        """Publish what is queued now, without lingering; returns when it is done. Late, if the session is over."""
         target = self._added
         while self._done < target:
             self._hurry.set()
@@ -111,7 +111,7 @@ class Publisher:
                 await self._publish_some()
 
     def stop(self) -> None:
-        """Let `run` end once the transaction in hand is done with; what is still queued is the next active's to do."""
+        """Let `run` end after the present transaction; the next active publishes what is still queued."""
         self._stopping = True
         self._arrived.set()
         self._hurry.set()

@@ -1,6 +1,6 @@
-"""Read back: meets the records that the follower applied with who waits for them, and hands both on.
+"""Read back: matches the records that the follower applied with their waiting callers, and passes both on.
 
-Nothing is answered that was not read back and applied: an answer is what the log says.
+Only records that were read back and applied are answered: every answer comes from the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replica.notary.records import RequestRecord
 
 
 class ReadBack:
-    """Of one activation. Hears of every run that the follower applies, from before the barrier to the end."""
+    """One activation's matching. Gets every run that the follower applies, from before the barrier to the end."""
 
     def __init__(
         self, parts: Parts, appender: Appender, intake: Intake, answering: Answering, publisher: Publisher
@@ -36,7 +36,7 @@ class ReadBack:
         self.in_force: Position | None = None  # after the run in which our barrier came into force
 
     def take(self, applied: Applied) -> None:
-        """Answer those who wait for a record of the run, and queue its completions. Raises InvariantBroken."""
+        """Answer the callers that wait for a record of the run, and queue its completions. Raises InvariantBroken."""
         barrier, ours = applied.position.barrier, self._appender.activation_id
         if self.in_force is None:
             if barrier is not None and barrier.activation_id == ours:
@@ -53,7 +53,7 @@ class ReadBack:
             self._step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
 
     def answer_unreadable(self, applied: Applied) -> None:
-        """A record of ours whose request no reader can read counts for nothing: it concerns its sender alone."""
+        """Answer records of ours whose request no reader can decode: they count for nothing, for any reader."""
         for offset, waiting in match_unreadable(applied, self._appender.activation_id, self._appender.waiting):
             error = InvariantBroken(f"a request was logged at offset {offset} that no reader can read")
             send([(waiting, self._failures.answer(waiting.command.submission_id, error))])
@@ -61,10 +61,10 @@ class ReadBack:
 
 
 def match(applied: Applied, activation_id: bytes, waiting_by_sequence: MutableMapping[int, Waiting]) -> list[Decided]:
-    """Who waits for a request of the run, with what was decided; they wait no more.
+    """Remove and return the callers that wait for a request of the run, each with its decision.
 
-    By sequence number, and by transaction id and content as well. Raises InvariantBroken where these disagree: nobody
-    is answered then, and everybody still waits.
+    They are matched by sequence number, and by transaction id and content as well. Raises InvariantBroken where these
+    disagree: then no caller is removed or answered.
     """
     answered: list[Decided] = []
     for entry, verdict in applied.decided():
@@ -85,7 +85,7 @@ def match(applied: Applied, activation_id: bytes, waiting_by_sequence: MutableMa
 def match_unreadable(
     applied: Applied, activation_id: bytes, waiting_by_sequence: MutableMapping[int, Waiting]
 ) -> list[tuple[int, Waiting]]:
-    """Who waits for a request that no reader can read, by log offset; they wait no more. Raises InvariantBroken."""
+    """Remove and return, with log offsets, the callers of requests that no reader can read. Raises InvariantBroken."""
     met: list[tuple[int, Waiting]] = []
     for void in applied.reading.voids:
         record = void.record

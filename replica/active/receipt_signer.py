@@ -1,7 +1,7 @@
 """Makes the receipts that answers carry: at once with a key in memory, in a thread with a key on a token.
 
-A token takes milliseconds for a signature. What is asked for meanwhile shares the next one: a Merkle tree certifies any
-number of transactions at once, so a slow token makes larger trees, not a longer queue.
+A token takes milliseconds for a signature. Receipts that are requested meanwhile share the next signature. A Merkle
+tree certifies any number of transactions at once, so a slow token makes larger trees, not a longer queue.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Then = Callable[[Sequence[Receipt] | None], None]
 
 
 class ReceiptSigner:
-    """Asked on the event loop, which never waits for a token."""
+    """Called on the event loop, which never waits for a token."""
 
     def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str], None]) -> None:
-        """`sign_max_s`: a token that takes longer is taken for dead. `on_failed` gets the reason of a failure."""
+        """`sign_max_s`: a token that takes longer counts as failed. `on_failed` gets the reason of a failure."""
         self._signer = signer
         self._sign_max_s = sign_max_s
         self._asked: list[tuple[Contents, Then]] = []
@@ -40,7 +40,7 @@ class ReceiptSigner:
         self._on_failed = on_failed
 
     def make(self, contents: Contents, then: Then) -> None:
-        """Give `then` the receipts for (transaction id, content digest) pairs, in order, before this returns or later.
+        """Call `then` with the receipts for (transaction id, content digest) pairs, in order, now or later.
 
         It gets None when the token does not sign in time.
         """
@@ -66,7 +66,7 @@ class ReceiptSigner:
             await self._in_thread(partial(check_signer, self._signer))
 
     async def drain(self) -> None:
-        """Let what was asked for be signed and answered; a token that does not sign bounds it."""
+        """Wait until all requested receipts are signed and answered; `sign_max_s` bounds a token that does not sign."""
         if self._signing is not None:
             await asyncio.wait([self._signing])
 
@@ -90,7 +90,7 @@ class ReceiptSigner:
         self._signing = None
 
     async def _in_thread(self, work: Callable[[], Made]) -> Made:
-        """One call at a time, in a thread that cannot keep the process from ending. Raises SignerUnavailable."""
+        """Run one call at a time, in a thread that does not keep the process alive. Raises SignerUnavailable."""
         async with self._turn:
             if self._call is not None and not self._call.done():
                 raise SignerUnavailable("the token still owes an earlier signature")

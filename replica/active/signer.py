@@ -1,4 +1,4 @@
-"""The notary's signing key behind one small interface."""
+"""One small interface to the notary's signing key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHECKED = b"notary/signer-check/1"  # no receipt's statement begins like this
 
 
 def check_signer(signer: Signer) -> None:
-    """Sign something that certifies nothing. Raises SignerUnavailable when it cannot be done, or does not verify."""
+    """Sign a text that certifies nothing. Raises SignerUnavailable when signing fails, or does not verify."""
     if not signature_holds(signer.public_key, CHECKED, signer.sign(CHECKED)):
         raise SignerUnavailable("a signature of the notary's key does not verify: its two halves are not of one pair")
 
@@ -54,7 +54,7 @@ class FileSigner:
 
 
 def open_signer(key_file: Path | None, token: Pkcs11Settings | None) -> Signer:
-    """The notary's key, wherever the configuration says that it is. Raises ConfigError, and SignerUnavailable."""
+    """The notary's key, from the configured file or token. Raises ConfigError, and SignerUnavailable."""
     if token is not None:
         from replica.active.pkcs11 import Pkcs11Signer  # with a library that most installations do without
 

@@ -13,7 +13,7 @@ from replica.notary.errors import StoreUnavailable
 
 
 class SessionTasks:
-    """Starts them, and reports what ends them. `session_over`: nothing more can be written."""
+    """Starts the tasks, and reports the error that ends one. `session_over`: nothing more can be written."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -40,7 +40,7 @@ class SessionTasks:
     async def _run(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except LockLost:  # the session reports its own end to the election; a second messenger would contradict it
+        except LockLost:  # the session reports its own end to the election; a second report could contradict it
             self.session_over = True
         except (HaError, StoreUnavailable) as error:  # the session lives, and the server takes no writes any more
             self.session_over = True

@@ -1,4 +1,4 @@
-"""A submission on its way through the core, and its answer on the way back to who waits for it."""
+"""A submission in the core, and the way of its answer back to the caller."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from replica.store.interface import Command
 
 
 class Waiting(msgspec.Struct):
-    """A submission on its way, and who waits for its answer. `states` is what it weighs (admission_budget.py), and
-    `period` the deduplication period that is honoured, once it is admitted."""
+    """A submission in the core, and the caller that waits for its answer. `states` is its weight (admission_budget.py).
+    `period` is the deduplication period that is honoured, once it is admitted."""
 
     replies: Replies
     ticket: int
@@ -27,7 +27,7 @@ class Waiting(msgspec.Struct):
 
 
 def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:
-    """Give answers out, one call per front end."""
+    """Send answers, one call per front end."""
     by_front_end: dict[Replies, list[tuple[int, Answer]]] = {}
     for waiting, answer in answers:
         by_front_end.setdefault(waiting.replies, []).append((waiting.ticket, answer))

@@ -1,4 +1,4 @@
-"""Watches whether the log gives back what was appended. Ticks count, so that a suspended process does not."""
+"""Watches whether the log returns what was appended. It counts ticks, so that time in suspension does not count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StallWatchdog:
     """Steps down when our oldest record does not read back, or the log does not answer at all, for too long."""
 
     def __init__(self, parts: Parts, waiting: Mapping[int, Waiting]) -> None:
-        """`waiting`: who waits, by sequence number, the oldest first."""
+        """`waiting`: the waiting submissions by sequence number, the oldest first."""
         self._parts = parts
         self._waiting = waiting
         self._ending = asyncio.Event()

@@ -18,7 +18,7 @@ from replica.notary.salvage import NO_SALVAGES, Salvages
 
 
 class Applied(msgspec.Struct):
-    """What a run of records amounted to. `verdicts` has one entry per counted record, None for a settlement."""
+    """The result of applying a run of records. `verdicts` has one entry per counted record, None for a settlement."""
 
     reading: Reading
     verdicts: list[Verdict | None]
@@ -36,10 +36,10 @@ class Applied(msgspec.Struct):
 def judge_records(
     index: Index, position: Position, records: LogRecords, salvages: Salvages = NO_SALVAGES
 ) -> tuple[Applied, dict[bytes, bytes]]:
-    """Read and judge the records after `position`, without changing anything; also the index entries to add.
+    """Read and judge the records after `position`, without changing anything; also returns the index entries to add.
 
-    The index may be newer than the position: what it recorded at or after a request's own offset does not count.
-    Lost records add what their salvage says, at their own offsets. Raises SalvageMissing when it is not held, and
+    The index may be newer than the position: its entries at or after a request's own offset do not count.
+    Lost records add the entries of their salvage, at their own offsets. Raises SalvageMissing when it is not held, and
     IndexMismatch when the index contradicts it.
     """
     reading = read_records(position, records)
@@ -61,7 +61,7 @@ def judge_records(
 
 
 def _lost_entries(index: Index, reading: Reading, records: LogRecords, salvages: Salvages) -> dict[bytes, bytes]:
-    """What lost records of this run add; refused where the index says otherwise already."""
+    """The index entries of this run's lost records. Raises IndexMismatch where the index contradicts them."""
     voids = [void.offset for void in reading.voids if void.reason is VoidReason.UNDECODABLE]
     if not voids:
         return {}

@@ -1,4 +1,4 @@
-"""Follows the log: reads on from the applied position and applies, in whichever role the replica is."""
+"""Follows the log: reads on from the applied position and applies records, whether the replica is active or passive."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _HAZARDS_MAX_S = 0.5  # the log's end is not asked meanwhile
 
 
 class Follower:
-    """One replica's way through the log.
+    """Reads and applies the log for one replica.
 
-    `run` goes on until it is cancelled. An unreachable log is tried again for ever; a refused log, an unreadable index
-    or a newer format ends it with the error, and must end the process.
+    `run` goes on until it is cancelled. It retries an unreachable log for ever. A refused log, an unreadable index or a
+    newer format ends it with the error, which must end the process.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Follower:
         self._topic_id: str | None = None
         self._check_at_s = _NEVER
         self.hazards: Sequence[str] = ()  # what is unsafe about the log, as last seen
-        self._owes = False  # a reader gave nothing although the log goes on; until another one has given it
+        self._owes = False  # a reader returned nothing although the log goes on; until a reader returns records
 
     @property
     def position(self) -> Position | None:
@@ -83,15 +83,15 @@ class Follower:
         return max(0, self._known_end - 1 - self.applied_offset)
 
     def hurry(self, hurry: bool) -> None:
-        """Whether to read each record as soon as it is there, as an active must, or in larger runs, which cost less."""
+        """Read each record as soon as it arrives (true: an active must), or in larger runs, which cost less (false)."""
         (self._hurry.set if hurry else self._hurry.clear)()
 
     def reaches_log(self) -> bool:
-        """Whether the log answered lately, and gives what it has."""
+        """Whether the log answered lately, and returns the records that it has."""
         return not self._owes and self._is_recent(self._reached_at_s)
 
     def moved_lately(self) -> bool:
-        """Whether a record was read lately: then the log takes records, and those who follow it get them."""
+        """Whether a record was read lately: then the log accepts records and returns them to followers."""
         return self._is_recent(self._moved_at_s)
 
     def _is_recent(self, at_s: float) -> bool:
@@ -107,7 +107,7 @@ class Follower:
                 await self._clock.sleep_s(self._settings.log_retry_s)
 
     async def wait_for(self, condition: Callable[[Position], bool]) -> Position:
-        """The applied position once it meets the condition. Give it a deadline of your own."""
+        """The applied position once it meets the condition. The caller sets the deadline."""
         while True:
             position = self.position
             if position is not None and condition(position):
@@ -138,10 +138,11 @@ class Follower:
             await reader.close()
 
     def silent_s(self, silent_s: float, records: int) -> float:
-        """For how long the reader has owed records that the log is known to have; raises LogUnavailable when it is too
-        long. A reader may hang on a broker that never errs and has nothing new: one that leads no more, say.
+        """How long the reader has returned nothing although the log is known to have more, seconds.
 
-        The waits are added up, not the time, so that a process that was suspended does not blame its reader.
+        Raises LogUnavailable when that is too long. A reader may hang on a broker that reports no error and has nothing
+        new, such as one that has lost its leadership. The sum counts waits, not the time, so that the reader of a
+        suspended process is not blamed for the suspension.
         """
         if records or not self.lag_records:
             return 0.0
@@ -183,7 +184,7 @@ class Follower:
             await self._clock.sleep_s(self._settings.read_wait_s)
 
     async def _look_for_hazards(self) -> None:
-        """Ask now and then whether the log is safe. No answer is no news: the broker may be away for a while."""
+        """Ask from time to time whether the log is safe. No answer changes nothing: the broker may be away a while."""
         now_s = self._clock.boottime_s()
         if now_s < self._check_at_s:
             return
@@ -199,7 +200,7 @@ class Follower:
 
 
 async def open_after(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
-    """A reader of the record after `position`, once the log has shown that the position was read from it.
+    """A reader that begins after `position`, once the log has proved that the position was read from it.
 
     Raises LogRefused when the topic is another one or has another record there, LogTruncated when it ends before, and
     LogUnavailable.
@@ -224,10 +225,10 @@ async def open_after(request_log: RequestLog, topic_id: str, position: Position)
 
 
 async def end_after(request_log: RequestLog, offset: int) -> int:
-    """The log's end, which lies after the record at `offset`, because that was read from it.
+    """The log's end. It lies after the record at `offset`, because that record was read from the log.
 
-    Raises LogTruncated when it does not, by the word of most brokers; one that is cut off from its peers shows less
-    than there is. Raises LogUnavailable.
+    Raises LogTruncated when most brokers report an earlier end. A single broker that is cut off from its peers may
+    report less than there is. Raises LogUnavailable.
     """
     end = await request_log.end_offset()
     if end <= offset:
@@ -238,7 +239,7 @@ async def end_after(request_log: RequestLog, offset: int) -> int:
 
 
 def bounded_runs(records: LogRecords, states_max: int) -> list[LogRecords]:
-    """Cut a read into runs whose bytes bound the states in them, so that no run holds the event loop up for long."""
+    """Cut a read into runs whose bytes bound the states in them, so that no run blocks the event loop for long."""
     bytes_max = states_max * 36
     runs: list[LogRecords] = []
     start = size = 0

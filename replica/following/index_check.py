@@ -1,11 +1,11 @@
-"""Compares an index with the log, entry by entry: what a scrub is made of. Pure, save look-ups.
+"""Compares an index with the log, entry by entry, for the scrub. Pure but for look-ups in the index.
 
-Each run of records is judged again. That gives the old verdicts also on a newer index, so the entries that a run adds
-must be in the index as they are, and the index must have no other entry that was recorded in that run. A check from the
-log's first record finds a missing, changed or made-up entry that way, and a log that says otherwise than it did.
+Each run of records is judged again, which gives the old verdicts on a newer index as well. So the index must have
+exactly the entries that the run adds, and no other entry recorded in that run. A check that starts at the log's first
+record finds missing, changed and invented entries that way, and a log that has changed.
 
-Digests on the way, at offsets that all replicas choose alike, let replicas be compared although each walks at its own
-time: two that took the same log for the same verdicts have the same digest at the same offset.
+The check notes digests at offsets that all replicas choose alike. Replicas check at different times, yet can be
+compared: two that derived the same verdicts from the same log have the same digest at the same offset.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ CHECKSUM_BYTES = 32
 
 
 class IndexCheck(msgspec.Struct, frozen=True, array_like=True):
-    """How far a check has come, what the index amounts to up to there, and the digests on the way.
+    """How far a check has come, the digest of the index up to there, and the digests on the way.
 
-    `marks`: for each number of records that is a multiple of `spacing`, the digest after them; those ahead of the
-    position are of the check before.
+    `marks`: for each number of records that is a multiple of `spacing`, the digest after them. Marks ahead of the
+    position come from the check before.
     """
 
     version: int
@@ -60,7 +60,7 @@ def begin_check(topic_id: str, before: IndexCheck | None = None) -> IndexCheck:
 
 
 def room_of(check: IndexCheck, applied_offset: int, records_max: int) -> int:
-    """How many records the next run may have: no more than are applied, and none past the next mark."""
+    """How many records the next run may have: only applied ones, and none past the next mark."""
     checked = check.position.offset + 1
     to_mark = check.spacing - checked % check.spacing
     return max(0, min(records_max, applied_offset + 1 - checked, to_mark))
@@ -96,13 +96,13 @@ def check_complete(check: IndexCheck, entry_count: int) -> None:
 
 
 def encode_check(check: IndexCheck) -> bytes:
-    """The bytes that a check is kept as: a checksum first, since a bookmark that lies would keep a replica down."""
+    """The bytes that a check is stored as. A checksum comes first: a damaged bookmark would keep a replica down."""
     body = _encoder.encode(check)
     return sha256(body).digest() + body
 
 
 def decode_check(raw: bytes) -> IndexCheck | None:
-    """A check that was kept; None when the bytes are damaged or another release's: that costs time only."""
+    """The stored check; None when the bytes are damaged or another release's, which costs time only."""
     checksum, body = raw[:CHECKSUM_BYTES], raw[CHECKSUM_BYTES:]
     if sha256(body).digest() != checksum:
         return None

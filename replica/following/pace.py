@@ -1,4 +1,4 @@
-"""How fast a scrub reads: a decision from how much is left, how long it has, and how much room there is. Pure."""
+"""Decides how fast a scrub reads, from the records left, the time left and the spare capacity. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORDS_PER_S_MAX = 20_000.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Records a second: what it would take to be in time, and what the replica has room for."""
+    """Two rates in records a second: the one needed to finish in time, and the one the replica has room for."""
 
     wanted_per_s: float
     room_per_s: float
@@ -24,9 +24,9 @@ class Pace:
 
 
 def choose_pace(left_records: int, left_s: float, *, within_s: float, least_per_s: float, room_per_s: float) -> Pace:
-    """The pace at which the records that are left are read within the time that is left, never below `least_per_s`.
+    """The pace that reads the remaining records within the remaining time, never below `least_per_s`.
 
-    `within_s`: what the whole pass has. One at the end of its time, but for the spare, wants all it may have.
+    `within_s`: the time for the whole pass. A pass that has only the spare time left reads as fast as there is room.
     """
     planned_s = left_s - SPARE_SHARE * within_s
     wanted_per_s = AHEAD * left_records / planned_s if planned_s > 0 else RECORDS_PER_S_MAX
@@ -34,9 +34,9 @@ def choose_pace(left_records: int, left_s: float, *, within_s: float, least_per_
 
 
 def room_for(*, is_busy: bool, reaches_log: bool, lag_records: int, lag_max: int, record_s: float) -> float:
-    """Records a second that take nothing from anybody: none while clients wait or the index lags.
+    """Records a second that delay no client: 0 while clients wait or the index lags.
 
-    `record_s`: how long the event loop is held up by one record; 0 while nobody knows.
+    `record_s`: how long one record blocks the event loop; 0 while unknown.
     """
     if is_busy or not reaches_log or lag_records > lag_max:
         return 0.0

@@ -1,6 +1,6 @@
-"""The salvages of a replica: read from its folder when it starts, and looked for in its index before it serves.
+"""The salvages of a replica: read from its folder at the start, and checked against its index before it serves.
 
-They lie beside the index and not in it: an index that is made anew needs them again.
+They are stored beside the index and not in it, because a rebuilt index needs them again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def salvage_path(replica_folder: Path, salvage: Salvage) -> Path:
 
 
 def keep_salvage(replica_folder: Path, salvage: Salvage, raw: bytes) -> Path:
-    """Store a salvage that was verified in a replica's folder, whole or not at all; returns where. May be repeated."""
+    """Store a verified salvage in a replica's folder, whole or not at all; returns its path. May be repeated."""
     path = salvage_path(replica_folder, salvage)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
@@ -55,9 +55,9 @@ def _read(path: Path) -> Salvage:
 
 
 class SalvagesFound:
-    """Which salvages an index has, each looked for until it was found once: an index forgets nothing.
+    """Which salvages an index has. Each is looked for until it is found once, because an index never loses entries.
 
-    A large one has millions of entries, and an activation should not have to wait for them each time.
+    A large salvage has millions of entries, and an activation should not wait for them each time.
     """
 
     def __init__(self, index: Index, salvages: Salvages) -> None:
@@ -76,8 +76,8 @@ class SalvagesFound:
 async def salvages_in(index: Index, applied_offset: int, salvages: Salvages) -> frozenset[str]:
     """Digests, in hexadecimal, of the salvages that the index has as far as it is applied.
 
-    What lies beyond `applied_offset` the index will get as it reads on: the lost records see to that. An index that
-    another release led past a lost range lacks the entries; then the salvage is not among them. Raises IndexUnreadable.
+    The index gets entries beyond `applied_offset` as it reads on, from the lost records. If another release led the
+    index past a lost range, the entries are missing, and the salvage is not returned. Raises IndexUnreadable.
     """
     return frozenset(
         [s.digest.hex() for s in salvages.held.values() if await _is_in(index, applied_offset, s.entries())]

@@ -1,8 +1,8 @@
 """The scrub: reads the whole log again in the background, and compares this replica's index with it.
 
-RocksDB's checksums show bytes that changed on the disk, once they are read. The scrub reads what nobody asks for,
-and finds what has a right checksum and is wrong all the same. A pass has a time to end in, which decides how fast it is
-(pace.py); it looks at one short run at a time, and stands back while an active is at work or the replica lags.
+RocksDB's checksums show bytes that changed on the disk, but only when they are read. The scrub also reads entries that
+no request reads, and finds wrong entries whose checksum is right. Each pass has a time limit, which sets its pace
+(pace.py). It checks one short run at a time, and pauses while an active has work or the replica lags.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ log = structlog.get_logger()
 TICK_S = 0.5
 RUN_STATES_MAX = 1_000  # about two milliseconds of the event loop
 RUN_RECORDS_MAX = 1_000
-KEEP_EVERY_S = 60.0  # how often the way is written down; what is not is checked again
+KEEP_EVERY_S = 60.0  # how often progress is stored; what is not stored is checked again
 READ_MAX_S = 5.0
 BOOKMARK = "scrub"  # in the index's folder: it belongs to that index, and goes where that goes
 
 
 class Scrubber:
-    """One replica's scrub. `run` goes on until it is cancelled, or ends with what it found: IndexMismatch, LogRefused,
+    """One replica's scrub. `run` goes on until it is cancelled, or raises what it found: IndexMismatch, LogRefused or
     IndexUnreadable, each of which must end the process."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Scrubber:
         is_busy: Callable[[], bool],
         salvages: Salvages = NO_SALVAGES,
     ) -> None:
-        """`bookmark`: the file that the way is written down in. `entry_count`: how many entries the index has."""
+        """`bookmark`: the file that stores the progress. `entry_count`: how many entries the index has."""
         self._log = request_log
         self._index = index
         self._follower = follower
@@ -79,7 +79,7 @@ class Scrubber:
         self.complete_walks = 0
 
     def digests(self) -> dict[int, bytes]:
-        """Number of records, and the digest of all entries that they made: the same at every replica."""
+        """Digest of all entries, by the number of records that made them: the same at every replica."""
         return {} if self.check is None else dict(self.check.marks)
 
     @property
@@ -129,7 +129,7 @@ class Scrubber:
             await self._clock.sleep_s(max(TICK_S, began_s + self._settings.scrub_every_s - self._clock.boottime_s()))
 
     async def _start(self) -> IndexCheck:
-        """Where to go on: from the bookmark, if it is of this log and not past the index's position."""
+        """The check to continue: from the bookmark, if it belongs to this log and is not past the index's position."""
         while (position := self._follower.position) is None:
             await self._clock.sleep_s(TICK_S)
         check = self.check or self._read_bookmark()
@@ -179,7 +179,7 @@ class Scrubber:
         )
 
     async def _check_a_tick(self, reader: LogReader, check: IndexCheck, records_max: int) -> IndexCheck:
-        """Compare so many records, or fewer when others come to need the replica."""
+        """Compare up to `records_max` records; stop early when other work needs the replica."""
         left = records_max
         while left > 0 and check.position.offset < self._follower.applied_offset and self._room_per_s() > 0:
             records = await self._read(reader, check, min(left, RUN_RECORDS_MAX))
@@ -208,7 +208,7 @@ class Scrubber:
             return None
 
     def _keep(self, check: IndexCheck, now: bool = False) -> None:
-        """Write down how far it is, whole or not at all; not synced, because an older way is as good."""
+        """Store the progress, whole or not at all. It is not synced, because older progress is as good."""
         now_s = self._clock.boottime_s()
         if now or now_s - self._kept_at_s >= KEEP_EVERY_S:
             self._kept_at_s = now_s
