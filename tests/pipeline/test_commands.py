@@ -55,7 +55,7 @@ class Operator:
     def produce(self, values: list[bytes]) -> None:
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
         for value in values:
-            producer.produce(load_config(self.config).kafka.topic, value, partition=0)
+            producer.produce(load_config(self.config).log.settings.topic, value, partition=0)
         assert producer.flush(20) == 0
 
 
@@ -90,7 +90,7 @@ def operator(
     monkeypatch.setattr(type(spark), "stop", lambda session: None)
     monkeypatch.setattr(shared, "quiet_libraries", lambda: None)
     operator = Operator(tmp_path / "notary.toml", kafka_broker, str(database))
-    asyncio.run(create_topic(load_config(operator.config).kafka))
+    asyncio.run(create_topic(load_config(operator.config).log.settings))
     operator.produce(VALUES)
     yield operator
     monkeypatch.undo()
