@@ -1,4 +1,4 @@
-"""One replica's core: the election's service and the front ends' handler, with a follower and at most one activation."""
+"""One replica's core: the election's service and the front ends' handler. Owns the follower and any activation."""
 
 from __future__ import annotations
 
