@@ -1,7 +1,7 @@
 """HAProxy's and keepalived's configuration for one participant: settings in, text out. No I/O but reading templates.
 
-Every figure of the template is a setting here, and the two sums that a fail-over waits for are properties, so that a
-time budget can be printed from the same numbers that are rendered.
+Every figure of the template is a setting here. The two sums that a fail-over waits for are properties, so that the
+printed time budget uses the numbers that are rendered.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class HaproxySettings(BaseModel):
     def mark_down_max_s(self) -> float:
         """Longest time until a replica that falls silent gets no more connections, in seconds.
 
-        The last good check was just sent: wait for the next one, let it run out of time, and so on until `fall`.
+        Worst case: the last good check was just sent. Then `fall` checks must fall due and time out, one after another.
         """
         return (
             self.check_interval_s + self.fall * self.check_timeout_s + (self.fall - 1) * self.check_interval_changing_s

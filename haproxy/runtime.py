@@ -1,7 +1,7 @@
 """HAProxy's runtime interface: which replicas it sends applications to, and how to change that without a reload.
 
-Whatever is forced here is liveness only. A replica that gets connections it should not have refuses them by itself,
-and the next health check after `point_at` sets what the replica itself reports: there is nothing to undo.
+These commands affect liveness only. A replica refuses by itself the connections that it should not have. The next
+health check after `point_at` sets what the replica itself reports, so there is nothing to undo.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ANSWER_MAX_S = 2.0
 
 
 class RuntimeRefused(Exception):
-    """HAProxy refused a command; the text is its own. It does not know the replica, or is too old."""
+    """HAProxy refused a command; the text is HAProxy's. It does not know the replica, or is too old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class HaproxyRuntime:
                 writer.close()
 
     async def _tell(self, command: str) -> None:
-        """A command that has no answer when it is carried out."""
+        """Send a command that has no answer when it succeeds."""
         answer = (await self.ask(command)).strip()
         if answer:
             raise RuntimeRefused(f"{command}: {answer}")

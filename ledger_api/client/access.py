@@ -1,4 +1,4 @@
-"""How a client and the ledger API prove who they are: a bearer token that may change, and certificates of TLS."""
+"""How a client and the ledger API authenticate: a bearer token, which may be renewed, and TLS certificates."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Token = str | Path | Callable[[], str | Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a client proves who it is, and which server it takes for the notary.
+    """The credentials that a client presents, and the certificates that it trusts.
 
-    A file with a token is read again when it changes, what returns one is asked again when the API refuses what it
-    returned. `ca_file` has the authorities that may sign the server's certificate (PEM; left out: the machine's own);
-    certificate and key (PEM, the key's mode 0600) are for an API that asks clients for one. They are read when a client
-    is made.
+    `token`: a token file is read again when it changes; a function is called again when the API refuses the token that
+    it returned. `ca_file`: the authorities that may sign the server's certificate (PEM; default: the machine's own).
+    `certificate_file` and `key_file` (PEM; mode 0600 for the key): for an API that requires client certificates. These
+    three files are read when a client is made.
     """
 
     token: Token | None = field(default=None, repr=False)
@@ -43,9 +43,10 @@ class Access:
     key_file: Path | None = None
 
     def tls_for(self, endpoint: str) -> ssl.SSLContext | bool:
-        """What protects connections to an endpoint, as aiohttp takes it.
+        """The TLS settings of connections to an endpoint, as aiohttp takes them.
 
-        Raises ConfigError: it is no URL of the API, a file cannot be used, a token would travel in the clear.
+        Raises ConfigError if the endpoint is no URL of the API, a file cannot be used, or a token would travel
+        unencrypted.
         """
         try:
             url = URL(endpoint)
@@ -98,7 +99,7 @@ class Bearer:
         return isinstance(self._source, Path) or callable(self._source)
 
     async def token(self) -> str | None:
-        """The token to show now; None for a client without.
+        """The token to send now; None for a client without one.
 
         Raises ConfigError or TokenUnavailable while there has never been one; later the last good one stays.
         """
@@ -110,7 +111,7 @@ class Bearer:
         return self._token
 
     async def renew(self, refused: str | None) -> bool:
-        """Ask for another token than the one that was refused; whether there is one now. Many may ask at once."""
+        """Replace a refused token; returns whether there is another one now. Concurrent calls are safe."""
         rounds = self._rounds
         async with self._asking:
             if self._token == refused and self._rounds == rounds and self.can_renew:
@@ -123,14 +124,14 @@ class Bearer:
         return self._token != refused
 
     async def outlives(self, problem: ProblemDocument, token: str | None, was_good: bool) -> bool:
-        """Whether to try again after a problem: it is only of the token, and there is another one, or soon may be.
+        """Whether to retry after a problem: only the token was refused, and another one exists or may arrive soon.
 
-        `was_good`: this client's token counted a moment ago, so that the next one may be on its way.
+        `was_good`: this client's token was valid a moment ago, so a new one may arrive soon.
         """
         return problem.code in TOKEN_CODES and (await self.renew(token) or (was_good and self.can_renew))
 
     def explain(self, problem: ProblemDocument) -> ProblemDocument:
-        """The problem, with why there is no other token when it is that one is refused."""
+        """The problem. If it is a refused token, the reason why there is no other one is added."""
         if problem.code not in TOKEN_CODES or self._source is None:
             return problem
         return msgspec.structs.replace(problem, detail=f"{problem.detail} ({self._trouble})")
@@ -152,7 +153,7 @@ class Bearer:
 
 
 def headers_with(token: str | None, headers: dict[str, str]) -> dict[str, str]:
-    """The headers, and the one that shows the token."""
+    """The headers, and the header that carries the token."""
     return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
 
 
@@ -175,7 +176,7 @@ def _read(path: Path) -> str:
 
 
 def _checked(token: object, origin: str) -> str:
-    """A token that may stand in a header. Its text is in no error."""
+    """The token, if a header may contain it. No error contains its text."""
     if not isinstance(token, str) or len(token) > TOKEN_MAX_CHARACTERS or not _TOKEN.fullmatch(token):
         raise ConfigError(f"{origin} is no token: one word, at most {TOKEN_MAX_CHARACTERS} characters")
     return token

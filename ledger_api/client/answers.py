@@ -1,4 +1,4 @@
-"""What a call's answer means: a result of the notary's, a problem, or nothing, and then the outcome is unknown."""
+"""What a call's answer means: a result of the notary, a problem, or no answer, which leaves the outcome unknown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _problem = msgspec.json.Decoder(ProblemDocument)
 
 
 def read_answer(status: int, body: bytes) -> Result | Accepted:
-    """The result in an answer's body; whatever does not come from the notary leaves the outcome unknown."""
+    """The result in an answer's body. A body that does not come from the notary leaves the outcome unknown."""
     try:
         match status:
             case HTTPStatus.OK:
@@ -36,7 +36,7 @@ def read_answer(status: int, body: bytes) -> Result | Accepted:
 
 
 def read_decision(status: int, body: bytes) -> Result:
-    """As `read_answer`, of a call that waits for the outcome."""
+    """As `read_answer`, for a call that waits for the outcome."""
     answer = read_answer(status, body)
     if isinstance(answer, Accepted):
         return NotNow(ACCEPTED, "recorded; the outcome is a completion", answer.estimate_s)
@@ -44,12 +44,12 @@ def read_decision(status: int, body: bytes) -> Result:
 
 
 def unknown(detail: str) -> NotNow:
-    """No answer; whether the request was dealt with is not known."""
+    """No answer: whether the request was processed is not known."""
     return NotNow(Code.OUTCOME_UNKNOWN.name, detail, 0.0)
 
 
 def problem_in(body: bytes) -> ProblemDocument | None:
-    """The problem that a body is; None when it is none."""
+    """The problem in a body; None when the body is something else."""
     try:
         return decode(_problem, body)
     except AnswerUnreadable:
@@ -57,7 +57,7 @@ def problem_in(body: bytes) -> ProblemDocument | None:
 
 
 def why_not(body: bytes) -> NotActive | RequestRejected:
-    """The error of an answer that is not the document that was asked for."""
+    """The error for an answer that is not the requested document."""
     problem = problem_in(body)
     if problem is not None and (problem.retry is Retry.NO or problem.code == Code.OFFSET_AFTER_END.name):
         return RequestRejected(problem)
@@ -65,7 +65,7 @@ def why_not(body: bytes) -> NotActive | RequestRejected:
 
 
 def _quoted(body: bytes) -> str:
-    """The beginning of a body that is no document, as text on one line: of a proxy, or our word on a dead host."""
+    """The start of a body that is no document, as one line: a proxy's text, or our own note about a dead host."""
     return repr(body[:QUOTE_MAX].decode(errors="backslashreplace"))[1:-1]
 
 

@@ -52,9 +52,9 @@ Outcome = TypeVar("Outcome", Result, Result | Accepted)
 class NotaryClient:
     """Use it as `async with NotaryClient("http://127.0.0.1:8080") as client`. Connections are kept open and shared.
 
-    Every call retries, with the same ids, while the answer is NotNow or the connection fails, until the policy's
-    deadline: then a NotNow is returned, and the outcome stays unknown until the same submission is sent again.
-    `deduplication` says how far back an acceptance of the same command counts; without, as long as they are kept.
+    Every call retries, with the same ids, while the answer is NotNow or the connection fails. At the policy's deadline
+    the call returns a NotNow; the outcome stays unknown until the same submission is sent again. `deduplication`: how
+    far back an acceptance of the same command counts (default: as long as acceptances are kept).
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class NotaryClient:
         self._connection = Connection(endpoint, policy or RetryPolicy(), access, connections_max)
 
     async def __aenter__(self) -> Self:
-        """Raises ConfigError or TokenUnavailable when there is no token although there should be one."""
+        """Raises ConfigError or TokenUnavailable when a token is configured and none is available."""
         await self._connection.open()
         return self
 
@@ -103,7 +103,7 @@ class NotaryClient:
     ) -> Result | Accepted:
         """Submit one without waiting for its outcome: Accepted, as soon as it is recorded and will have a completion.
 
-        What is known already is answered at once, as by `submit`.
+        An outcome that is already known is returned at once, as by `submit`.
         """
         ask = partial(self._submit_one_async, deduplication=deduplication)
         return (await self._until_final([submission], ask))[0]
@@ -198,7 +198,7 @@ class NotaryClient:
             after = page.next_after
 
     async def describe(self) -> NotaryDocument:
-        """The notary's key and limits, asked once. Raises NotActive when no replica says, AnswerUnreadable."""
+        """The notary's key and limits, fetched once. Raises NotActive when no replica answers, AnswerUnreadable."""
         status, body = await self._connection.call("GET", "/v1/notary")
         if status != HTTPStatus.OK:
             raise why_not(body)
@@ -209,14 +209,14 @@ class NotaryClient:
     async def _until_final(
         self, asked: list[Asked], ask: Callable[[list[Asked]], Awaitable[list[Outcome]]]
     ) -> list[Outcome]:
-        """Ask again for what has no final answer yet, until the deadline."""
+        """Retry submissions without a final answer, until the deadline."""
         policy, loop = self._connection.policy, asyncio.get_running_loop()
         deadline_s = loop.time() + policy.deadline_s
         results: dict[int, Outcome] = {}
         missing = list(range(len(asked)))
         for attempt in itertools.count():
             for place, result in zip(missing, await ask([asked[place] for place in missing]), strict=True):
-                # a token that is refused now says nothing about an earlier attempt, whose outcome is not known
+                # a token refused now does not settle an earlier attempt, whose outcome stays unknown
                 if not (attempt and isinstance(result, ProblemDocument) and result.code in TOKEN_CODES):
                     results[place] = result
             open_answers = {place: answer for place in missing if isinstance(answer := results[place], NotNow)}

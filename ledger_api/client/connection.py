@@ -1,4 +1,4 @@
-"""Calls over HTTP: one exchange with its token, its limits, and the estimates that may come before its answer."""
+"""HTTP calls: one exchange with its token, its limits, and the estimates that may precede its answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OnWait = Callable[[float], None]
 """Gets, while a call waits, each estimate of how many seconds its answer may take."""
 
 LINES = "application/x-ndjson"  # an answer after interim estimates
-WAIT = "wait"  # the kind of those
+WAIT = "wait"  # the `kind` of an interim estimate
 _NO_EXCHANGE = 0
 _AT_ONCE_MAX_BYTES = 2**18  # a larger body is sent in pieces, and other tasks run in between
 _HEADERS = {"Content-Type": "application/json", "Accept": f"application/json, {LINES}"}
@@ -39,7 +39,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Head(msgspec.Struct):
-    """What distinguishes one answer from another, and an estimate from an answer."""
+    """The fields that distinguish answers from one another, and estimates from answers."""
 
     status: int = HTTPStatus.OK  # a whole batch has none
     kind: str = ""
@@ -54,7 +54,7 @@ def ignore(estimate_s: float) -> None:
 
 
 class Connection:
-    """An endpoint, and what calls of it share. Connections of TCP are kept open."""
+    """An endpoint, and the state that its calls share. TCP connections are kept open."""
 
     def __init__(self, endpoint: str, policy: RetryPolicy, access: Access, connections_max: int) -> None:
         """Raises ConfigError when the endpoint, or what `access` names, cannot be used."""
@@ -68,7 +68,7 @@ class Connection:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        """Raises ConfigError or TokenUnavailable when there is no token although there should be one."""
+        """Raises ConfigError or TokenUnavailable when a token is configured and none is available."""
         await self.bearer.token()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._tls),
@@ -92,7 +92,7 @@ class Connection:
     ) -> tuple[int, bytes]:
         """Status and body of an answer; status 0 and a reason when there was none.
 
-        A token that is refused is asked for anew, once.
+        A refused token is renewed once.
         """
         token = await self.bearer.token()
         status, answer = await self._exchange(method, path, body, token, on_wait)
@@ -104,9 +104,9 @@ class Connection:
         return status, answer
 
     async def fetch(self, path: str, decoder: Decoder[Document]) -> Document:
-        """The document at a path, asked for until a replica serves it.
+        """The document at a path. Retries until a replica serves it.
 
-        Raises RequestRejected when none ever will, NotActive after the policy's deadline, AnswerUnreadable.
+        Raises RequestRejected when no replica ever will, NotActive after the policy's deadline, AnswerUnreadable.
         """
         loop, policy = asyncio.get_running_loop(), self.policy
         deadline_s = loop.time() + policy.deadline_s
@@ -126,7 +126,7 @@ class Connection:
     async def _exchange(
         self, method: str, path: str, body: bytes | None, token: str | None, on_wait: OnWait
     ) -> tuple[int, bytes]:
-        """One HTTP exchange. It may take `attempt_max_s`, and longer only while the server says that it will."""
+        """One HTTP exchange. It may take `attempt_max_s`, and longer only while the server's estimates say so."""
         session, headers = self.session, headers_with(token, _HEADERS)
         data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_MAX_BYTES else body
         try:
@@ -145,7 +145,7 @@ class Connection:
     async def _last_line(
         self, content: aiohttp.StreamReader, limit: asyncio.Timeout, on_wait: OnWait
     ) -> tuple[int, bytes]:
-        """The answer after the estimates, each of which moves the limit."""
+        """The answer after the estimates. Each estimate extends the time limit."""
         loop, policy = asyncio.get_running_loop(), self.policy
         last_s = loop.time() + policy.estimate_max_s
         async for line in read_lines(content):

@@ -1,4 +1,4 @@
-"""Typed errors of the client library, for callers that prefer to catch. Each keeps the answer that it comes from."""
+"""Typed errors of the client library, for callers that prefer exceptions. Each keeps the answer that caused it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from replica.notary.errors import Code, NotaryError
 
 
 class ClientError(NotaryError):
-    """Base of what the client library raises about an answer."""
+    """Base of the client library's errors about an answer."""
 
 
 class AnswerUnreadable(ClientError):
-    """What came back is no answer of this API, but of a proxy or a newer release. The outcome is not known."""
+    """The answer is not one of this API: it is from a proxy or a newer release. The outcome is not known."""
 
     default_code = Code.ANSWER_UNREADABLE
 
@@ -24,7 +24,7 @@ class TokenUnavailable(ClientError):
 
 
 class NotarisationRefused(ClientError):
-    """The notary decided against this request. `refused` says why, a conflict with every state.
+    """The notary refused this request. `refused` has the reason; a conflict lists every state.
 
     `refused.final` says whether the same request may be notarised later: one that came too early may.
     """

@@ -1,4 +1,4 @@
-"""What may come back from the network instead of an answer. All of it ends in one of a few errors, none in a hang."""
+"""Reads answers from the network. Whatever arrives instead of an answer raises one of a few errors and never hangs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Decoder(Protocol[Document_co]):
 
 
 def decode(decoder: Decoder[Document], raw: bytes) -> Document:
-    """The document that the bytes are. Raises AnswerUnreadable, whatever they are instead."""
+    """The document in the bytes. Raises AnswerUnreadable for anything else."""
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -48,7 +48,7 @@ async def read_answer_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def read_body(content: aiohttp.StreamReader) -> bytes:
-    """As `read_answer_body`, of a body whose size is not known."""
+    """As `read_answer_body`, for a body of unknown size."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in content.iter_any():
@@ -60,7 +60,7 @@ async def read_body(content: aiohttp.StreamReader) -> bytes:
 
 
 async def read_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines as they come, without their ends; what the last one lacks is lost with the connection.
+    """Whole lines as they arrive, without line ends. An incomplete last line is lost with the connection.
 
     Raises AnswerUnreadable for a line that is too long, TimeoutError for one that does not end.
     """

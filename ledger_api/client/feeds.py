@@ -45,18 +45,20 @@ async def follow(
     user_id: str | None = None,
     parties: Sequence[str] = (),
 ) -> AsyncIterator[Entry]:
-    """What is published after ledger offset `after`, live once caught up, for ever. It connects again by itself.
+    """Everything published after ledger offset `after`, live once caught up, for ever. Reconnects by itself.
 
-    A reader that keeps the offset of the last entry can go on after it later, on any replica. Raises StreamEnded when
-    the server says that it is of no use to go on, or until the policy's deadline only that its ledger ends before
-    `after`: a new active may lag for a moment, an offset of another ledger stays too high. Raises AnswerUnreadable when
-    the server is none of ours until the deadline, or shows a certificate that is not trusted.
+    A reader that keeps the offset of the last entry can resume after it later, on any replica.
+
+    Raises StreamEnded when the server reports that the stream cannot go on. Raises it also when the server's ledger
+    still ends before `after` at the policy's deadline: a new active may lag for a moment, but an offset of another
+    ledger stays too high. Raises AnswerUnreadable when the server is no notary until the deadline, or presents a
+    certificate that is not trusted.
     """
     clock_s = asyncio.get_running_loop().time
     bearer, policy = connection.bearer, connection.policy
     failures = 0
     good_at_s, unreadable_at_s = -math.inf, math.inf  # of the last good line, and of the first bad one after it
-    ahead_at_s = math.inf  # since when the server's newest word is that the ledger ends before our offset
+    ahead_at_s = math.inf  # since when the server has reported that the ledger ends before our offset
     while True:
         was_ahead_at_s, ahead_at_s = ahead_at_s, math.inf
         url = f"{connection.endpoint}{path}?{feed_query(after, user_id, parties)}&follow=true"
@@ -87,7 +89,7 @@ async def follow(
             if clock_s() - unreadable_at_s >= policy.deadline_s:
                 raise
         except NO_ANSWER:
-            pass  # whatever went wrong: connect again, and go on after the last offset
+            pass  # after any failure: reconnect, and resume after the last offset
         await asyncio.sleep(policy.delay_s(failures, retry_after_s, connection.random()))
         failures += 1
 
@@ -110,7 +112,7 @@ async def _lines(
     try:
         async with connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
             if response.status != HTTPStatus.OK:
-                with suppress(AnswerUnreadable):  # of a proxy without a server, for one
+                with suppress(AnswerUnreadable):  # for example of a proxy without a server
                     yield decode(_problem, await read_answer_body(response))
                 return
             async for raw in read_lines(response.content):

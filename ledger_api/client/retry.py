@@ -9,11 +9,11 @@ from replica.notary.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long to keep on. The same ids go out each time, so sending again is always safe.
+    """How long to retry, and how often. Every attempt has the same ids, so a retry is always safe.
 
     The pause after failed attempt n, from 0, is `timeout_s * backoff_base ** min(n, max_restart_count)`, up to `jitter`
-    times itself longer; the server's own estimate takes its place when that is longer. The defaults are for a replica
-    that takes over within half a second; a Corda node has 30 s, 1.8, 6 and 0.5.
+    times itself longer. A longer estimate of the server replaces it. The defaults suit a replica that takes over within
+    half a second; a Corda node has 30 s, 1.8, 6 and 0.5.
     """
 
     timeout_s: float = 0.05
@@ -43,5 +43,5 @@ class RetryPolicy:
         return max(own_s * (1 + self.jitter * random), self.believed_s(estimate_s))
 
     def believed_s(self, estimate_s: float) -> float:
-        """The part of a server's estimate that is waited for: an absurd figure, or none, must not hold a caller up."""
+        """How much of a server's estimate the client waits for. An absurd or missing figure must not delay a caller."""
         return min(estimate_s, self.estimate_max_s) if estimate_s > 0 else 0.0

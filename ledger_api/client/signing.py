@@ -1,4 +1,4 @@
-"""Making signed submissions, and checking what comes back."""
+"""Makes signed submissions, and checks the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Deduplication = DeduplicationDocument
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Someone who asks the notary: an X.500 name, spelt as in the notary's registry, and the key that signs for it."""
+    """A party that submits: its X.500 name, spelt as in the notary's registry, and the key that signs for it."""
 
     name: str
     key: SigningKey = field(default_factory=SigningKey.generate, repr=False)
@@ -80,7 +80,7 @@ def encode_batch(submissions: Sequence[Submission], deduplication: Deduplication
 
 
 def certifies(answer: Notarised, submission: Submission, notary_key: bytes) -> bool:
-    """Whether a success is the notary's, by its signature, and about exactly what was submitted."""
+    """Whether a success bears the notary's signature and certifies exactly what was submitted."""
     tx_id, content_digest, _ = summarise(submission.request)
     receipt = answer.receipt
     same = (receipt.tx_id, receipt.content_digest) == (tx_id, content_digest) == (answer.tx_id, answer.content_digest)

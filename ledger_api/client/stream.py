@@ -59,8 +59,9 @@ class _Asked(msgspec.Struct):
 class SubmissionStream:
     """Use it as `async with SubmissionStream("http://127.0.0.1:8080") as stream`, and call `submit` many times at once.
 
-    What has no final answer is sent again by itself, with the same ids, also when the connection breaks and the next
-    replica is active; after the policy's deadline, or the server's estimate when that is longer, a NotNow is returned.
+    The stream resends submissions without a final answer, with the same ids, also when the connection breaks and
+    another replica becomes active. After the policy's deadline, or the server's estimate if that is longer, `submit`
+    returns a NotNow.
     """
 
     def __init__(
@@ -95,11 +96,11 @@ class SubmissionStream:
         self._tasks: list[asyncio.Task[None]] = []
         self._trouble = "no answer in time"  # why there is no connection
         self._was_refused: ProblemDocument | None = None  # this connection's token
-        self._good_at_s = -math.inf  # when a token was last seen to count
+        self._good_at_s = -math.inf  # when a token was last accepted
         self.connections_count = 0  # made so far: all but the first are reconnections
 
     async def __aenter__(self) -> Self:
-        """Raises ConfigError or TokenUnavailable when there is no token although there should be one."""
+        """Raises ConfigError or TokenUnavailable when a token is configured and none is available."""
         await self._bearer.token()
         self._tasks = [asyncio.create_task(work) for work in (self._keep_connected(), self._sweep_for_ever())]
         return self
@@ -107,7 +108,7 @@ class SubmissionStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What has no answer yet is given up: its outcome is unknown."""
+        """Submissions without an answer are given up: their outcome is unknown."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -143,7 +144,7 @@ class SubmissionStream:
                     if await self._converse(session, token):
                         failures = 0
                 except NO_ANSWER as error:
-                    self._trouble = describe_failure(error)  # connect again, and send again what has no answer
+                    self._trouble = describe_failure(error)  # reconnect, and resend submissions without an answer
                     if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == HTTPStatus.UNAUTHORIZED:
                         self._was_refused = _token_problem(token)
                 self._queue.extendleft(sorted(self._sent, reverse=True))
@@ -154,7 +155,7 @@ class SubmissionStream:
                 failures += 1
 
     async def _after_refusal(self, problem: ProblemDocument, token: str | None) -> None:
-        """Get another token; without one, what was never sent ends here, and of the rest nothing is known."""
+        """Get another token. Without one, unsent submissions end here; the outcome of the others is unknown."""
         was_good = self._loop.time() - self._good_at_s < self._policy.deadline_s
         if await self._bearer.outlives(problem, token, was_good):
             return
@@ -165,7 +166,7 @@ class SubmissionStream:
                 self._finish(number, asked, problem)
 
     async def _converse(self, session: aiohttp.ClientSession, token: str | None) -> bool:
-        """One connection, from its beginning to its end; True when it was let in."""
+        """One connection, from start to end. Returns True when the server accepted it."""
         async with asyncio.timeout(self._policy.attempt_max_s):
             socket = await session.ws_connect(
                 self._url,
@@ -275,7 +276,7 @@ class SubmissionStream:
 
 
 def _result_of(answer: StreamAnswer | ProblemDocument) -> StreamResult:
-    """The answer, in the words of this release."""
+    """The answer as a type of this release."""
     if isinstance(answer, Rejected) or (isinstance(answer, Refused) and answer.code not in Code.__members__):
         return _problem(answer.code, answer.detail if isinstance(answer, Rejected) else answer.code)
     if isinstance(answer, NotNow) and answer.code not in Code.__members__:
@@ -299,7 +300,7 @@ def _problem(name: str, detail: str) -> ProblemDocument:
 
 
 def _token_problem(token: str | None) -> ProblemDocument:
-    """What the answer to a refused handshake says, whose body aiohttp does not give."""
+    """The problem of a refused handshake. aiohttp does not give the body of that answer."""
     if token is None:
         return problem_document(Code.TOKEN_MISSING, "the API asks for a token, and this client has none")
     return problem_document(Code.TOKEN_INVALID, "the API does not accept this client's token")

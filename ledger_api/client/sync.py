@@ -1,4 +1,4 @@
-"""The same client for programs without an event loop: it keeps one of its own, in a thread."""
+"""The client for programs without an event loop: it runs its own in a thread."""
 
 from __future__ import annotations
 

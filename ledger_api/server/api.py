@@ -1,4 +1,4 @@
-"""The ledger API: who calls, which route answers, and what becomes of errors. docs/api.md describes the calls."""
+"""The ledger API: identifies callers, finds routes, turns errors into answers. docs/api.md describes the calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The AsyncAPI 3.0 document of what is a sequence of messages: the API's streams, and the request log. Pure."""
+"""The AsyncAPI 3.0 document of the message sequences: the API's streams, and the request log. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls: bearer tokens, each verified once, and the keys that verify them."""
+"""Identifies callers by bearer tokens. Verifies each token once, and keeps the keys for that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from replica.notary.errors import ConfigError
 REMEMBERED_MAX = 4_096  # tokens; about 1 kB each
 JWKS_MAX_BYTES = 256 * 1024
 JWKS_ANSWER_MAX_S = 5.0
-_REFETCH_PAUSE_S = 5.0  # an unknown key makes the keys be fetched again, but a flood of such tokens must not
+_REFETCH_PAUSE_S = 5.0  # an unknown key causes a fetch of the keys, but a flood of such tokens must not
 _log = structlog.get_logger(__name__)
 
 Fetch = Callable[[str], Awaitable[str]]
@@ -30,14 +30,14 @@ class Authentication(Protocol):
     """Identifies the caller. Calls of routes that need no right are not identified."""
 
     def remembered(self, request: web.BaseRequest) -> Caller | None:
-        """The caller, if it is known without any work; None otherwise."""
+        """The caller, if it is known without a check; None otherwise."""
 
     async def identify(self, request: web.BaseRequest) -> Caller:
         """The caller. Raises BadRequest: TOKEN_MISSING, TOKEN_INVALID."""
 
 
 class NoAuthentication:
-    """Takes every caller for `EVERYBODY`: for an API without tokens."""
+    """Identifies every caller as `EVERYBODY`, for an API without tokens."""
 
     def remembered(self, request: web.BaseRequest) -> Caller | None:
         """EVERYBODY."""
@@ -107,7 +107,7 @@ class TokenAuthentication:
         self._remembered.clear()
 
     async def _fetch_again(self, pause_s: float) -> bool:
-        """Fetch the keys, if the last fetch is `pause_s` ago; whether newer keys are in use than at the call."""
+        """Fetch the keys, if the last fetch is `pause_s` ago. Returns whether the keys are newer than at the call."""
         url = self._settings.jwks_url
         if url is None:
             return False

@@ -13,10 +13,11 @@ from replica.notary.requests import Submission
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who calls, and what was granted. None means any.
+    """A caller and its rights. None means any.
 
-    `subject`: the user that the caller submits as. `user_id`: whose submissions it reads. `act_as`: the parties that it
-    acts for, all of them also in `read_as`. `expires_at_s`: Unix time from which it has no rights any more.
+    `subject`: the user that the caller submits as. `user_id`: the user whose submissions it reads. `act_as`: the
+    parties that it acts for, all of them also in `read_as`. `expires_at_s`: Unix time from which it has no rights any
+    more.
     """
 
     user_id: str | None = None
@@ -31,7 +32,7 @@ EVERYBODY = Caller()
 
 
 def holder_of(caller: Caller, connection: object) -> Hashable:
-    """Who is charged for what a call uses: the user by name; without a name, the connection."""
+    """The holder that a call's use is charged to: the user's name, or else the connection."""
     return caller.subject or id(connection)
 
 

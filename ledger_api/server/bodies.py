@@ -12,7 +12,7 @@ from replica.notary.errors import BadRequest, Code
 
 
 def body_size(request: web.BaseRequest, settings: ApiSettings) -> int:
-    """The bytes to reserve for a body: its length, or the limit when it comes without. Raises BadRequest."""
+    """The bytes to reserve for a body: its length, or the limit if no length is given. Raises BadRequest."""
     length, limit = request.content_length, settings.body_max_bytes
     if length is None:
         return limit

@@ -1,4 +1,4 @@
-"""A budget for bytes that are held in memory for clients: bounded together, and shared among the callers.
+"""A budget for the bytes held in memory for clients: one bound for all, shared among the callers.
 
 A caller that holds some bytes leaves at least as many free. So one caller takes no more than half of a budget, and two
 no more than a third each. The next caller finds a share, and a slow reader does not shut the others out.
@@ -18,7 +18,7 @@ ANSWER_FACTOR = 4  # a conflict has 194 bytes for a state, which takes 69 of a J
 
 
 class Reservation:
-    """Bytes of a budget that one caller holds. Release them, whatever happens; that may be repeated."""
+    """Bytes of a budget that one caller holds. Release them in every case; a release may be repeated."""
 
     __slots__ = ("_budget", "_holder", "held_bytes")
 
@@ -47,7 +47,7 @@ class Reservation:
 
 
 class ByteBudget:
-    """At most `max_bytes`. A single holder may have more, because what is larger could never be done otherwise."""
+    """At most `max_bytes`. A holder that is alone may have more: a larger call could never be served otherwise."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -57,7 +57,7 @@ class ByteBudget:
         self.held_bytes = 0
 
     def take(self, wanted_bytes: int, holder: Hashable = None) -> Reservation | None:
-        """Reserve bytes; None while there are not so many, or `holder` would leave less than it holds.
+        """Reserve bytes. Returns None while too few are free, or if `holder` would leave fewer free than it holds.
 
         Without a holder only the bound counts: for a budget that belongs to one caller.
         """
@@ -86,7 +86,7 @@ class ByteBudget:
         self.held_bytes -= freed_bytes
         self._held_by[holder] -= freed_bytes
         if not self._held_by[holder]:
-            del self._held_by[holder]  # or callers that are gone would add up
+            del self._held_by[holder]  # otherwise entries of callers that are gone would accumulate
         if self._waiting:
             self._freed.notify()
 
@@ -97,5 +97,5 @@ def signed_answers_max_bytes(request_bytes: int, count: int) -> int:
 
 
 def answers_max_bytes(asked_bytes: int, count: int) -> int:
-    """The most bytes that the answers to `count` submissions have, which are `asked_bytes` of JSON together."""
+    """The most bytes that the answers to `count` submissions, together `asked_bytes` of JSON, can have."""
     return ANSWER_FACTOR * asked_bytes + ANSWER_BYTES * count

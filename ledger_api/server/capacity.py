@@ -1,4 +1,4 @@
-"""What this front end can still take: submissions under way, and bytes that are held for callers."""
+"""The capacity that this front end has left: for submissions under way, and for bytes held for callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replica.telemetry.counts import ApiCounts
 
 
 class Capacity:
-    """Answers why something cannot be taken now. `answers` and `bodies` are the budgets of all calls together."""
+    """Gives the reason for a refusal. `answers` and `bodies` are the budgets of all calls together."""
 
     def __init__(self, core: CoreLink, counts: ApiCounts, settings: ApiSettings, answers: ByteBudget) -> None:
         self._core = core
@@ -37,11 +37,11 @@ class Capacity:
         return refusal
 
     def no_bodies(self) -> NotNow:
-        """The answer when a body finds no share."""
+        """The refusal when the budget has no share left for a body."""
         return self._exhausted(self.bodies, "bodies")
 
     def no_answers(self) -> NotNow:
-        """The answer when the answers to a call find no share."""
+        """The refusal when the budget has no share left for the answers to a call."""
         return self._exhausted(self.answers, "answers")
 
     def _exhausted(self, budget: ByteBudget, of_what: str) -> NotNow:

@@ -67,7 +67,7 @@ def _begin(
 
 
 def _limited_logger(per_s: int) -> logging.Logger:
-    """For what aiohttp logs of errors, tracebacks included: so many lines a second."""
+    """The logger for aiohttp's errors, tracebacks included, limited to so many lines a second."""
     limit = LogLimit(max(1, per_s))
     logger = logging.Logger("aiohttp.server")
     logger.parent = logging.getLogger("aiohttp.server")
@@ -78,9 +78,9 @@ def _limited_logger(per_s: int) -> logging.Logger:
 class Connection(web.RequestHandler):
     """One client connection. Bytes that are no HTTP get a problem document as well.
 
-    `when_lost` is called when the client is gone: an answer may have nothing to write for long. A client that ends its
-    side (a half-close) gets the answers to what it has asked, then the connection ends. Two kinds of connection cannot
-    tell a half-close from a client that is gone, and end with its side: a stream, and a connection with TLS.
+    `when_lost` is called when the client is gone, because an answer may have nothing to write for a long time. A client
+    that closes its sending side (a half-close) gets the answers to its requests, then the connection ends. Streams and
+    connections with TLS cannot distinguish a half-close from a client that is gone: both end the connection.
     """
 
     __slots__ = ("_is_broken", "_server", "begun", "is_half_closed", "when_half_closed", "when_lost")
@@ -89,7 +89,7 @@ class Connection(web.RequestHandler):
         super().__init__(server, **options)
         self._server = server
         self.when_lost: Callable[[], object] | None = None
-        self.when_half_closed: Callable[[], object] | None = None  # for who reads a body: no more of it comes
+        self.when_half_closed: Callable[[], object] | None = None  # to the reader of a body: no more bytes come
         self.begun = 0  # requests that are not answered yet
         self._is_broken = False
         self.is_half_closed = False
@@ -109,9 +109,9 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Drop what comes after bytes that are no HTTP, and shorten the error that aiohttp queues for them.
 
-        aiohttp would queue one error for each piece, with the piece in it, for as long as the request before is not
-        answered. It has no public hook for this. So the queue `_messages` and its entry `_ErrInfo` are used, and
-        pyproject.toml allows no release of aiohttp in which they were not looked at.
+        Until the request before is answered, aiohttp would queue one error for each piece, with the piece in it. It has
+        no public hook for this. So this method uses the queue `_messages` and its entry `_ErrInfo`, and pyproject.toml
+        allows only releases of aiohttp in which both were checked.
         """
         if self._is_broken:
             return
@@ -124,7 +124,7 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """What cannot be read as HTTP. An exception of our own never comes here: `Api.handle` answers those."""
+        """Answer bytes that are no HTTP. Our own exceptions never come here: `Api.handle` answers those."""
         code = Code.HTTP_MALFORMED if status == HTTPStatus.BAD_REQUEST else Code.INTERNAL
         return problem_reply(problem_document(code, (message or code.title)[:_DETAIL_MAX]), "none")
 

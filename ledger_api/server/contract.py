@@ -1,4 +1,4 @@
-"""What describes the API, served by the API itself: OpenAPI, the streams, the error catalogue, and a page of it all."""
+"""The API's description, served by the API itself: OpenAPI, streams, error catalogue, and a page of all of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Contract:
         self._described = RouteTable([])
 
     def describe(self, routes: RouteTable) -> None:
-        """These are the routes that there are."""
+        """Set the routes to describe."""
         self._described = routes
 
     def routes(self) -> list[Route]:

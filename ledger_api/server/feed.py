@@ -1,8 +1,8 @@
-"""Completions and updates after a ledger offset: what is published, in order, live at the end.
+"""Published completions and updates after a ledger offset, in order, live at the end.
 
-The core says over the link how far completions are published. The rows come from the database, over a connection of
-this front end that cannot write. The newest rows are kept, rendered once for all who follow. Nothing is asked of the
-database while nothing new is published or nobody follows.
+The core reports over the link how far completions are published. The front end reads the rows from the database, over a
+connection of its own that cannot write. It keeps the newest rows, rendered once for all readers. It sends no query
+while nothing new is published or nobody follows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader, Row, Sca
 
 LINE_MAX_BYTES = 2_500_000  # a conflict of 9,999 states has 1.9 MB
 BUDGET_WAIT_MAX_S = 5.0  # how long a stream waits while others hold the whole budget
-PAGE_READ_BYTES = 32_000_000  # of details that one page looks through, whatever it has of them
-SCAN_ROWS, SCAN_S = 20_000, 1.0  # a call for attempts searches no further, and begins no question later
+PAGE_READ_BYTES = 32_000_000  # of details that one page scans, whether or not they match
+SCAN_ROWS, SCAN_S = 20_000, 1.0  # rows that a call for attempts scans; it starts no query later than this
 _ANSWERS_BYTES = 128 * 2**20
-_WAIT_MIN_S = 0.001  # what is left of a silence may round to nothing, and no time would pass
+_WAIT_MIN_S = 0.001  # the rest of a silence may round to zero, and the loop would not wait
 
 
 class FeedRefused(NotaryError):
-    """What was asked for cannot be served, or not any longer; `standing` was the core's word at that moment."""
+    """The feed cannot serve the request, or can no longer. `standing`: the core's report at that moment."""
 
     def __init__(self, code: Code, detail: str, standing: Standing) -> None:
         super().__init__(detail, code)
@@ -40,7 +40,7 @@ class FeedRefused(NotaryError):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some lines; all that matches up to `next_after` is in them."""
+    """Some lines, with every match up to `next_after`."""
 
     lines: list[Line]
     next_after: int
@@ -48,7 +48,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Feed:
-    """What a front end serves of the published completions. Every method raises FeedRefused."""
+    """Serves the published completions of a front end. Every method raises FeedRefused."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Feed:
         await self._reader.close()
 
     def check(self, after: int) -> Standing:
-        """The core's word, if a reader may go on after this offset. Raises FeedRefused."""
+        """The core's report, if a reader may go on after this offset. Raises FeedRefused."""
         standing = self.check_active()
         if after < standing.pruned_to:
             raise FeedRefused(Code.OFFSET_PRUNED, f"completions up to offset {standing.pruned_to} are pruned", standing)
@@ -92,7 +92,7 @@ class Feed:
         return standing
 
     def check_active(self) -> Standing:
-        """The core's word, if it serves. Raises FeedRefused."""
+        """The core's report, if it serves. Raises FeedRefused."""
         standing = self._core.standing
         if not standing.active or self._closed:
             raise FeedRefused(Code.NOT_ACTIVE, refuse_as_passive(standing).detail, standing)
@@ -108,7 +108,7 @@ class Feed:
     async def page(self, wanted: Wanted, after: int, limit: int, scan_max: int, bytes_max: int = WINDOW_BYTES) -> Page:
         """At most `limit` lines after an offset, and `bytes_max` bytes of them unless the first alone has more.
 
-        They are of at most `scan_max` offsets, which may hold none at all; of fewer where details are large.
+        One call scans at most `scan_max` offsets, and fewer where details are large. It may find no line there.
         """
         standing = self.check(after)
         window = LineWindow(wanted, bytes_max, limit)
@@ -125,8 +125,8 @@ class Feed:
     async def follow(self, wanted: Wanted, after: int) -> AsyncGenerator[list[Line]]:
         """All lines after an offset, in batches, for ever, and a checkpoint after each long silence.
 
-        Ends with FeedRefused: when the role changes, when completions that the reader still needs are pruned, when the
-        database does not answer, when the reader's token expires. The reader may go on elsewhere after its last line.
+        Raises FeedRefused when the role changes, completions that the reader still needs are pruned, the database does
+        not answer, or the reader's token expires. The reader may go on elsewhere after its last line.
         """
         epoch = self.check(after).epoch
         sent_at_s = self._now_s()
@@ -163,10 +163,11 @@ class Feed:
         return row if row[1].log_offset == log_offset else None
 
     async def attempts(self, wanted: Wanted, consumed: StateStatus, after: int, bytes_max: int = WINDOW_BYTES) -> Page:
-        """After an offset: completions of the transaction that consumed a state, and of those that came too late.
+        """Completions after an offset: of the transaction that consumed a state, and of those that came too late.
 
-        There are none while nothing has consumed the state. Nothing was refused because of it before that: the search
-        begins there. It is bounded, and so is each of its questions: streams have their turn between them.
+        There are none while the state is not consumed. Before it was consumed, nothing was refused because of it, so
+        the search begins there. The search is bounded, and so is each of its queries: streams get their turn between
+        queries.
         """
         standing = self.check(after) if after else self.check_active()
         state, tx_id, log_offset = consumed.state, consumed.consumed_by, consumed.log_offset
@@ -187,7 +188,7 @@ class Feed:
         return Page(window.taken, after, standing)
 
     def _check_stream(self, caller: Caller, after: int, epoch: int) -> Standing:
-        """The core's word, if a stream of this epoch may go on. Raises FeedRefused."""
+        """The core's report, if a stream of this epoch may go on. Raises FeedRefused."""
         standing = self.check(after)
         if standing.epoch != epoch:
             raise FeedRefused(Code.NOT_ACTIVE, "the replica was activated again", standing)
@@ -222,7 +223,7 @@ class Feed:
 
     @asynccontextmanager
     async def _asking(self, standing: Standing) -> AsyncIterator[CompletionReader]:
-        """The reader, one question at a time: after a wait, what the question before has read is in the tail."""
+        """The reader, for one query at a time. After a wait, the tail has the rows that the query before has read."""
         async with self._turn:
             try:
                 await self._keep_up(standing)
@@ -231,7 +232,7 @@ class Feed:
                 raise FeedRefused(Code.FEED_UNAVAILABLE, error.detail, standing) from error
 
     async def _keep_up(self, standing: Standing) -> None:
-        """In another epoch the database may be on another server. There, all that is kept has to be read again."""
+        """Drop all kept rows in another epoch: the database may be on another server then."""
         if standing.epoch != self._epoch:
             self.tail.clear()
             self._epoch = standing.epoch

@@ -27,7 +27,7 @@ _conflicts = msgspec.msgpack.Decoder(tuple[Conflict, ...])
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader asks for: updates or completions, of one user or of all, of some parties or of all.
 
-    `holder`: who is charged for the bytes that are held for this reader.
+    `holder`: charged for the bytes that are held for this reader.
     """
 
     updates: bool = False
@@ -48,7 +48,8 @@ class Line(msgspec.Struct, frozen=True):
 class Entry:
     """A completion at its ledger offset. Its documents are made once, when a reader wants them.
 
-    They are made anew for a reader that may not see all the parties, but not the conflicts, which are most of it.
+    A reader that may not see all the parties gets documents of its own. Only the conflicts in them, the largest part,
+    are not made again.
     """
 
     __slots__ = ("_completion_line", "_conflicts", "_update_line", "completion", "offset")

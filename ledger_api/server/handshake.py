@@ -1,4 +1,4 @@
-"""What RFC 6455 takes for the opening of a WebSocket."""
+"""Checks the handshake that opens a WebSocket, as RFC 6455 defines it."""
 
 from __future__ import annotations
 

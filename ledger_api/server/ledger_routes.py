@@ -66,7 +66,7 @@ _LEDGER_END = About(
 
 
 class LedgerRoutes:
-    """Answers them. `authorisation` decides what a caller may see."""
+    """Answers these calls. `authorisation` decides what a caller may see."""
 
     def __init__(self, feed: Feed, counts: ApiCounts, settings: ApiSettings, renderer: Renderer) -> None:
         self._feed = feed

@@ -1,4 +1,4 @@
-"""Bounds on what a front end logs of its callers."""
+"""Limits on the lines that a front end logs about its callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LogLimit:
         self._withheld = 0
 
     def take(self) -> int | None:
-        """None to say nothing; otherwise how many lines were withheld since the last one."""
+        """None: do not log. Otherwise: how many lines were withheld since the last one."""
         second = int(self._loop.time())
         if second != self._second:
             self._second, self._let_through = second, 0
@@ -36,7 +36,7 @@ class LogLimit:
 
 
 class LogLimits:
-    """One for what callers do wrong, and one for errors of our own, whose tracebacks are long."""
+    """One limit for callers' mistakes, and one for our own errors, whose tracebacks are long."""
 
     def __init__(self, per_s: int) -> None:
         self.refused = LogLimit(per_s)

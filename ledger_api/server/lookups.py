@@ -1,7 +1,7 @@
 """The calls that look up one transaction or one state.
 
-Only the core can say that something was *not* notarised or consumed; it does so once the lock has answered. Who asked,
-and who tried, comes from the completions: docs/decisions/0008.
+Only the core can state that something was *not* notarised or consumed. It does so once the lock has answered. The
+requester and the attempts come from the completions: docs/decisions/0008.
 """
 
 from __future__ import annotations

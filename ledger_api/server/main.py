@@ -191,7 +191,7 @@ class FrontEnd:
     def _reload(
         self, registry: Registry, authentication: NoAuthentication | TokenAuthentication, tls: ssl.SSLContext | None
     ) -> None:
-        """Read again what may change while we serve. What is not right stays as it was, and the rest is taken."""
+        """Reread the files that may change at run time. A bad file keeps its old content; the others take effect."""
         settings = self._document.api.tls
         parts: list[tuple[str, Callable[[], object]]] = [
             ("registry", registry.reload),

@@ -125,7 +125,7 @@ def _operation(route: Route, components: _Components, asks_for_tokens: bool) -> 
 
 
 def _security(right: Right, asks_for_tokens: bool) -> list[Schema]:
-    """A replica without `api.tokens` takes every call, and one that shows a token all the same."""
+    """A replica without `api.tokens` takes every call, with or without a token."""
     if right is Right.NONE:
         return [{}]
     return [{TOKEN_SCHEME: []}] if asks_for_tokens else [{}, {TOKEN_SCHEME: []}]

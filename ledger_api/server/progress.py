@@ -1,8 +1,8 @@
 """Interim estimates on plain HTTP: a call that will wait long sends them as lines, and then its answer.
 
-They go only to clients that accept lines. A call without an estimate has the usual answer, whatever was accepted.
-Otherwise the answer is `200` with one JSON document a line: estimates, and last the document that would have been the
-answer, whose own `status` counts.
+Estimates go only to clients that accept lines. A call without an estimate gets the usual answer. A call with estimates
+gets a `200` with one JSON document a line: first the estimates, last the document of the usual answer. The `status` in
+that document counts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Progress:
         transport.write(head + chunk(_encoder.encode(WaitDocument(estimate_s=wait_s)) + b"\n"))
 
     def finish(self, reply: Reply) -> Reply:
-        """The answer to the call: as it is, or as the last line after the estimates."""
+        """The answer to the call: unchanged, or as the last line after the estimates."""
         return reply if self._until_s == _NEVER else _LastLine(reply, self._request_id)
 
 

@@ -1,4 +1,4 @@
-"""How much one user, or one connection, may ask of a front end: one token bucket each, filled at a steady rate."""
+"""Limits the rate of each user, or each connection, at a front end: one token bucket each, filled steadily."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RateLimit:
         self._buckets: dict[Hashable, tuple[float, float]] = {}  # what was left, and when
 
     def take(self, key: Hashable, count: int, now_s: float) -> float:
-        """Take `count`. Returns 0.0; or, when the bucket has not so many, the seconds after which it will.
+        """Take `count` and return 0.0. With too few left, take nothing and return the seconds until there are enough.
 
         `count` is at most `burst`: more could never be taken.
         """
@@ -54,7 +54,7 @@ class RateLimit:
 
 
 class Rates:
-    """Charges each caller for what it asks; `holder_of` says who that is."""
+    """Charges each caller for its submissions and reads; `holder_of` identifies it."""
 
     def __init__(self, settings: ApiSettings, now_s: Callable[[], float]) -> None:
         self._limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None

@@ -9,7 +9,7 @@ ever or for a period. Keys are rotated by letting the periods of the old and the
         {key = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c", from = 2027-01-01T00:00:00Z},
     ]
 
-The period is the front end's check, by its clock, before a request is logged. A request in the log stays what it is.
+The front end checks the period, by its own clock, before a request is logged. A logged request is not affected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Period(msgspec.Struct, frozen=True):
     until_s: float = math.inf
 
     def covers(self, now_s: float) -> bool:
-        """Whether that is now."""
+        """Whether `now_s` is in the period."""
         return self.from_s <= now_s < self.until_s
 
 

@@ -1,4 +1,4 @@
-"""From results to HTTP answers and documents, each counted by its code. Every problem document is made here."""
+"""Renders results as HTTP answers and documents, each counted by its code. Makes every problem document."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _encoder = msgspec.json.Encoder()
 
 
 class Renderer:
-    """Renders results. What callers do wrong, and what fails here, is logged within the limits."""
+    """Renders results. Callers' mistakes and our own failures are logged within the limits."""
 
     def __init__(self, counts: ApiCounts, limits: LogLimits, standing: Callable[[], Standing]) -> None:
-        """`standing`: the core's newest word."""
+        """`standing`: the core's newest report."""
         self._counts = counts
         self._limits = limits
         self._standing = standing
@@ -59,7 +59,7 @@ class Renderer:
         return NotNow(Code.INTERNAL.name, detail, RETRY_ERROR_S)
 
     def _document_of(self, answer: Answer, request_id: str) -> AnswerDocument:
-        """An answer that has no JSON form is one submission's trouble. It is no refusal: it may be decided."""
+        """An answer without a JSON form affects its own submission only. It is no refusal: that may be decided."""
         try:
             return answer_to_document(answer, request_id)
         except Exception as error:

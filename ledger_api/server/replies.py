@@ -1,4 +1,4 @@
-"""HTTP answers: whole ones, written with one call, and the pieces of those whose length is not known."""
+"""HTTP answers: whole ones, written with one call, and the pieces of answers of unknown length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _encoder = msgspec.json.Encoder()
 class Reply(web.StreamResponse):
     """A whole answer that is known at once, written with one call.
 
-    It takes the place of `web.Response`: it answers the three questions that the server asks of a response.
+    It replaces `web.Response`, with the three members of a response that the server uses.
     """
 
     def __init__(self, status: int, body: bytes, request_id: str, *, kind: bytes = JSON, more: bytes = b"") -> None:

@@ -1,6 +1,6 @@
-"""What a call is, what answers it, and what the published specification says of it.
+"""Calls, the routes that answer them, and their description in the published specification.
 
-A route cannot be made without its `About`: what is served is what is described.
+A route cannot be made without its `About`, so every route that is served is described.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Parameter(NamedTuple):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What the specification says of a route.
+    """The description of a route in the specification.
 
     `answers` has the type of each success by HTTP status (None: no JSON), `codes` the problems beyond those that every
     route may have, `body` the type of a POST's JSON, `lines` the type of a line when the answer may be a stream.
@@ -55,8 +55,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(NamedTuple):
-    """One HTTP request, read: its correlation id, what the path names, its query, its body, who calls, and the
-    estimates that are sent before the answer."""
+    """One HTTP request that was read: correlation id, path argument, query, body, caller, and interim estimates."""
 
     request_id: str
     argument: str
@@ -68,7 +67,7 @@ class Call(NamedTuple):
 
     @property
     def holder(self) -> Hashable:
-        """Who is charged for the bytes of this call: see `holder_of`."""
+        """The holder that is charged for the bytes of this call: see `holder_of`."""
         return holder_of(self.caller, self.request.protocol)
 
 

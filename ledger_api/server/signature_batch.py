@@ -22,7 +22,7 @@ class SignatureBatcher:
         self._waiting: list[tuple[Submission, asyncio.Future[BadRequest | None]]] = []
 
     async def check(self, submission: Submission) -> None:
-        """Raises BadRequest unless the signature of a submission holds that the validator has read."""
+        """Check the signature of a submission that the validator has read. Raises BadRequest if it is bad."""
         if not self._gathers:
             (error,) = self._validator.signature_errors([submission])
         else:

@@ -207,7 +207,7 @@ class SubmissionRoutes:
         return groups
 
     def _read(self, documents: list[msgspec.Raw], call: Call) -> list[tuple[Submission, SubmitOptions] | BadRequest]:
-        """Each submission that is valid, signature included; else what is wrong with it."""
+        """Each submission if it is valid, signature included; otherwise its error."""
         read: list[tuple[Submission, SubmitOptions] | BadRequest] = []
         for raw in documents:
             try:

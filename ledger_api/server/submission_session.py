@@ -135,7 +135,7 @@ class Session:
             raise _too_old()
 
     async def _hold(self, batch: list[tuple[int, Submission]]) -> list[Reservation]:
-        """Reserve the bytes of these, and of their answers. Until that is done, nothing more is read."""
+        """Reserve the bytes of these submissions and of their answers. The stream reads no more until then."""
         size_bytes = sum([len(submission.request) for _, submission in batch])
         answers_bytes = signed_answers_max_bytes(size_bytes, len(batch))
         wanted = (self._window, None, size_bytes), (self._shared.capacity.answers, self._holder, answers_bytes)

@@ -28,9 +28,9 @@ class SubmissionStreams:
     async def serve(
         self, request: web.BaseRequest, request_id: str, caller: Caller, charge: Callable[[int], None]
     ) -> Reply:
-        """Switch protocols, serve the stream until it ends, and return what stands for its answer in the counts.
+        """Switch protocols, serve the stream until it ends, and return an answer for the counts.
 
-        All of it happens before an answer is returned: then aiohttp would have gone on with HTTP. Raises BadRequest
+        The stream is served before this method returns, because aiohttp would then go on with HTTP. Raises BadRequest
         when the handshake is none.
         """
         check_handshake(request)
@@ -60,7 +60,7 @@ class SubmissionStreams:
 
 
 def _nothing() -> None:
-    """The stream notices by itself."""
+    """Do nothing: the stream itself notices that its client is gone."""
 
 
 class _Served(Reply):

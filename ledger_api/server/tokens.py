@@ -113,7 +113,7 @@ def _not_public(origin: str) -> str:
 
 
 def _key_from_document(document: dict[str, Any], origin: str) -> Key:
-    """The key in a JWK. Its kind is looked at first: one that is refused anyway is not read at all."""
+    """The key in a JWK. Its kind is checked first: a key of a refused kind is not parsed."""
     kind = document.get("kty")
     if kind == "oct":
         raise ConfigError(_not_public(origin))
@@ -147,7 +147,7 @@ def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
     if settings.scope is not None and not (isinstance(scopes, str) and settings.scope in scopes.split()):
         raise TokenRefused(f"the token has not the scope {settings.scope!r}")
     subject, expires_at_s = claims["sub"], claims["exp"]
-    if expires_at_s >= EXPIRES_MAX_S:  # JSON's numbers have no end, and floats do
+    if expires_at_s >= EXPIRES_MAX_S:  # numbers in JSON are unbounded, floats are not
         raise TokenRefused("the token's expiry is no time")
     try:
         check_user_id(subject)  # submissions bear it

@@ -1,9 +1,9 @@
-"""Traces begin where a request comes in. Without a collector none of this is on a request's way.
+"""Traces start in the front end. Without a collector, no request passes through this module.
 
-The front end writes the root of a transaction's trace (replica.telemetry.traces), `submit`. A caller that sends the W3C
-header `traceparent` with its sampled flag has its own trace continued by a span of the call; that one and the roots of
-the transactions that came with it are linked with one another. On a stream, which is one call for as long as it lasts,
-transactions have their own traces only.
+The front end writes the root of a transaction's trace (replica.telemetry.traces), `submit`. If a caller sends the W3C
+header `traceparent` with its sampled flag, a span of the call continues the caller's trace. That span and the roots of
+the call's transactions are linked with one another. A stream is one call for as long as it lasts, so its transactions
+have their own traces only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _call: ContextVar[_Call | None] = ContextVar("call", default=None)
 
 
 class FrontEndTraces:
-    """Puts itself around what answers calls, and around the link to the core."""
+    """Wraps the handler of calls, and the link to the core."""
 
     def __init__(self, traces: Traces, wall_us: Callable[[], int]) -> None:
         """`wall_us`: microseconds UTC."""
@@ -54,7 +54,7 @@ class FrontEndTraces:
         self._wall_us = wall_us
 
     def around(self, handle: Handle) -> Handle:
-        """The same, with a span of each call whose caller's trace is recorded."""
+        """The same handler, with a span of each call whose caller's trace is recorded."""
 
         async def traced(request: web.BaseRequest) -> web.StreamResponse:
             if "Upgrade" in request.headers:  # a stream: its submissions come and go for as long as it lasts
@@ -72,7 +72,7 @@ class FrontEndTraces:
         return traced
 
     def core(self, core: CoreLink) -> TracedCoreLink:
-        """The same, but it writes the root of each transaction that is traced."""
+        """The same link; it also writes the root of each transaction that is traced."""
         return TracedCoreLink(core, self)
 
     async def close(self) -> None:

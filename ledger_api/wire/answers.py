@@ -127,7 +127,7 @@ def answer_to_document(answer: Answer, request_id: str = "") -> AnswerDocument:
 
 
 def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
-    """The answer in a JSON form; a problem that is no answer of the notary, as it never got there, stays what it is.
+    """The answer in a JSON form. A problem of a request that never reached the notary is returned as it is.
 
     Raises BadRequest when the document cannot be read.
     """

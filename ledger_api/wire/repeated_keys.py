@@ -1,7 +1,7 @@
-"""A submission in which a key is given twice is refused: decoders take the last value, other readers the first.
+"""Refuses a submission in which a key is given twice: decoders take the last value, other readers the first.
 
-Few bodies have to be read a second time for that. A colon outside a text follows a key. So a body with as many colons
-as the texts and keys of its document account for has each key once.
+Few bodies need a second reading for that. A colon outside a text always follows a key. So if the texts and keys of a
+document account for all colons of its body, the body has each key once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_submission(raw: bytes, document: SubmissionDocument) -> None:
 def check_batch(raw: bytes, submissions: Sequence[object]) -> None:
     """As `check_keys`, for the outside of a batch that was read; its submissions are checked one by one.
 
-    Nothing is read again: a submission may be a million small objects, whose reader would hold everybody else up.
+    Nothing is read again: a submission may be a million small objects, and reading them would delay all other calls.
     """
     start = _LIST.match(raw)
     if start is None or not _ends_with(raw, start.end(), submissions):
@@ -36,7 +36,7 @@ def check_batch(raw: bytes, submissions: Sequence[object]) -> None:
 
 
 def _colons(document: SubmissionDocument) -> int:
-    """How many there are at least when each key whose value is not its default is there once."""
+    """The least number of colons in a body where each key with a value other than its default occurs once."""
     request, user_id, command_id = document.request, document.user_id, document.command_id
     count = 6 + len(request.inputs) + request.party.count(":")  # request and five of its keys
     if request.references:
@@ -58,7 +58,7 @@ def _colons(document: SubmissionDocument) -> int:
 
 
 def _ends_with(raw: bytes, at: int, submissions: Sequence[Any]) -> bool:
-    """Whether nothing but these follows, each where the one before ends, and the end of list and object."""
+    """Whether only these submissions follow, one directly after the other, then the end of list and object."""
     for submission in submissions:
         piece = bytes(submission)
         if not raw.startswith(piece, at):
