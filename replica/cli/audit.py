@@ -1,4 +1,4 @@
-"""`notary audit` and `notary trace`: does everything follow from the log, and who did what."""
+"""`notary audit` and `notary trace`: check that everything follows from the log, and show who did what."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def failover_budget(
 ) -> Budget:
     """The budget for one kind of fault; `activation_steps_s` as an active replica has measured them, None if none is.
 
-    What is measured is an observation and no bound: it grows with the work that the old active left behind. `lease`:
-    what the server does about a silent session, where that is not `lease_s`.
+    A measurement is an observation, not a bound: it grows with the work that the old active left undone. `lease`: how
+    the server treats a silent session, if not by `lease_s`.
     """
     detection = [
         Step(step.name, f"election: {step.setting}", step.worst_s) for step in detection_budget(election, fault)
@@ -90,7 +90,7 @@ def failover_budget(
 def retry_max_s(policy: RetryPolicy, outage_s: float) -> float:
     """The longest pause that a client may be in when an outage of this length ends.
 
-    Each pause is the first one, and `backoff_base - 1` times all before it, which began with the outage.
+    Each pause is the first one plus `backoff_base - 1` times the sum of all before it. These began with the outage.
     """
     grown_s = policy.timeout_s + (policy.backoff_base - 1) * outage_s
     return min(policy.delay_max_s, grown_s) * (1 + policy.jitter)

@@ -88,7 +88,7 @@ def check_history(
 
 
 def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes]) -> Report:
-    """`asked`: the scope as far as the caller knows it; the database knows the rest."""
+    """`asked`: the part of the scope that the caller knows. The database knows the rest."""
     import msgspec
 
     from replica.checker.check import check, receipt_verifier
@@ -112,7 +112,7 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
 
 
 def _door(config: Config, registry_changed: bool) -> Door:
-    """Whom the front ends let in, as they are configured now."""
+    """The callers that the front ends admit, as they are configured now."""
     from ledger_api.server.registry import ALWAYS, read_registry
     from replica.checker.door import Door
 
@@ -124,7 +124,7 @@ def _door(config: Config, registry_changed: bool) -> Door:
 
 
 def _salvages(config: Config) -> Salvages:
-    """Those that were imported into replicas of this machine, and those that are kept with the archive."""
+    """The salvages imported into replicas of this machine, and those kept with the archive."""
     from replica.following.salvaged import read_salvages
     from replica.notary.salvage import Salvages
 
@@ -149,7 +149,7 @@ def _deduplication_us(config: Config, export: Export) -> int | None:
 def _completions(export: Export) -> Iterator[CompletionRow]:
     from replica.checker.completions import CompletionRow
 
-    names = CompletionRow.__struct_fields__[1:]  # a completion may tell more than is checked
+    names = CompletionRow.__struct_fields__[1:]  # a completion may have more fields than are checked
     for ledger_offset, completion in export.rows:
         yield CompletionRow(ledger_offset, *[getattr(completion, name) for name in names])
 

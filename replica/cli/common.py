@@ -1,4 +1,4 @@
-"""What the command groups share: options, tables, how an error leaves, and how a command that runs on is ended."""
+"""Shared by the command groups: options, tables, the printing of errors, and the end of a command that runs on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from replica.failure import told_of
 from replica.notary.errors import ConfigError, InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
-if TYPE_CHECKING:  # slow to import, and most commands' help needs none of it
+if TYPE_CHECKING:  # slow to import, and not needed for the help of most commands
     from replica.config.model import Config
 
 PIPE_WIDTH = 160  # of tables that no terminal limits
@@ -29,7 +29,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 DATA_FOLDER = Path("data")
 CONFIG_NAME = "notary.toml"
-RUN_FILE_NAME = "run.json"  # there while the local cluster runs
+RUN_FILE_NAME = "run.json"  # exists while the local cluster runs
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The participant's configuration file.")]
 ConfigChoice = Annotated[
@@ -50,7 +50,7 @@ def load(path: Path) -> Config:
 
 
 def find_config(path: Path | None) -> Path:
-    """The file that was named, else ./notary.toml, else that of the newest local cluster, a running one if there is.
+    """The named file, else ./notary.toml, else the file of the newest local cluster; a running cluster goes first.
 
     Raises ConfigError when there is none of them.
     """
@@ -66,9 +66,9 @@ def find_config(path: Path | None) -> Path:
 
 
 def show_error(error: NotaryError | InvariantBroken) -> int:
-    """Say on standard error what went wrong and what to do; returns the exit code.
+    """Print on standard error what went wrong and what to do. Returns the exit code.
 
-    It is EXIT_CONFIGURATION for a setting or an argument alone, as for a wrong command line: scripts rely on that.
+    Only a wrong setting, argument or command line gives EXIT_CONFIGURATION: scripts rely on that.
     """
     told = told_of(error)
     err.print(f"[bold red]{told['code']}[/]:", end=" ")
@@ -116,7 +116,7 @@ def run(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def quiet_libraries() -> None:
-    """Our parts log for operators of a replica; a command tells people itself, and logs nothing below an error.
+    """Log errors only: our parts log for the operators of a replica, but a command prints its own messages.
 
     Errors go to standard error: standard output may be JSON for a program.
     """

@@ -1,4 +1,4 @@
-"""`notary config`: is the configuration right, what does it amount to, and where does each value come from."""
+"""`notary config`: check the configuration, and show each effective value with its origin."""
 
 from __future__ import annotations
 

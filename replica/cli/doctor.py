@@ -1,4 +1,4 @@
-"""`notary doctor`: looks everything over, and says what to do about what it finds."""
+"""`notary doctor`: examines every part of a participant, and names the remedy for each finding."""
 
 from __future__ import annotations
 

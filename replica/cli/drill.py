@@ -1,6 +1,6 @@
-"""The recovery drill: a cluster is lost with everything at its site, and comes back from the second one.
+"""The recovery drill: destroys a cluster with everything at its site, and restores it from the second site.
 
-Every step is the command that an operator would type, in a process of its own.
+Every step runs the operator's command, in a process of its own.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Drill:
             return await self._judge(restored, end, (lost_us - archived_us) / 1e6, took_s)
 
     async def _live(self, cluster: LocalCluster) -> tuple[int, int]:
-        """The life before: when the last copy was made, microseconds UTC, and where the log ended."""
+        """Run the cluster before the loss. Returns the last copy's time (microseconds UTC), and the log's end."""
         config = ("--config", str(cluster.config_path))
         half = len(self._archived) // 2
         await self._notarise(cluster, self._archived[:half])
@@ -134,7 +134,7 @@ class Drill:
         say("drill", f"a checkpoint of {passive.name}'s index was shipped")
 
     async def _destroy(self) -> None:
-        """Everything at the site but configuration and keys, which operators keep elsewhere."""
+        """Delete everything at the site but configuration and keys, which operators keep elsewhere."""
         await PostgresServer(FOLDER / "postgres", 1).remove()  # its data may be elsewhere; the port is not used
         for name in (LOG_FOLDER, "replicas", "archive", "postgres", "haproxy"):
             shutil.rmtree(FOLDER / name, ignore_errors=True)

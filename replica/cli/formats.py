@@ -1,4 +1,4 @@
-"""`notary format`: what is written to the request log, and when a newer release may write a newer one."""
+"""`notary format`: the record format of the request log, and when a newer release may write a newer format."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from replica.config.model import Config
     from replica.store.bulletin import PastActivation, Pause
 
-RUNBOOK_OF = {  # what to read after an end that nobody wished for; the alerts name the same pages
+RUNBOOK_OF = {  # what to read after an unintended end; the alerts name the same pages
     Cause.ACTIVATION_FAILED: "runbooks/failover.md",
     Cause.NO_ANSWER: "runbooks/database-failover.md",
     Cause.LOCK_LOST: "runbooks/database-failover.md",
@@ -74,7 +74,7 @@ def _ending(activation: PastActivation) -> Ending | None:
 
 
 def _told(activation: PastActivation) -> dict[str, str | None]:
-    """The cause as a value, the code of the error behind it, and what to read; None where nothing is known."""
+    """The cause as a value, the code of the error that led to it, and what to read; None where nothing is known."""
     ending = _ending(activation)
     if ending is None:
         return {"cause": None, "code": None, "runbook": None}

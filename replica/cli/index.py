@@ -1,4 +1,4 @@
-"""`notary index`: a replica's committed-state index. It is a cache of the log: what is lost is read again."""
+"""`notary index`: a replica's committed-state index. It is a cache of the log, and can be read again from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of `notary index` that take Spark, and what is told of them."""
+"""The parts of `notary index` that need Spark, and their reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def rebuild_on_spark(
     config: Config, folder: Path, where: Where, until_offset: int | None, tell: Callable[[str], None]
 ) -> tuple[Path, Rebuilt]:
-    """Make a new index, and put it in the old one's place once it is complete; returns where the old one is now."""
+    """Make a new index, and replace the old one once the new one is complete. Returns the old one's new path."""
     from replica.index.quarantine import quarantine_index
 
     with (
@@ -37,7 +37,7 @@ def rebuild_on_spark(
 
 
 def diff_with_log(config: Config, folder: Path, where: Where, first: int) -> IndexDiff:
-    """Make an index from the log, up to where the replica's is, and compare the two."""
+    """Make an index from the log, up to the position of the replica's index, and compare the two."""
     from replica.index.rocks import read_index
 
     with read_index(folder) as index:
@@ -51,7 +51,7 @@ def diff_with_log(config: Config, folder: Path, where: Where, first: int) -> Ind
 
 
 def tell_rebuilt(moved: Path, rebuilt: Rebuilt, as_json: bool) -> None:
-    """What was made, and where the old index is."""
+    """Print what was made, and where the old index is."""
     if as_json:
         print_json(
             {
@@ -74,7 +74,7 @@ def tell_rebuilt(moved: Path, rebuilt: Rebuilt, as_json: bool) -> None:
 
 
 def tell_diff(found: IndexDiff, as_json: bool) -> None:
-    """Whether there are differences, and the first of them."""
+    """Print whether there are differences, and the first of them."""
     shown = [
         {
             "key": difference.key.hex(),

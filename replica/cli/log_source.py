@@ -1,4 +1,4 @@
-"""Where a command of the pipeline reads the log from, and where its tasks may leave files."""
+"""The log that a command of the pipeline reads, and the folder where its tasks may leave files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WorkOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where a job gets the log from, where Spark runs, and where its tasks may leave files."""
+    """The source of a job's log, the address of Spark, and the folder where its tasks may leave files."""
 
     source: str
     master: str
@@ -42,7 +42,7 @@ class Where:
     def job(self, app: str, beside: Path) -> Iterator[tuple[SparkSession, Path]]:
         """A session, and a new folder for the files that tasks exchange, by default `beside` the data; gone afterwards.
 
-        What killed jobs left there goes first. Raises ConfigError.
+        Removes first what killed jobs left there. Raises ConfigError.
         """
         with spark(app, self.master) as session, work_folder(self.work or beside, WORK_PREFIX) as work:
             yield session, work
@@ -60,5 +60,5 @@ class Where:
 
 
 def teller(part: str, as_json: bool) -> Callable[[str], None]:
-    """Tells people how far a job is; says nothing to programs."""
+    """Prints the progress of a job for people; prints nothing for programs."""
     return (lambda text: None) if as_json else lambda text: say(part, text)

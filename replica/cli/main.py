@@ -1,4 +1,4 @@
-"""`notary`: the command line. Each group is a file of its own; what is slow to import is imported by the command."""
+"""`notary`: the command line. Each group is a file of its own. Each command imports its slow modules itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of the data pipeline share: the extra they need, the archive's key, and progress."""
+"""Shared by the commands of the data pipeline: the extra that they need, the archive's key, and progress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def require_pipeline() -> None:
 
 @contextmanager
 def spark(app: str, master: str) -> Iterator[SparkSession]:
-    """A Spark session while the context lasts. Raises ConfigError, and what fails on Spark as our own errors."""
+    """A Spark session while the context lasts. Raises ConfigError, and Spark's failures as our own errors."""
     require_pipeline()
     from pipeline.failures import explained
     from pipeline.session import spark_session
@@ -82,13 +82,13 @@ def archive_public_key(config: Config, given: str | None) -> bytes:
 
 
 def archive_folder(config: Config, given: Path | None) -> Path:
-    """The archive that was named, else the configured one."""
+    """The named archive, else the configured one."""
     return config.archive.folder if given is None else given
 
 
 @contextmanager
 def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's standard error, from `done` to `total` records; the context's value is told where it is."""
+    """A progress bar on a terminal's standard error. Call the context's value with the number of records done."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=err, disable=not sys.stderr.isatty(),

@@ -105,7 +105,7 @@ def seed(
 def drill(report: ReportOption = None) -> None:
     """Destroy a cluster of its own, database, log, indexes, archive and all, and bring it back from the second site.
 
-    Works in data/drill and touches nothing else. Tells recovery point and time. Exit code 0 when every answer that the
+    Works in data/drill and touches nothing else. Prints recovery point and time. Exit code 0 when every answer that the
     copied archive covered is still given, and no state that it covered can be spent again.
     """
     require_pipeline()

@@ -1,4 +1,4 @@
-"""`notary report`: what the log tells of load, conflicts, parties and fail-over, as Parquet and as one page."""
+"""`notary report`: load, conflicts, parties and fail-over as the log has them, as Parquet and as one page."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def adopt(
 def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, accept_loss: int | None) -> None:
     """Raise RestoreRefused unless the topic's lost records are the salvage's, and the operator accepts what is lost.
 
-    A topic whose lost range nobody names would be served by releases that pass over it.
+    If nothing names the lost range, releases that pass over it would serve the topic.
     """
     from pipeline.archive.manifest import MANIFEST_NAME
     from pipeline.sources.stretch import read_stretch

@@ -1,4 +1,4 @@
-"""`notary log salvage` and `notary index salvage`: what a lost topic's newest records decided stays decided."""
+"""`notary log salvage` and `notary index salvage`: keep the decisions of a lost topic's newest records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`notary status`: who is active, who could take over, and how far everything is."""
+"""`notary status`: which replica is active, which could take over, and the position of each part."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Look again e
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What could be found out; a part that did not answer is None and named in `problems`."""
+    """The state of each part. A part that did not answer is None and named in `problems`."""
 
     replicas: dict[str, ReplicaHealth | None]
     lock_owner: str | None  # "nobody" if it is free
-    lock_owner_is_foreign: str | None  # who it is that holds the lock and is none of the replicas
-    lock_lease: ServerLease | None  # as a session found it that was opened just now
+    lock_owner_is_foreign: str | None  # the holder of the lock, if it is none of the replicas
+    lock_lease: ServerLease | None  # as a session that was opened just now found it
     database: dict[str, Any] | None
     log_end: int | None
     pause: dict[str, Any] | None  # set while fail-over is paused
@@ -63,7 +63,7 @@ def show(config: ConfigChoice = None, follow: FollowOption = False, as_json: Jso
 
 
 async def _follow(path: Path, config: Config, as_json: bool) -> None:
-    """Look again and again, until cancelled."""
+    """Print the status again and again, until cancelled."""
     from rich.live import Live
 
     if as_json:
@@ -116,8 +116,7 @@ async def _pause(config: Config) -> Pause | None:
 
 
 async def _lock(config: Config) -> tuple[str, str | None, ServerLease]:
-    """Who holds the lock at this moment, as the database says, whoever it is that is none of the replicas, and what the
-    database does about a silent holder."""
+    """The lock's holder as the database reports it; the holder if it is no replica; and the server's lease."""
     from ha.clock import SystemClock
 
     database = config.shared_database()

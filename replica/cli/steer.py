@@ -1,4 +1,4 @@
-"""`notary switchover`, `pause` and `resume`: who leads, by an operator's will."""
+"""`notary switchover`, `pause` and `resume`: an operator decides which replica leads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from replica.health import ReplicaHealth
     from replica.operators.admin import SwitchoverAnswer
 
-LOOK_EVERY_S = 0.02  # while the new active is awaited: the load balancer is told as soon as it is seen
+LOOK_EVERY_S = 0.02  # between looks for the new active; the load balancer gets it as soon as it is seen
 ACTIVE_WAIT_S = 15.0  # for the new active to finish its activation, once it has the lock
 PAUSE_SEEN_MAX_S = 10.0  # for every replica that answers to see a pause or its end
 
@@ -33,7 +33,7 @@ ReasonArgument = Annotated[str, typer.Argument(help="Why, for whoever finds fail
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a switchover ended. `active`: who serves now, None if nobody was seen to."""
+    """The end of a switchover. `active`: the replica that serves now, None if none was seen to."""
 
     done: bool
     text: str
@@ -119,7 +119,7 @@ def why_not(healths: Mapping[str, ReplicaHealth | None], active: str | None, to:
 
 
 def judge(answer: SwitchoverAnswer, before: str, to: str | None, active: str | None, took_s: float) -> Outcome:
-    """What became of it, in a sentence. `active`: who was seen active at the end."""
+    """The outcome in a sentence. `active`: the replica that was seen active at the end."""
     taker = answer.took_over_by
     if taker is None:
         undone = answer.outcome == "undone"
@@ -140,7 +140,7 @@ def judge(answer: SwitchoverAnswer, before: str, to: str | None, active: str | N
 
 
 async def _watch_for_active(session: aiohttp.ClientSession, config: Config, before: str) -> str | None:
-    """Who is active once `before` is not any more, or again; the load balancer of this machine is told at once."""
+    """The active after `before` has ended, or `before` again. This machine's load balancer gets it at once."""
     wait_max_s = config.election.drain_max_s + config.election.switchover_wait_s + ACTIVE_WAIT_S
     watchers = [asyncio.create_task(_becomes_active(session, address, before)) for address in config.replicas]
     try:
@@ -168,7 +168,7 @@ async def _becomes_active(session: aiohttp.ClientSession, address: ReplicaAddres
 
 
 async def _point_at(config: Config, name: str) -> None:
-    """A courtesy: without it HAProxy, or one on another machine, finds out by its next health check."""
+    """Point HAProxy at the active. Optional: each HAProxy also finds it by its next health check."""
     from haproxy.runtime import HaproxyRuntime, RuntimeRefused
 
     with suppress(OSError, TimeoutError, RuntimeRefused):
@@ -200,7 +200,7 @@ async def _resume(config: Config) -> tuple[bool, list[str]]:
 
 
 async def _heard(config: Config, paused: bool) -> list[str]:
-    """Wait until every replica that answers has seen it; the names of those that have not, or do not answer."""
+    """Wait until every replica that answers has seen it. Returns the names of those that have not, or do not answer."""
     import aiohttp
 
     deadline_s = monotonic() + PAUSE_SEEN_MAX_S

@@ -11,7 +11,7 @@ COMMAND_MAX_S = 300.0
 
 
 async def notary(*words: str) -> str:
-    """What a command printed. Raises ServerFailed, with what it complained of, unless it ended well and in time."""
+    """The output of a command. Raises ServerFailed with its error output, unless it succeeded in time."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "replica.cli", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

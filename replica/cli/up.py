@@ -64,7 +64,7 @@ async def _serve(settings: ClusterSettings) -> None:
 
 
 def show_where(cluster: LocalCluster, *more: str) -> None:
-    """Tell people where the running cluster is, and what they can do with it; `more` are further lines."""
+    """Print where the running cluster is, and how to use it. `more`: further lines."""
     here = Path.cwd()
     config, first = cluster.config_path, cluster.config.replicas[0].name
     shown = config.relative_to(here) if config.is_relative_to(here) else config

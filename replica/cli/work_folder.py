@@ -1,4 +1,4 @@
-"""Folders that a command works in and that go with it, also when it is killed: then the next command removes them."""
+"""Folders for the work of one command. They go with it; after a kill, the next command removes them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _LOCK_NAME = "owner.lock"
-_STARTING = ".starting-"  # not locked yet, so nobody may take it for one that was left
+_STARTING = ".starting-"  # not locked yet, and must not be taken for one that was left
 
 
 @contextmanager
 def work_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent` with that prefix; gone after the context, as are those whose process was killed.
+    """A new folder in `parent` with that prefix. Removed after the context; removes also those of killed processes.
 
     Its owner holds a lock on a file in it, which the kernel takes back when the process ends. Raises OSError.
     """

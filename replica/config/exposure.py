@@ -1,6 +1,6 @@
-"""Nothing leaves a machine unprotected: which connections of a configuration would, and what to set. Pure.
+"""Finds the connections of a configuration that would leave the machine unprotected, and what to set. Pure.
 
-Not asked of the health listener: it has no secrets, changes nothing, and load balancers ask it in plain HTTP.
+The health listener is exempt: it has no secrets, changes nothing, and load balancers query it in plain HTTP.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def unit(self) -> str | None:
-        """What a number counts, from the ending of its name."""
+        """The unit of a number, from the ending of its name."""
         return next((unit for ending, unit in _UNITS.items() if self.path[-1].endswith(ending)), None)
 
     @property

@@ -1,4 +1,4 @@
-"""Tables that earlier releases had under another name: files and variables that use it are read as before.
+"""Tables that earlier releases had under another name. Files and variables with a former name are still read.
 
 A former name is read for one release after the one that renamed it: `[kafka]` until 0.3.
 """

@@ -20,7 +20,7 @@ Part = TypeVar("Part", bound=BaseModel | None)
 
 
 def load_config(path: Path) -> Config:
-    """The configuration in a TOML file, with the environment on top; relative paths count from the file's folder.
+    """The configuration in a TOML file. The environment overrides it. Relative paths are relative to the file's folder.
 
     Raises ConfigError naming every setting that is wrong.
     """

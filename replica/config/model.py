@@ -1,7 +1,7 @@
 """The configuration of a participant: one model, composed of each part's own settings.
 
-One TOML file serves all replicas of a participant; a replica is told its name. Environment variables override the file
-(`NOTARY_ELECTION__LEASE_S=5`). Secrets are files, named here, never values.
+One TOML file serves all replicas of a participant; each replica gets its name at the start. Environment variables
+override the file (`NOTARY_ELECTION__LEASE_S=5`). Secrets are files, named here, never values.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        """Bounds of one part that another relies on: else a step-down ends the process, or load deposes the active."""
+        """Check bounds that other parts rely on: otherwise a step-down ends the process, or load deposes the active."""
         log = self.log.settings
         hosts = [self.endpoint.host, *(replica.host for replica in self.replicas)]
         if log.one_machine_only and not all(map(is_loopback, hosts)):
@@ -177,7 +177,7 @@ class Config(BaseSettings):
 
     @property
     def endpoint_url(self) -> str:
-        """The balanced endpoint as a URL; of one that is every address, the one on this machine."""
+        """The balanced endpoint as a URL; for a wildcard address, the URL on this machine."""
         host = "127.0.0.1" if self.endpoint.host == "*" else self.endpoint.host
         return f"{'http' if self.api.tls is None else 'https'}://{host}:{self.endpoint.port}"
 
@@ -219,7 +219,7 @@ class Config(BaseSettings):
         return participant_database(self.conninfo(), self.database.scope, reader=self._reader())
 
     def _reader(self) -> Login | None:
-        """What front ends log in as; None: as the replicas do."""
+        """The role that front ends log in as; None: the replicas' role."""
         database = self.database
         if database.reader_user is None:
             return None

@@ -1,1 +1,1 @@
-"""Looks a participant over before it serves, and whenever something seems wrong. `look` gathers, `checks` judges."""
+"""Examines a participant, before it serves or when something seems wrong. `look` gathers, `checks` judges."""

@@ -1,4 +1,4 @@
-"""The doctor's judgement, pure: facts in, findings out. Every check has a name, each finding says how to mend it."""
+"""The doctor's judgement, pure: facts in, findings out. Every check has a name, every finding has a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor looks at, as plain values: gathered by look_*.py, judged by checks.py. No secret is ever in here."""
+"""The facts that the doctor judges, as plain values: look_*.py gathers them, checks.py judges. They hold no secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replica.store.neighbours import Neighbours
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """The files that the configuration names. A problem is a sentence, by the name of the check that it belongs to."""
+    """The files that the configuration names. Problems are sentences, each keyed by the name of its check."""
 
     problems: Mapping[str, str] = field(default_factory=dict)
     registered_pairs: int = 0
@@ -38,7 +38,7 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresFacts:
-    """What the server says of itself, to the replicas' own role."""
+    """The server's settings and state, as the replicas' own role sees them."""
 
     version_num: int
     in_recovery: bool
@@ -55,7 +55,7 @@ class PostgresFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseFacts:
-    """The shared database, as the replicas use it. `session_problem`: code and text of what a lock session met."""
+    """The shared database, as the replicas use it. `session_problem`: code and text of a lock session's failure."""
 
     session_problem: tuple[str, str] | None = None
     clock_skew_s: float = 0.0
@@ -83,7 +83,7 @@ class LogFacts:
     first_offset: int = 0
     end_offset: int = 0
     brokers: int = 0
-    deletable: bool | None = False  # whether the brokers let topics be deleted; None: they do not tell
+    deletable: bool | None = False  # whether the brokers let topics be deleted; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class ReplicaFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancerFacts:
-    """HAProxy. `refused`: what it says against the rendered configuration; `up`: replicas it sends clients to."""
+    """HAProxy. `refused`: its objection to the rendered configuration; `up`: replicas it sends clients to."""
 
     unchecked: str | None = None  # why HAProxy did not look at its configuration
     refused: str | None = None

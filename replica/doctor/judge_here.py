@@ -20,7 +20,7 @@ CHECKS = Checks()
 @CHECKS.check("configuration")
 def _configuration(facts: Facts) -> Verdict:
     """Every setting is one, has a value that it may have, and fits the others."""
-    return ok("valid")  # facts were gathered with it; `refused_configuration` is for one that is not
+    return ok("valid")  # the facts were gathered with it; `refused_configuration` handles one that is not usable
 
 
 @CHECKS.of_file("notary-key", "chmod 600 the file, or see [pkcs11]; a new notary makes one: notary keys create")

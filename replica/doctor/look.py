@@ -1,4 +1,4 @@
-"""Gathers every fact that the doctor judges: a few seconds, nothing changed anywhere. Decides nothing, never raises."""
+"""Gathers every fact that the doctor judges, within a few seconds. Changes nothing, decides nothing, never raises."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def look_at_balancer(config: Config, session: aiohttp.ClientSession) -> Ba
 
 
 async def look_at_issuer(tokens: TokenSettings | None) -> str | None:
-    """Why the keys that callers' tokens are checked with cannot be fetched; None when they can, or are in a file."""
+    """Why the keys for callers' tokens cannot be fetched; None when they can, or are in a file."""
     if tokens is None or tokens.jwks_url is None:
         return None
     try:
@@ -111,7 +111,7 @@ async def look_at_issuer(tokens: TokenSettings | None) -> str | None:
 
 
 async def _check_rendered(config: Config) -> tuple[str | None, str | None]:
-    """Why HAProxy could not be asked, and what it has against the configuration."""
+    """Why HAProxy could not check the configuration, and its objection to it."""
     try:
         with tempfile.TemporaryDirectory(prefix="notary-doctor-") as folder:
             path = Path(folder) / "haproxy.cfg"

@@ -90,7 +90,7 @@ async def look_at_database(config: Config) -> DatabaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """What a replica would meet: code and text of a problem, or what its session finds."""
+    """The result that a replica would get: code and text of a problem, or its session's findings."""
 
     problem: tuple[str, str] | None = None
     clock_skew_s: float = 0.0
@@ -114,7 +114,7 @@ async def _try_session(database: Database, config: Config) -> _Tried:
 
 
 async def _look_around(config: Config) -> Neighbours | None:
-    """Sessions that go by the replicas' names, and ledgers; None when the database does not tell."""
+    """Sessions under the replicas' names, and ledgers; None when the database does not answer."""
     try:
         names = [address.name for address in config.replicas]
         return await look_at_neighbours(config.conninfo(), names, BETWEEN_LOOKS_S)

@@ -33,7 +33,7 @@ _TLS_FILES = ("sslcert", "sslrootcert")  # of libpq
 
 
 def file_checks(config: Config) -> dict[str, Callable[[], object]]:
-    """What a replica does with the files at its start, by the name of the doctor's check.
+    """The file checks of a replica's start, by the name of the doctor's check.
 
     Each raises NotaryError when the replica could not.
     """
@@ -68,7 +68,7 @@ def look_at_files(config: Config) -> FileFacts:
 
 
 def look_at_machine(config: Config) -> MachineFacts:
-    """The data folder and what surrounds it; one that is not there yet is judged by where it would be made."""
+    """The data folder and its surroundings. A folder that does not exist yet is judged by its future parent."""
     folder = config.data_dir
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # Path.exists raises EACCES
     usage = shutil.disk_usage(existing)
@@ -121,7 +121,7 @@ def _key_ended(config: Config) -> datetime | None:
 
 
 def _salvages(config: Config) -> dict[str, frozenset[str]]:
-    """Digests of those that each replica of this machine has; a replica that was never started here has no folder."""
+    """Digests of the salvages of each replica of this machine. A replica that was never started here has no folder."""
     folders = {address.name: config.replica_dir(address.name) for address in config.replicas}
     return {
         name: frozenset(digest.hex() for digest in read_salvages(folder).held)
@@ -149,7 +149,7 @@ def _limit(value: int) -> int:
 
 
 def _file_system(path: Path) -> str:
-    """The kind of file system that a path lies on; empty if the kernel does not tell."""
+    """The kind of file system that a path lies on; empty if it is not known."""
     best, kind = "", ""
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()
@@ -163,7 +163,7 @@ def _file_system(path: Path) -> str:
 
 
 def _clock_synchronised() -> bool | None:
-    """What the kernel knows of its clock's discipline, asked by adjtimex(2) with nothing to change."""
+    """Whether the kernel's clock is synchronised, read by adjtimex(2) without a change."""
 
     class Timex(ctypes.Structure):
         _fields_ = (

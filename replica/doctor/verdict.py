@@ -1,4 +1,4 @@
-"""What a check of the doctor's is, and what it may say."""
+"""The doctor's checks, and the findings that they may return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replica.doctor.facts import Facts
 
 
 class Severity(StrEnum):
-    """What a finding asks for."""
+    """How serious a finding is."""
 
     OK = "ok"
     WARNING = "warning"  # serves, but not as safely or as comfortably as it should
@@ -36,7 +36,7 @@ class Checks(dict[str, Judge]):
     """Checks by their names, in the order in which they are documented."""
 
     def check(self, name: str) -> Callable[[Judge], Judge]:
-        """Takes a judge in under this name."""
+        """Registers a judge under this name."""
 
         def take_in(judge: Judge) -> Judge:
             self[name] = judge
@@ -45,7 +45,7 @@ class Checks(dict[str, Judge]):
         return take_in
 
     def of_file(self, name: str, fix: str) -> Callable[[Judge], Judge]:
-        """As `check`, of one that judges only once the files that it is about are as a replica needs them."""
+        """As `check`, for a judge that runs only when its files are as a replica needs them."""
 
         def take_in(judge: Judge) -> Judge:
             def judged(facts: Facts) -> Verdict:

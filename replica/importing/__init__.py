@@ -1,4 +1,4 @@
-"""Bringing in what another notary has decided: its consumed states become ordinary records of the request log.
+"""Imports the decisions of another notary: its consumed states become ordinary records of the request log.
 
 docs/decisions/ has the reasons. `sources` reads a file or a table, `staging` collects it in a work file that also keeps
 the progress, `submit` sends it through the API, like any client.

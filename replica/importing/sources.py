@@ -43,7 +43,7 @@ def parse_columns(text: str) -> Columns:
 
 
 def file_identity(path: Path) -> str:
-    """Tells this very content from any other. Raises ConfigError when it cannot be read."""
+    """The identity of the file's content. Raises ConfigError when the file cannot be read."""
     try:
         with path.open("rb") as file:
             digest = sha256()
@@ -104,7 +104,7 @@ def _consumed_of(rows: Iterable[tuple[object, ...]], table: str) -> Iterator[Con
 
 
 def _reader(header: tuple[str, ...], columns: Columns, path: Path) -> Callable[[list[str]], Consumed]:
-    """What makes one row of a file into a consumed state, by the columns that its header names."""
+    """The function that turns a row of a file into a consumed state, by the columns in its header."""
     known = OWN_COLUMNS if set(OWN_COLUMNS) <= set(header) else columns
     missing = [name for name in known if name not in header]
     if missing:

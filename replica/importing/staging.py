@@ -1,7 +1,7 @@
-"""The work file of an import: all that is to be imported, grouped by transaction, and how far it has come.
+"""The work file of an import: all of its transactions, and the progress.
 
-One SQLite file. It is written once from the source, checked as a whole before the first record is made, and then only
-the progress moves. Losing it loses nothing: a new import of the same source finds everything imported already.
+It is one SQLite file, written once from the source and checked as a whole before the first record is made. After that,
+only the progress changes. Its loss is harmless: a new import of the same source finds everything already imported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Progress(NamedTuple):
 
 
 class Staging:
-    """Open it, `fill` it unless it `is_filled`, then take `remaining` and tell what came of them by `note`."""
+    """Open it, `fill` it unless it `is_filled`, then process `remaining` and record the results with `note`."""
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigError when the file is no work file, or another import uses it."""
@@ -80,7 +80,7 @@ class Staging:
             left = iter(rows)
             while chunk := list(islice(left, CHUNK_ROWS)):
                 self._db.executemany("INSERT OR IGNORE INTO consumed VALUES (?, ?)", chunk)
-            # a transaction that consumes states needs no row that says that it exists
+            # a transaction that consumes states needs no row of its own
             self._db.execute(
                 "DELETE FROM consumed WHERE state = x'' AND tx_id IN (SELECT tx_id FROM consumed WHERE state != x'')"
             )
@@ -113,7 +113,7 @@ class Staging:
         ]
 
     def note(self, done: list[ImportedTx], refused: dict[bytes, tuple[str, str]]) -> None:
-        """What `remaining` gave is done; `refused` has code and detail of those that the notary refused."""
+        """Mark these transactions of `remaining` as done. `refused`: code and detail of each that was refused."""
         self._db.execute("BEGIN")
         self._db.executemany(
             "INSERT OR REPLACE INTO refused VALUES (?, ?, ?)", [(tx_id, *why) for tx_id, why in refused.items()]

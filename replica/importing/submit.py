@@ -1,8 +1,8 @@
-"""Sends what is staged through the notary's API, like any client, and notes what came of it.
+"""Submits the staged transactions through the notary's API, like any client, and records the results.
 
 An imported transaction is an ordinary request: its id, the states it consumed as inputs, no reference and no window,
-signed by the importing party. Every id in it follows from the transaction's, so that sending it again, from whatever
-run, is the same command and the same request.
+signed by the importing party. Every id in it is derived from the transaction's id. So every run sends the same command
+and the same request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BatchClient(Protocol):
 
 
 class ImportStopped(NotaryError):
-    """The notary takes nothing of this import as it is set up: a person must change something first."""
+    """The notary refuses this import as it is set up: a person must change something first."""
 
     default_code = Code.CONFIG_INVALID
 

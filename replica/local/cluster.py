@@ -52,9 +52,9 @@ GRANT CONNECT ON DATABASE notary TO notary_reader;
 GRANT notary_writer, notary_archivist TO notary;
 GRANT notary_reader TO notary_api;
 """
-STANDBY_NAME = "standby"  # what the primary knows the standby by
+STANDBY_NAME = "standby"  # the standby's name at the primary
 LOG_FOLDER = "kafka"
-LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also tells that a folder is a cluster's
+LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
 ACTIVE_MAX_S = 60.0
 # The table of commands in flight turns over all the time: look at it more often than once a minute.
 # And a primary that was started again has its standby back sooner than after five seconds: no commit ends before.
@@ -63,10 +63,10 @@ POSTGRES_SETTINGS = {"autovacuum_naptime": "5s", "wal_retrieve_retry_interval": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """What a local cluster consists of. `further`: any other settings, nested as in the configuration file.
+    """The parts of a local cluster. `further`: any other settings, nested as in the configuration file.
 
-    With `memory_log` no broker runs, and the request log ends with the cluster: for a folder that is new.
-    With three brokers and a database standby it is made like the reference deployment, but for the machines.
+    With `memory_log` no broker runs, and the request log ends with the cluster; the folder must be new. With three
+    brokers and a database standby the cluster equals the reference deployment, except for the machines.
     """
 
     folder: Path
@@ -145,7 +145,7 @@ class LocalCluster:
     # ---- life ----
 
     async def start(self) -> None:
-        """Start everything; returns once one replica serves behind HAProxy and the others could take over.
+        """Start everything; returns once one replica serves through HAProxy and the others could take over.
 
         Raises NotaryError. What was started is left to `stop`, also when this fails or is cancelled.
         """
@@ -194,7 +194,7 @@ class LocalCluster:
     # ---- who is what ----
 
     async def healths(self) -> dict[str, ReplicaHealth | None]:
-        """What each replica says of itself; None for one that does not answer."""
+        """The health of each replica; None for one that does not answer."""
         if self._http is None:
             raise ServerFailed("the cluster was not started")
         found = await asyncio.gather(*(fetch_health(self._http, one.address) for one in self.replicas.values()))
@@ -213,7 +213,7 @@ class LocalCluster:
         return [self.replicas[name] for name, health in found.items() if health is not None and not health.active]
 
     async def wait_for_active(self, other_than: str | None = None, timeout_s: float = ACTIVE_MAX_S) -> ReplicaProcess:
-        """The active replica, once there is one, of another name, that HAProxy sends applications to.
+        """Wait for an active replica with another name, to which HAProxy sends applications.
 
         Raises ServerFailed.
         """
@@ -352,7 +352,7 @@ class LocalCluster:
         return merged(values, in_todays_names(self.settings.further))
 
     def _ways_of(self, name: str) -> dict[str, str]:
-        """What a replica's environment says of addresses by which only its own machine reaches others."""
+        """A replica's environment, with the addresses by which only its own machine reaches the others."""
         machine = self._machine(name)
         if machine.way is None:
             return {}
@@ -460,7 +460,7 @@ def _is_cluster(folder: Path) -> bool:
 
 
 def _lock(path: Path) -> Callable[[], None]:
-    """Take the folder for this supervisor; returns what gives it back. Raises ServerFailed if another one runs."""
+    """Lock the folder for this supervisor. Returns the release of the lock. Raises ServerFailed if another one runs."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,7 +41,7 @@ class HaproxyServer:
     async def start(self) -> None:
         """Write and check the configuration, start, wait until HAProxy answers on its socket. Raises ServerFailed."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._write_state(NO_STATE)  # an old one would tell of replicas that may be gone
+        self._write_state(NO_STATE)  # an old one would name replicas that may be gone
         await self._put_config(self.settings)
         self.process.start()
         await self.process.wait_ready(self._answers, READY_MAX_S)
@@ -51,10 +51,10 @@ class HaproxyServer:
         await self.process.stop(STOP_GRACE_S)
 
     async def keep(self, say: Callable[[str, str], None]) -> None:
-        """Start it again whenever it ends by itself, and tell so, until this is cancelled."""
+        """Restart it whenever it ends by itself, and report that, until cancelled."""
         while True:
             code = await self.process.wait()
-            await self.process.kill()  # what is left of its workers: they have the port
+            await self.process.kill()  # its remaining workers, which hold the port
             say("HAProxy", f"{how_it_ended(code)}; starts again")
             try:
                 await self.start()
@@ -63,7 +63,7 @@ class HaproxyServer:
                 await asyncio.sleep(RESTART_PAUSE_S)
 
     async def reload(self, settings: HaproxySettings) -> None:
-        """Carry on with other settings: no connection is refused or cut, and what is known of replicas is kept.
+        """Apply other settings. No connection is refused or cut, and the state of each replica is kept.
 
         Raises ServerFailed, and changes nothing, when HAProxy finds the new configuration invalid.
         """
@@ -94,7 +94,7 @@ class HaproxyServer:
         candidate.replace(self.config_path)
 
     def _as_reached(self, settings: HaproxySettings) -> HaproxySettings:
-        """With each replica where this machine reaches it, at both of its ports."""
+        """The settings with the address at which this machine reaches each replica, for both of its ports."""
         found = []
         for replica in settings.replicas:
             hosts = [self._machine.reach(replica.host, port) for port in (replica.api_port, replica.health_port)]
@@ -128,7 +128,7 @@ async def check_config(path: Path, log_path: Path) -> None:
 async def check_keepalived_config(path: Path) -> None:
     """Let keepalived itself read a configuration file. Raises ServerFailed with what it says.
 
-    It says nothing of a good file. Its exit code tells nothing: Debian 12's ends by a signal of its own, good or bad.
+    It prints nothing for a good file. Its exit code is meaningless: Debian 12's always ends by a signal of its own.
     The interface that the file names must exist on this machine.
     """
     program = find_keepalived()

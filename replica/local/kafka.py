@@ -64,8 +64,8 @@ class KafkaBroker:
         self.folder = folder
         self.port = port
         self.controller_port = controller_port
-        self.topics_deletable = False  # as its settings say that are written with the next `format`
-        self.further: dict[str, tuple[int, str]] = {}  # listeners by name: the port, the address that clients are told
+        self.topics_deletable = False  # written into its settings by the next `format`
+        self.further: dict[str, tuple[int, str]] = {}  # listeners by name: the port, the address that clients get
         self._libs = libs
         self.process = ManagedProcess(self._command(f"kafka-{node_id}", "kafka.Kafka", str(self._properties_path)))
 
@@ -162,10 +162,10 @@ class KafkaCluster:
         return ",".join(f"{broker.machine.address}:{broker.port}" for broker in self.brokers)
 
     def serve(self, client: str, machine: Machine, take_port: Callable[[], int]) -> str:
-        """Have brokers listen for the clients on one machine by themselves; returns what those are configured with.
+        """Give the clients on one machine a listener of their own at each broker. Returns their bootstrap servers.
 
-        A broker tells its clients addresses by the listener that they ask, so clients who reach brokers by a way of
-        their own need one of their own. Call it before `start`.
+        A broker answers with the addresses of the listener that a client connects to. So clients that reach the brokers
+        by their own way need their own listener. Call it before `start`.
         """
         found = []
         for broker in self.brokers:
@@ -176,7 +176,7 @@ class KafkaCluster:
         return ",".join(found)
 
     def allow_deletion(self, allowed: bool = True) -> None:
-        """Whether topics may be deleted, from the brokers' next start on; nobody may, unless this was said."""
+        """Set whether topics may be deleted, from the brokers' next start on. By default they may not."""
         for broker in self.brokers:
             broker.topics_deletable = allowed
 

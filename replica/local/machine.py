@@ -10,10 +10,10 @@ from replica.local.ports import LOOPBACK
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """An address to listen on, and what takes a command there, such as `nsenter` with a network namespace.
+    """An address to listen on, and the prefix that runs a command there, such as `nsenter` with a network namespace.
 
-    `network`: whose hosts a database there serves, in CIDR form; None for this machine alone.
-    `way`: makes a way to another machine's address and port, and says at which address it begins; None: all directly.
+    `network`: the hosts that a database there serves, in CIDR form; None for this machine alone. `way`: opens a way to
+    another machine's address and port, and returns the address where it begins; None: all direct.
     """
 
     address: str = LOOPBACK

@@ -1,4 +1,4 @@
-"""The process that has a request log in its memory, for a local cluster that needs no broker: the log goes with it."""
+"""The process that keeps a request log in memory, for a local cluster without a broker. The log ends with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP_GRACE_S = 5.0
 
 
 class MemoryLogProcess:
-    """Runs the log's process, once: one that is started again would have another log."""
+    """Runs the log's process, once: a restarted process would have another log."""
 
     def __init__(self, folder: Path) -> None:
         self._socket_path = folder / "log.sock"
@@ -24,7 +24,7 @@ class MemoryLogProcess:
         self.process = ManagedProcess(Command(name="log in memory", argv=argv, log_path=folder / "log.log"))
 
     def settings(self) -> dict[str, Any]:
-        """The table `[log]` of who uses it."""
+        """The table `[log]` for its users."""
         return {"kind": MemoryLogSettings.kind, MemoryLogSettings.kind: {"socket_path": str(self._socket_path)}}
 
     async def start(self) -> None:

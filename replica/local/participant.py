@@ -1,6 +1,6 @@
-"""What the participant of a local cluster has on disk besides its servers: keys, parties, password, configuration.
+"""The files of a local cluster's participant, besides its servers' data: keys, parties, password, configuration.
 
-Made when absent and kept from then on, so that a cluster started again is the same notary for the same parties.
+They are made when absent and then kept, so that a restarted cluster is the same notary for the same parties.
 """
 
 from __future__ import annotations

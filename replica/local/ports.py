@@ -1,8 +1,8 @@
 """Free loopback ports for servers that are started a moment later.
 
-A port that was merely seen to be free may be gone when the server binds it. Two habits avoid that: ports are taken from
-below the range that the kernel gives to outgoing connections, and each is marked by an abstract Unix socket that every
-supervisor on this machine asks for first. The kernel drops the mark with the process that holds it.
+A port that was free a moment ago may be taken when the server binds it. Two measures prevent that. Ports come from
+below the range that the kernel gives to outgoing connections. An abstract Unix socket marks each port, and every
+supervisor on this machine takes that mark first. The kernel drops the mark with the process that holds it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NoFreePort(NotaryError):
 
 
 class PortReservation:
-    """Ports that no other reservation on this machine is given until this one is closed."""
+    """Ports that no other reservation on this machine gets until this one is closed."""
 
     def __init__(self) -> None:
         self._marks: dict[int, socket.socket] = {}
@@ -49,7 +49,7 @@ class PortReservation:
         raise NoFreePort(f"no free port between {PORT_FIRST} and {PORT_FIRST + count - 1}")
 
     def take_exactly(self, port: int) -> bool:
-        """Reserve this very port, say one that a restarted server had before; False if somebody uses it."""
+        """Reserve this very port, such as a restarted server's former one; False if it is in use."""
         mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             mark.bind(f"\0replicated-notary-port-{port}")

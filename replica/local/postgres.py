@@ -85,7 +85,7 @@ class PostgresServer:
     async def start_standby_of(self, primary: PostgresServer, name: str) -> None:
         """Start as a streaming standby of a running server, whose data is copied if there is none. Raises ServerFailed.
 
-        `name` is what the primary knows it by: see `require_standby`.
+        `name`: its name at the primary, see `require_standby`.
         """
         data = self._data_folder()
         if not data.exists():
@@ -103,7 +103,7 @@ class PostgresServer:
         await self.start()
 
     async def require_standby(self, name: str) -> None:
-        """From now on no commit is answered before this standby has it on disk."""
+        """From now on a commit returns only when this standby has it on disk."""
         await self._execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(sql.Literal(name)))
         await self._execute(sql.SQL("SELECT pg_reload_conf()"))
 
@@ -208,7 +208,7 @@ class PostgresServer:
         if self._account and not link.exists() and not reachable(self.folder, self._account):
             elsewhere = UNREACHABLE_HOME / hashlib.sha256(str(self.folder).encode()).hexdigest()[:16]
             elsewhere.mkdir(mode=0o755, parents=True, exist_ok=True)
-            link.unlink(missing_ok=True)  # a link whose target somebody deleted
+            link.unlink(missing_ok=True)  # a link whose target was deleted
             link.symlink_to(elsewhere / "data")
         return link.resolve()
 
@@ -237,7 +237,7 @@ class PostgresServer:
             return await cursor.fetchone() is not None
 
     async def sessions(self) -> str:
-        """What each client's session does and for how long, and who holds an advisory lock, for a person to read."""
+        """A text for people: the activity and age of each client's session, and the holders of advisory locks."""
         query: LiteralString = """
             SELECT concat_ws('  ', a.pid, a.application_name, a.state, a.wait_event, clock_timestamp() - a.state_change,
                              CASE WHEN l.pid IS NOT NULL THEN 'HOLDS THE LOCK' END)

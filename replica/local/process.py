@@ -42,7 +42,7 @@ class SoftwareMissing(NotaryError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run. `user` is the account to run it as, which only root may choose; None stays who we are."""
+    """A command to run. `user`: the account to run it as, which only root may choose; None: the present one."""
 
     name: str
     argv: Sequence[str]
@@ -50,14 +50,14 @@ class Command:
     user: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)  # on top of our own environment
     cwd: Path | None = None
-    enter: Sequence[str] = ()  # words before the command that take it elsewhere and become it, such as nsenter's
-    death_signal: signal.Signals = signal.SIGKILL  # what the kernel sends when the supervisor is gone
+    enter: Sequence[str] = ()  # a prefix that runs the command elsewhere by exec, such as nsenter's
+    death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel when the supervisor is gone
 
     def full_argv(self) -> list[str]:
-        """The command behind `setpriv`, which changes the user and asks the kernel for the parent-death signal.
+        """The command with `setpriv` in front, which changes the user, then requests the parent-death signal.
 
-        In that order, because a change of user clears the signal; and in a program of its own, because Python code
-        between fork and exec may deadlock once librdkafka's threads run.
+        The order matters: a change of user clears the signal. It is a separate program, because Python code between
+        fork and exec may deadlock once librdkafka's threads run.
         """
         account = [f"--reuid={self.user}", f"--regid={self.user}", "--init-groups"] if self.user else []
         death = f"--pdeathsig={self.death_signal.name.removeprefix('SIG')}"
@@ -67,7 +67,7 @@ class Command:
 class ManagedProcess:
     """A running command. Not bound to an event loop, so a test session may start it in one and stop it in another.
 
-    Start it from a thread that lives on: the parent-death signal follows the thread that started the process.
+    Start it from a thread that outlives it: the parent-death signal is tied to the thread that started the process.
     """
 
     def __init__(self, command: Command) -> None:
@@ -158,7 +158,7 @@ class ManagedProcess:
     def signal_tree(self, number: signal.Signals) -> None:
         """Send a signal to the leader and all its descendants, also those, like Postgres's, in groups of their own."""
         if self.running:
-            before = descendants(self.pid)  # a leader that is killed is nobody's parent any more
+            before = descendants(self.pid)  # a killed leader is no longer the parent of any process
             self.signal_leader(number)
             for pid in {*before, *descendants(self.pid)}:  # and one that is stopped makes no more children
                 with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A client that keeps on until each answer is final, and writes down all it sent and was told, for the checker."""
+"""A client that retries until each answer is final, and records all requests and answers for the checker."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class RecordingClient:
         return [results[place] for place in range(len(asked))]
 
     async def _attempt(self, asked: list[Asked], ask: _Ask[Asked]) -> list[Result]:
-        """Ask once and write down what was asked and answered; a cancelled attempt stays open in the history."""
+        """Send once, and record request and answer. A cancelled attempt stays open in the history."""
         numbers = [next(self._operations) for _ in asked]
         for number, one in zip(numbers, asked, strict=True):
             self._history.write(self._invocation(number, one))
         told_s: list[float] = []
         answered = await ask(asked, told_s.append)
         at_ns = monotonic_ns()
-        estimate_s = told_s[0] if told_s else None  # the first is what a caller would have gone by
+        estimate_s = told_s[0] if told_s else None  # a caller would have acted on the first one
         for number, answer in zip(numbers, answered, strict=True):
             event = event_of(self._process, number, at_ns, answer)
             self._history.write(replace(event, estimate_s=estimate_s))
@@ -126,7 +126,7 @@ class RecordingClient:
 
 
 def event_of(process: str, number: int, at_ns: int, answer: Result) -> Ending:
-    """What an answer is in a history."""
+    """The history event of an answer."""
     match answer:
         case answers.Notarised():
             return Ok(

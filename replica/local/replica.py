@@ -19,7 +19,7 @@ RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does 
 COMMAND_LINE = "replica.cli"
 
 Say = Callable[[str, str], None]
-"""Takes the name of a part of the cluster and what is to be told of it."""
+"""Takes the name of a part of the cluster, and a message about it."""
 
 
 class ReplicaProcess:
@@ -43,7 +43,7 @@ class ReplicaProcess:
         self.restart_pause_s = RESTART_PAUSE_S
         self.on_start: Callable[[], None] = lambda: None  # called after each start: the process id is another one
         self._process = self._made(Path(sys.executable), {})
-        self.ended_unasked: list[str] = []  # how, and the end of its log, for each end that nobody had asked for
+        self.ended_unasked: list[str] = []  # how, and the end of its log, for each end that was not requested
         self._end_asked = False
         self._say = say
         self._keeper: asyncio.Task[None] | None = None
@@ -75,7 +75,7 @@ class ReplicaProcess:
         self._process = self._made(python, env, module)
 
     def start(self) -> None:
-        """Start it, and start it again whenever it ends by itself. Nothing happens if it is being kept already."""
+        """Start it, and restart it whenever it ends by itself. Nothing happens if it is kept running already."""
         if self._keeper is None or self._keeper.done():
             self._begin()
             self._keeper = asyncio.create_task(self._keep(), name=f"keep_{self.name}")
@@ -108,7 +108,7 @@ class ReplicaProcess:
         self._process.signal_leader(signal.SIGTERM)
 
     def freeze_core(self) -> None:
-        """SIGSTOP for the core alone: it holds on to everything and does nothing, while front ends go on."""
+        """SIGSTOP for the core alone: it keeps all its resources and does nothing, while front ends go on."""
         self._process.signal_leader(signal.SIGSTOP)
 
     def freeze_group(self) -> None:
@@ -158,7 +158,7 @@ class ReplicaProcess:
         self.on_start()
 
     def _note_end(self, code: int) -> None:
-        """Once for each end: what was noted counts as asked for."""
+        """Note each end once: an end that was noted counts as requested from then on."""
         if not self._end_asked:
             self.ended_unasked.append(f"{self.name} {how_it_ended(code)}; the end of its log:\n{self.log_tail()}")
         self._end_asked = True

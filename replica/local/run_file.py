@@ -1,7 +1,7 @@
 """The run file: how other commands find a cluster that a supervisor keeps running.
 
-The supervisor writes it whole once everything serves and deletes it when it stops. A supervisor that was killed leaves
-it behind; its readers can tell, because it names the supervisor by process id and start time.
+The supervisor writes it whole once everything serves and deletes it when it stops. A killed supervisor leaves the file
+in place. Readers notice that, because it names the supervisor by process id and start time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class ProcessIdentity(BaseModel):
-    """A process, told apart from a later one with the same id by its start time."""
+    """A process. Its start time distinguishes it from a later one with the same id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -14,7 +14,7 @@ READ_WAIT_S = 10.0
 
 
 def read_topic(settings: LogSettings, topic_id: str | None) -> Iterator[tuple[int, bytes]]:
-    """Every record up to the end that the log has when reading begins, as (offset, value).
+    """Every record up to the log's end at the start of reading, as (offset, value).
 
     For code without an event loop. `topic_id`: the identity that the log must have, None for any. Raises LogRefused
     when it is another log or has lost its beginning, and LogUnavailable.

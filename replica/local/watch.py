@@ -1,4 +1,4 @@
-"""Tells what happens to the replicas of a cluster as it happens: who turns active, who follows, who is down."""
+"""Reports each change of a cluster's replicas at once: which turns active, which follows, which is down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WATCH_INTERVAL_S = 0.2
 
 
 async def watch_roles(cluster: LocalCluster, say: Say) -> None:
-    """Tell each change, for ever; first how it is now."""
+    """Report the present state of each replica, then each change, for ever."""
     told: dict[str, str] = {}
     while True:
         for name, health in (await cluster.healths()).items():
@@ -24,7 +24,7 @@ async def watch_roles(cluster: LocalCluster, say: Say) -> None:
 
 
 def describe(health: ReplicaHealth | None) -> str:
-    """What a replica is at this moment, in a few words."""
+    """A replica's present state, in a few words."""
     if health is None:
         return "does not answer"
     if health.active:

@@ -1,4 +1,4 @@
-"""A replica of this machine in the hands of `notary watch`: a child process, or the operator's own commands."""
+"""A replica of this machine under `notary watch`: a child process, or the operator's own commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replica.notary.errors import NotaryError
 def watched_replica(
     address: ReplicaAddress, argv: Sequence[str], log_path: Path, settings: WatchSettings
 ) -> WatchedReplica:
-    """What the watch looks after. `argv` runs the replica in the foreground; used unless commands start and stop it."""
+    """The watched replica. `argv` runs it in the foreground, unless configured commands start and stop it."""
     live_url = f"http://{address.host}:{address.health_port}/health/live"
     return WatchedReplica(address.name, live_url, _Hands(address.name, argv, log_path), settings)
 
@@ -27,7 +27,7 @@ class _Hands:
 
     def __init__(self, name: str, argv: Sequence[str], log_path: Path) -> None:
         self._log_path = log_path
-        # it steps down in order when the watch itself is gone, so nothing runs that nobody looks after
+        # it steps down in order when the watch itself is gone, so that no replica runs without a watch
         command = Command(name=name, argv=argv, log_path=log_path, death_signal=signal.SIGTERM)
         self._child = ManagedProcess(command)
 

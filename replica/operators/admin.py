@@ -1,13 +1,13 @@
-"""The admin listener: where operators watch and steer one replica. On loopback, and only there.
+"""The admin listener, where operators watch and steer one replica. It listens on loopback only.
 
     GET  /                      the status page, see replica/status_page
     POST /admin/v1/switchover   {"replica": "r1", "to": "r2"}   hand over; `to` may be left out
     POST /admin/v1/prune        {"replica": "r1", "up_to": 1000, "keep_s": 0}   let completions go
     GET  /admin/v1/status       the details of /health
 
-A call names the replica that it is meant for: on three machines the same loopback port is three replicas. A browser
-that was led here by a foreign page is refused: it cannot send JSON elsewhere unasked, and its Host header names that
-page's host.
+A call names its replica, because on three machines the same loopback port belongs to three replicas. A browser that
+follows a foreign page is refused: it cannot send JSON across origins without a preflight, and its Host header names
+that page's host.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Pruner(Protocol):
 
 
 class Steering:
-    """What operators may ask of this replica, whichever way the call comes in."""
+    """The operations that operators may request of this replica, independent of the transport."""
 
     def __init__(
         self, name: str, peers: Collection[str], elector: Elector, is_paused: Callable[[], bool], pruner: Pruner
@@ -152,7 +152,7 @@ class AdminListener:
         settings: AdminSettings,
         port: int,
     ) -> None:
-        """`port` 0: any free one. `status`: the details of /health. `page`: what the status page is made of."""
+        """`port` 0: any free one. `status`: the details of /health. `page`: the status page to serve."""
         self._status = status
         self._settings = settings
         self._port = port
@@ -188,7 +188,7 @@ async def _steered(
     except BadRequest as error:
         return _json(Refusal(error.code.name, error.detail), status=400)
     try:
-        # whoever asked may hang up; what was begun is ended all the same
+        # the caller may hang up; an operation that has begun is completed
         return _json(await asyncio.shield(_as_task(steer(call))))
     except SteeringRefused as refused:
         return _json(Refusal(refused.code, str(refused)), status=409)

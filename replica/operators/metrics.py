@@ -20,7 +20,7 @@ from replica.notary.reading import VoidReason
 from replica.participant import Participant, SessionT
 from replica.store.neighbours import Neighbours
 
-_OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first of a kind is an increase
+_OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first event of a kind is an increase
 _VOIDS = dict.fromkeys((reason.value for reason in VoidReason), 0)
 _INDEX_TEXTS = {"entries": "Entries of the index", "write_stopped": "1 while RocksDB refuses writes"}
 
@@ -121,7 +121,7 @@ def _lease_metrics(lease: ServerLease | None) -> Iterator[Metric]:
 
 
 def _foreign_holder(owner: LockOwner | None, peers: Collection[str]) -> Metric:
-    """Any login may take an advisory lock, and nobody can lead then: who it is, by its own word to the server."""
+    """A foreign holder of the lock, by its session's own name. Any login may take it; then no replica can lead."""
     text = "1 while the lock's holder was last seen to be none of the replicas, with its name and user"
     foreign = GaugeMetricFamily("notary_lock_foreign", text, labels=["holder", "user"])
     if owner is not None and owner.is_foreign(peers):
@@ -182,7 +182,7 @@ class _Pause(Collector):
 
 
 class _Neighbours(Collector):
-    """How many only: any login may choose a name, and with the right to make schemas that of a schema."""
+    """Counts only, no names: any login may choose its name, and one with the right to make schemas a schema's name."""
 
     def __init__(self, found: Callable[[], Neighbours]) -> None:
         self._found = found

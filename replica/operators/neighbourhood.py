@@ -1,4 +1,4 @@
-"""Looks regularly at what else uses the participant's database. It is logged and shown; nobody is stopped for it."""
+"""Looks regularly for other users of the participant's database. Logs and shows them; stops none of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LOOK_MAX_S = 10.0
 
 
 def news(before: Neighbours, after: Neighbours) -> tuple[list[Ledger], list[NamedSession]]:
-    """Copies of the ledger, and strangers by a replica's name, that were not there at the look before."""
+    """New since the last look: copies of the ledger, and foreign sessions under a replica's name."""
     known = {(session.name, session.user) for session in before.strangers}
     copies = [ledger for ledger in after.copies if ledger not in before.copies]
     return copies, [session for session in after.strangers if (session.name, session.user) not in known]
 
 
 class Neighbourhood:
-    """Keeps `found` up to date, from `run` until that is cancelled. What cannot be asked now stays as it was seen."""
+    """Keeps `found` up to date, from `run` until that is cancelled. A part without an answer keeps its last value."""
 
     def __init__(self, look: Callable[[], Awaitable[Neighbours]], clock: Clock) -> None:
         self.found = Neighbours()

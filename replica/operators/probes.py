@@ -1,4 +1,4 @@
-"""What the replica's health listener is asked: live, ready, active, and the details of /health."""
+"""The probes of the replica's health listener: live, ready, active, and the details of /health."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_probes(
     bulletin: Bulletin,
     scrubber: Scrubber,
 ) -> Probes:
-    """Of one replica of that name, which runs that release."""
+    """The probes of the replica of that name, which runs that release."""
 
     def is_active() -> bool:
         return participant.standing().active and bool(link.front_ends)

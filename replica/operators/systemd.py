@@ -1,6 +1,6 @@
-"""Tells systemd how the replica does: ready, stopping, what it is, and that its event loop still turns.
+"""Reports the replica's state to systemd: ready, stopping, its status, and that its event loop still runs.
 
-Nothing happens where no NOTIFY_SOCKET is given. See sd_notify(3); the protocol is a datagram of lines.
+Without a NOTIFY_SOCKET nothing is sent. See sd_notify(3); the protocol is a datagram of lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BEATS_PER_WATCHDOG = 3  # the watchdog may miss two
 
 
 class ServiceManager:
-    """The service manager's end of a socket, from `start` to `stop`."""
+    """Notifies the service manager over its socket, from `start` to `stop`."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -25,20 +25,20 @@ class ServiceManager:
         self._beating: asyncio.Task[None] | None = None
 
     def start(self, status: Callable[[], str]) -> None:
-        """Say that the replica is ready, and from now on, now and then, that it lives and what it is."""
+        """Report that the replica is ready; from then on, report regularly its status and that it lives."""
         self.tell(READY=1, STATUS=status())
         if self._address:
             self._beating = asyncio.get_running_loop().create_task(self._beat(status), name="service_manager")
 
     def stop(self) -> None:
-        """Say that the replica stops. May be repeated."""
+        """Report that the replica stops. May be repeated."""
         if self._beating is not None:
             self._beating.cancel()
             self._beating = None
         self.tell(STOPPING=1)
 
     def tell(self, **values: object) -> None:
-        """Send variables; a manager that is gone is no reason to fail."""
+        """Send variables. A manager that is gone is no error."""
         if not self._address:
             return
         address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address

@@ -1,7 +1,7 @@
 """The status page of one replica: three files and the data that they draw. Everything on it is read only.
 
-Nothing on the page comes from elsewhere, and its headers forbid that. Its script asks for data once a second. Only
-while a browser shows it does the replica ask its peers and the database, one question at a time.
+The page loads nothing from elsewhere, and its headers forbid that. Its script requests data once a second. The replica
+queries its peers and the database only while a browser shows the page, one query at a time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 class StatusPageData(msgspec.Struct, frozen=True):
-    """What one question of the page's script is answered with."""
+    """The answer to one request of the page's script."""
 
     replica: str
     version: str
@@ -100,7 +100,7 @@ class StatusPage:
 
     async def _data(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "")
-        async with self._asking:  # who waits here finds fresh answers
+        async with self._asking:  # a caller that waits here finds fresh answers
             await asyncio.gather(self._refresh_peers(), self._refresh_history())
         data = StatusPageData(
             self.name,

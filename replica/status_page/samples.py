@@ -1,4 +1,4 @@
-"""What the charts show: one sample a second, kept for ten minutes. Pure arithmetic; time is an argument."""
+"""The data of the charts: one sample a second, kept for ten minutes. Pure arithmetic; time is an argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTARISED, _CONFLICT = "NOTARISED", "STATE_CONFLICT"
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What the replica says at one moment. Counters run since its start; `wall_us` is microseconds UTC."""
+    """The replica's state at one moment. Counters run since its start; `wall_us` is microseconds UTC."""
 
     at_s: float
     wall_us: int
@@ -84,7 +84,7 @@ def make_sample(before: Reading, after: Reading) -> Sample:
 
 
 def quantile(buckets: Sequence[int], share: float) -> float | None:
-    """The latency that this share of requests stayed below, straight lines inside a bucket; seconds."""
+    """The latency in seconds that this share of requests stayed below, interpolated linearly inside a bucket."""
     rank = share * sum(buckets)
     if not rank:
         return None

@@ -52,7 +52,7 @@ def run_demo(
     """
     from replica.cli.demo.requests import find_requests
 
-    found = find_requests(requests)  # a mistake in the file is told before anything is started
+    found = find_requests(requests)  # reports a mistake in the file before anything is started
     say("requests", f"{len(found.requests):,} from {found.origin}" + _left_out(found))
     clean: list[bool] = []
     try:
@@ -124,7 +124,7 @@ async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
 
 
 async def _wait_until_published(cluster: LocalCluster) -> None:
-    """Completions follow the answers a moment later; the check shall see all of them."""
+    """Wait for the completions, which follow the answers a moment later: the check must see all of them."""
     from replica.local.process import ServerFailed, until
     from replica.store.postgres.status import read_status
 
@@ -142,7 +142,7 @@ async def _wait_until_published(cluster: LocalCluster) -> None:
 
 
 async def _check(cluster: LocalCluster, history: Path) -> dict[str, Any]:
-    """What `notary check` says, in a process of its own."""
+    """The report of `notary check`, run in a process of its own."""
     from replica.local.process import ServerFailed
 
     argv = [sys.executable, "-m", "replica.cli", "check", str(history), "--config", str(cluster.config_path), "--json"]

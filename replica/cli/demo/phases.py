@@ -1,4 +1,4 @@
-"""What the demo asks the notary, and what it must be told: each phase counts the answers that are as they must be."""
+"""The requests of the demo, and the answers that they must get: each phase counts its correct answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Verify = Callable[[DemoRequest, Result], bool]
 
 @dataclass(slots=True)
 class PhaseResult:
-    """How a phase went: `expected` of `count` answers were as they must be; examples of the others."""
+    """The result of a phase: `expected` of `count` answers were correct; examples of the others."""
 
     title: str
     count: int
@@ -92,7 +92,7 @@ class Phases:
         return await self._ask("reuse ids", asked, verify, say)
 
     async def look_up(self, say: Say) -> PhaseResult:
-        """Every id, asked of whoever is active now: the same success, at the same place in the log."""
+        """Every id, looked up at the replica that is active now: the same success, at the same place in the log."""
         progress = _Progress(PhaseResult("look up", len(self._requests)), say)
 
         async def one(request: DemoRequest) -> None:
@@ -133,7 +133,7 @@ class Phases:
 
 
 class _Progress:
-    """Counts the answers of a phase, and tells how far it is every TELL_EVERY_S."""
+    """Counts the answers of a phase, and prints its progress every TELL_EVERY_S."""
 
     def __init__(self, result: PhaseResult, say: Say) -> None:
         self._result = result

@@ -1,4 +1,4 @@
-"""The command `notary demo-pipeline`: everything that the data pipeline does, on what the last demo left."""
+"""The command `notary demo-pipeline`: runs every part of the data pipeline on the data of the last demo."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _demo() -> None:
 
 
 class _Steps:
-    """The steps, in order; how long each took is told at the end."""
+    """The steps, in order. The duration of each is printed at the end."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -67,7 +67,7 @@ class _Steps:
         return next(report.glob("*.html"))
 
     async def _index(self) -> None:
-        """Rebuild a stopped replica's index on Spark, and compare it with everything else that knows."""
+        """Rebuild a stopped replica's index on Spark, and compare it with every other source."""
         replica = (await self._cluster.passives())[0]
         say("index", f"{replica.name} is stopped; its index is made anew from the archive")
         await replica.stop()

@@ -1,4 +1,4 @@
-"""The demo's report: for people a table, for programs a JSON document."""
+"""The demo's report: a table for people, a JSON document for programs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def find_requests(named: Path | None) -> RequestFile:
-    """The requests of the file that was named, else of SHARED_FILE if it is there, else of the excerpt that we ship.
+    """The requests in the named file, else in SHARED_FILE if it exists, else in the excerpt that we ship.
 
     Raises ConfigError naming the line that is none.
     """
