@@ -1,7 +1,7 @@
 """Index checkpoints at a second site: shipped, signed, and tied to the archive that they were built from.
 
-A checkpoint spares a new replica the replay of the log up to its position. It is worth that only if it is the index of
-this very log: so its position is compared with the archived record, and its content with what was signed.
+With a checkpoint a new replica need not replay the log up to its position. That is safe only if it is the index of the
+same log. So its position is compared with the archived record, and its content with the signed digest.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def seed_index(
     *,
     check: Callable[[Position], None],
 ) -> Position:
-    """Make a shipped checkpoint a replica's index, in the topic that the log is in by now; returns its position.
+    """Make a shipped checkpoint a replica's index, in the topic that holds the log now; returns its position.
 
     `check` raises unless the topic has the record that the position was read from. Raises ConfigError when the replica
     has an index, and whatever `verify_checkpoint` raises.

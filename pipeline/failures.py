@@ -1,4 +1,4 @@
-"""What a failure on Spark means to an operator: the error that a task raised, without two languages' traces around."""
+"""Translates a failure on Spark for operators: the error that a task raised, without the Python and Java traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DETAIL_CHARS = 400
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raises, for what fails on Spark, the error of ours that it means; the traces stay with it as its cause."""
+    """Translate failures on Spark into errors of ours; the traces stay as their cause."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -29,7 +29,7 @@ def explained() -> Iterator[None]:
 
 
 def meaning_of(text: str) -> NotaryError | InvariantBroken:
-    """The error in Spark's account of a failure: one that our code raised in a task, else the nearest that fits."""
+    """The error in Spark's text of a failure: the one that our code raised in a task, else the nearest match."""
     for name, code, detail in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
         if kind is InvariantBroken:

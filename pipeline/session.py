@@ -1,4 +1,4 @@
-"""The Spark session of every job, and what each needs to be right about: Python, time zone, jars, partitions.
+"""The Spark session of every job, with the settings that every job needs: Python, time zone, jars, partitions.
 
 Jobs run unchanged on one machine and on a cluster: `master` is the only difference (`local[2]`, `spark://host:7077`,
 or `sc://host:15002` for Spark Connect). Jars are never fetched here: scripts/jars/fetch.sh has put them in place.

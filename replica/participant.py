@@ -1,4 +1,4 @@
-"""One replica's core: the election's service and the front ends' handler. Owns the follower and any activation."""
+"""One replica's core: the election's service and the front ends' handler, over a follower and at most an activation."""
 
 from __future__ import annotations
 

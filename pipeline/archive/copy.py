@@ -1,6 +1,6 @@
-"""A second site's copy of an archive: carried over segment by segment, and verified there.
+"""A second site's copy of an archive: copied segment by segment, and verified there.
 
-The copy's manifest is written last, so that it never names what is not there; a copy that was killed goes on.
+The copy's manifest is written last, so that it never names a missing segment. A copy that was killed can be continued.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from replica.notary.salvage import SALVAGES_NAME, decode_salvage
 def copy_archive(manifest: Manifest, folder: Path, on_segment: Callable[[int], None] = lambda offset: None) -> int:
     """Bring the copy in `folder` up to this manifest; returns how many segments were carried over.
 
-    `on_segment` is told the last offset of each segment that is there. Raises ArchiveMismatch when the folder holds
-    anything but an earlier state of the very archive, ArchiveDamaged when a segment does not arrive whole, and
+    `on_segment` gets the last offset of each segment that is in the copy. Raises ArchiveMismatch when the folder holds
+    anything but an earlier state of the same archive, ArchiveDamaged when a segment does not arrive whole, and
     SalvageDamaged when a salvage that is kept with the archive is not whole.
     """
     (folder / SEGMENTS_NAME).mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def copy_archive(manifest: Manifest, folder: Path, on_segment: Callable[[int], N
 
 
 def _copy_salvages(source: Path, target: Path) -> None:
-    """What lost records of the archive name; a replica of the second site reads past them with these only."""
+    """Copy the salvages that the archive's lost records name; a replica at the second site needs them to read on."""
     for path in sorted(source.glob("*.salvage")):
         raw = path.read_bytes()
         if decode_salvage(raw).digest.hex() != path.stem:
@@ -57,7 +57,7 @@ def _copy_salvages(source: Path, target: Path) -> None:
 
 
 def _copy_segment(source: Path, target: Path, facts: SegmentFacts) -> bool:
-    """Whether it had to be carried over."""
+    """Copy a segment unless it is there already; returns whether it was copied."""
     if _is_whole(target, facts):
         return False
     for path in (parquet_path, digests_path):

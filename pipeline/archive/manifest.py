@@ -1,8 +1,8 @@
 """The archive's manifest: one signed line a segment, each with the hash of the line before.
 
 `manifest.jsonl`, UTF-8. The first line opens the archive; every other one adds a segment, or adopts the topic that the
-log was restored to. A line counts once it ends in a newline. Whoever has the archive's public key can tell that no line
-was edited, dropped, inserted or moved; that none is missing at the end, the head in the shared database tells.
+log was restored to. A line counts once it ends in a newline. The archive's public key is enough to verify that no line
+was edited, dropped, inserted or moved. The head in the shared database shows that none is missing at the end.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _decoder = msgspec.json.Decoder(Line)
 
 
 class Manifest:
-    """The lines of an archive that hold together. What is appended is on the disk when `append` returns."""
+    """The verified lines of an archive. Appended lines are on the disk when `append` returns."""
 
     def __init__(self, folder: Path, lines: Sequence[tuple[Line, str]]) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ class Manifest:
 
     @property
     def topic_id(self) -> str:
-        """The topic that the log is in by now."""
+        """The topic that holds the log now."""
         adopted = [line.adopted.topic_id for line, _ in self._lines if line.adopted is not None]
         return adopted[-1] if adopted else self.opened.topic_id
 
@@ -112,7 +112,7 @@ class Manifest:
 
     @property
     def position(self) -> Position:
-        """The position of a reader after the last archived record, in the topic that the log is in by now."""
+        """The position of a reader after the last archived record, in the topic that holds the log now."""
         return self.position_before(self.last + 1)
 
     @property
@@ -232,7 +232,7 @@ def load_manifest(folder: Path, public_key: bytes | None = None) -> Manifest:
 
 
 def open_manifest(folder: Path, signer: Signer, opened: Opened) -> Manifest:
-    """The manifest in a folder, begun if there is none, and rid of a line that was never written to its end.
+    """The manifest in a folder, begun if there is none. A last line that was not written to its end is removed.
 
     Raises ArchiveDamaged.
     """

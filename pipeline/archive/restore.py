@@ -1,8 +1,8 @@
 """A topic from an archive: the same records at the same offsets, written by one ordered producer.
 
-Not a Spark job: tasks write at the same time, and at least once. Nothing but this producer may write to the topic; each
-acknowledgement must name the very offset that the record had (`refill_log`), and in the end every record is read back
-and compared.
+It is not a Spark job, because tasks write at the same time, and at least once. Only this producer may write to the
+topic. Each acknowledgement must name the offset that the record had (`refill_log`). In the end every record is read
+back and compared.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ OnRecord = Callable[[int], None]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did, signed by the archive's key: `signature` is over REPORT_TAG and this with an empty one.
+    """What a restore did, signed by the archive's key: `signature` covers REPORT_TAG and this with an empty signature.
 
     `archived_root` and `restored_root`: SHA-256 over the digests of records 0..last, of the archive and as read back.
-    `salvage`: digest of the salvage that the last of them, lost records, name; absent if there are none.
+    `salvage`: digest of the salvage that the lost records at the end name; absent if there are none.
     """
 
     archive_id: str
@@ -104,9 +104,9 @@ def _target(target: LogSettings) -> tuple[TopicView | None, str]:
 def run_restore(
     manifest: Manifest, plan: RestorePlan, target: LogSettings, now_us: Callable[[], int], on_record: OnRecord
 ) -> Evidence:
-    """Carry a plan out, and read everything back. `on_record` is told how many records are in the topic.
+    """Carry a plan out, and read everything back. `on_record` gets the number of records in the topic.
 
-    Raises RestoreRefused when the plan was refused, or a record came to lie at another offset than its own: then the
+    Raises RestoreRefused when the plan was refused, or a record was stored at another offset than its own: then the
     topic must be deleted. Raises LogUnavailable when the brokers do not answer; `--resume` goes on afterwards.
     """
     plan.refuse()

@@ -1,4 +1,4 @@
-"""What a restore would do, and whether it may: decided from what the archive, the target and the database say."""
+"""Decides what a restore would do, and whether it may, from facts about the archive, the target and the database."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class RestorePlan:
 
     @property
     def refused(self) -> list[Check]:
-        """What stands against it."""
+        """The checks that failed."""
         return [check for check in self.checks if not check.passed]
 
     def refuse(self) -> None:
-        """Raise RestoreRefused if anything stands against it."""
+        """Raise RestoreRefused if a check failed."""
         if self.refused:
             raise RestoreRefused("; ".join(f"{check.name}: {check.detail}" for check in self.refused))
 
@@ -68,10 +68,10 @@ class RestorePlan:
 class Facts:
     """What a plan is decided from.
 
-    `findings`: what `verify_archive` found up to the last record to restore. `head`: what the database knows, None if
-    nothing or nobody was asked. `target`: the topic, None if there is none. `broken_contract`: how an existing target
-    breaks it, empty if not. `same_prefix`: whether the target's records are the archive's, None if that was not looked
-    at. `published`: the highest offset that completions were published for, None if nobody was asked.
+    `findings`: what `verify_archive` found up to the last record to restore. `head`: the head in the database, None if
+    it has none or was not asked. `target`: the topic, None if there is none. `broken_contract`: how an existing target
+    breaks it, empty if not. `same_prefix`: whether the target's records are the archive's, None if not checked.
+    `published`: the highest offset that completions were published for, None if the database was not asked.
     """
 
     findings: list[str]

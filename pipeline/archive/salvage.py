@@ -1,8 +1,8 @@
-"""A tail salvage from what survives a lost topic: the replicas' indexes and the database's completions.
+"""Makes a tail salvage from what survives a lost topic: the replicas' indexes and the database's completions.
 
-An index knows everything that the records up to its position decided, and no more. Completions know which transactions
-were notarised up to the published offset, and not which states they consumed. Where two sources tell of the same
-offset they must say the same: nobody guesses which of them is right.
+An index has everything that the records up to its position decided, and no more. Completions show which transactions
+were notarised up to the published offset, but not which states they consumed. Two sources must agree on each offset
+that both cover: this module never guesses which of them is right.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def read_tail(name: str, folder: Path, base: Position) -> IndexTail:
 
 
 def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[SalvageHeader, list[LostEntry]]:
-    """What stays decided of the lost range, and the header that says so.
+    """The decisions that survive in the lost range, and the header for them.
 
     Raises RestoreRefused when nothing was lost, or two sources disagree: then a person must find out which is wrong.
     """
@@ -127,13 +127,13 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
 
 
 def _known_by(earlier: Salvage, base: Position) -> IndexTail:
-    """What an earlier salvage knows, as an index that has read to the end of its lost range would."""
+    """An earlier salvage as the tail of an index that has read to the end of its lost range."""
     entries = {entry.key: entry.value for entry in earlier.entries() if entry.offset > base.offset}
     return IndexTail(f"salvage {earlier.digest.hex()}", earlier.position_at(earlier.last, base.topic_id), entries)
 
 
 def _check_index(index: IndexTail, base: Position) -> None:
-    """It is of the lost topic, goes on from the archive's end, and each record in it is one whole transaction."""
+    """Check that an index is of the lost topic, continues from the archive's end, and has whole transactions only."""
     position = index.position
     if position.topic_id != base.topic_id:
         _refuse(f"the index of {index.name} is of topic id {position.topic_id}, the archive of {base.topic_id}")
@@ -164,7 +164,7 @@ def _check_agree(furthest: IndexTail, other: IndexTail) -> None:
 
 
 def _notarised_first(survivors: Survivors) -> dict[bytes, bytes]:
-    """Index entries of the transactions that completions tell of as notarised by their own, lost record."""
+    """Index entries of the transactions that, by their completions, were notarised by their own, lost record."""
     found: dict[bytes, bytes] = {}
     for one in survivors.completions:
         if one.outcome == NOTARISED and one.notarised_offset == one.log_offset:
@@ -176,9 +176,9 @@ def _notarised_first(survivors: Survivors) -> dict[bytes, bytes]:
 
 
 def _check_published(survivors: Survivors, index: IndexTail, published: dict[bytes, bytes]) -> None:
-    """As far as both tell, index and completions name the same transactions, with the same content and offset.
+    """Check that index and completions, where both cover an offset, name the same transactions, content and offset.
 
-    What an earlier salvage took from an index has no completion where that was not published before, and gets none.
+    Entries that an earlier salvage took from an index have no completion if none was published before, and get none.
     """
     first, last = survivors.complete_from, min(survivors.published, index.position.offset)
     if survivors.published > index.position.offset and first > index.position.offset + 1:
@@ -201,7 +201,7 @@ def _lost_before(survivors: Survivors, offset: int) -> bool:
 
 
 def _check_repeats(survivors: Survivors, entries: dict[bytes, bytes]) -> None:
-    """A completion that points at an earlier lost record must be of a transaction that is known there."""
+    """Check that a completion which points at an earlier lost record belongs to a transaction known there."""
     for one in survivors.completions:
         offset = one.notarised_offset
         if one.outcome != NOTARISED or offset is None or offset <= survivors.base.offset:
@@ -225,7 +225,7 @@ def _by_offset(entries: dict[bytes, bytes]) -> dict[int, list[LostEntry]]:
 
 
 def states_unknown(entries: Iterable[LostEntry], applied: int) -> Iterator[bytes]:
-    """Transactions that stay notarised although nobody knows which states they consumed."""
+    """Transactions that stay notarised although the states that they consumed are unknown."""
     return (entry.key[1:] for entry in entries if entry.offset > applied and entry.key[:1] == TX_KEY)
 
 

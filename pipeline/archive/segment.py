@@ -1,7 +1,7 @@
 """One segment of the archive: a stretch of the log as a Parquet file, and beside it the digest of each record.
 
-The digests are a file of their own, so that a record that was edited can be named even when whoever edited it rewrote
-the whole Parquet file. Both files are named by their first and last offset, padded: names sort, and gaps show.
+The digests are in a separate file, so that an edited record can be named even if the whole Parquet file was rewritten.
+Both files are named by their first and last offset, padded, so that names sort and gaps show.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def digests_path(folder: Path, first: int, last: int) -> Path:
 
 
 def archived_digest(record: StoredRecord) -> bytes:
-    """SHA-256 of all that a record is, its offset included: what is moved elsewhere is not the same any more."""
+    """SHA-256 of a whole record, its offset included, so that a moved record has another digest."""
     key_bytes = _NULL if record.key is None else len(record.key)
     value_bytes = _NULL if record.value is None else len(record.value)
     digest = sha256(_HEAD.pack(record.offset, record.timestamp_ms, key_bytes, value_bytes))
@@ -204,7 +204,7 @@ def find_damage(folder: Path, facts: SegmentFacts) -> None:
 
 
 def _find_edited(parquet: Path, digests: Path, facts: SegmentFacts) -> None:
-    """Raise SegmentDamaged at the first record that is not as archived, as far as the digests can tell."""
+    """Raise SegmentDamaged at the first record that is not as archived, judged by the digests."""
     expected = digests.read_bytes() if digests.exists() else b""
     if sha256(expected).hexdigest() != facts.digests_sha256:
         raise SegmentDamaged(facts.first, f"neither {parquet.name} nor {digests.name} is the file that was archived")

@@ -1,4 +1,4 @@
-"""Whether an archive is whole: nothing lost, reordered or edited, and if it is not, from which offset on.
+"""Verifies that nothing in an archive is lost, reordered or edited; if something is, finds from which offset on.
 
 Needs the archive, its public key, and the head that the shared database knows; no Spark, no broker.
 """
@@ -24,7 +24,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verification:
-    """What was looked at, and what was found, by offset. `last`: the last offset that the good lines cover."""
+    """What was checked, and the findings by offset. `last`: the last offset that the good lines cover."""
 
     lines: int = 0
     segments: int = 0
@@ -49,8 +49,8 @@ def verify_archive(
 ) -> Verification:
     """Check every line of the manifest, and every segment that has offsets in first..last.
 
-    `newest_head`: the head that is known for an archive id; None when nobody knows one. `on_segment` is told the last
-    offset of each segment that was looked at. Raises FormatUnknown for an archive of a newer release.
+    `newest_head`: the known head for an archive id, or None. `on_segment` gets the last offset of each segment that
+    was checked. Raises FormatUnknown for an archive of a newer release.
     """
     found = Verification()
     lines, raw = _check_manifest(folder, public_key, found)

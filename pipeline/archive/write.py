@@ -1,8 +1,9 @@
 """The archive job: from the log into segments, exactly once.
 
-The manifest is the only memory: what it covers is archived, and the next batch begins after it. A batch is written as
-segments first, then vouched for by lines of the manifest, then its head goes to the shared database. A job that is
-killed in between has at worst left files that no line names; they are removed, and their records archived again.
+The manifest is the only state: what it covers is archived, and the next batch begins after it. A batch takes three
+steps: its segments are written, lines of the manifest sign for them, and the new head goes to the shared database. A
+job that is killed in between leaves at worst files that no line names. They are removed, and their records archived
+again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class BatchSize:
 
 
 class Archiver:
-    """Archives one log into one folder. Use it as a context: it keeps other archivers out of the folder meanwhile."""
+    """Archives one log into one folder. It is a context manager: inside it no other archiver can use the folder."""
 
     def __init__(
         self,

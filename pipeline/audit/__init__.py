@@ -1,1 +1,1 @@
-"""Audits: does everything that claims to follow from the log follow from it? Findings name the first bad offset."""
+"""Audits: compare everything that is derived from the log with the log. Findings name the first bad offset."""

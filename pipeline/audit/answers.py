@@ -1,7 +1,8 @@
-"""What clients were told, against the log: histories, answers of the API and bare receipts, as JSON lines.
+"""Compares the answers that clients got with the log: histories, answers of the API and bare receipts, as JSON lines.
 
-Recognised by their fields, whatever else a line has: `log_offset` and `content_digest` of a success, `code` and
-`record_offset` of a refusal, `receipt` (or a receipt itself). Lines without any of them tell nothing, and are counted.
+Lines are recognised by their fields, whatever else they have: `log_offset` and `content_digest` of a success, `code`
+and `record_offset` of a refusal, `receipt` (or a receipt itself). Lines without any of them prove nothing, and are
+counted.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Answer(msgspec.Struct):
 
 
 def told_answers(spark: SparkSession, files: Sequence[Path], notary_key: bytes) -> DataFrame:
-    """What the files tell, a row for each answer; receipts are verified by the notary's key, in the tasks."""
+    """The answers in the files, a row for each; tasks verify receipts with the notary's key."""
 
     def parse(batches: Batches) -> Batches:
         for batch in batches:

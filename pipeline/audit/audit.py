@@ -1,4 +1,4 @@
-"""The whole audit: judge the log again, and hold against it everything that claims to follow from it."""
+"""The whole audit: judges the log again, and compares with it everything that is derived from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST_FINDINGS = 20
 class Scope:
     """What is audited besides the log itself.
 
-    `conninfo`: the participant's database. `answers`: files of JSON lines with what clients were told, which takes
+    `conninfo`: the participant's database. `answers`: files of JSON lines with the answers that clients got; they need
     `notary_key`. `verified`: from an earlier audit; records up to there are judged again, but not verified again.
     """
 
@@ -78,8 +78,8 @@ def audit_log(
 ) -> AuditReport:
     """Audit a log. `work`: a folder that every worker reaches; what is left there may be deleted.
 
-    Density and epochs are part of judging: a gap raises InvariantBroken. Raises LogRefused when the watermark or the
-    database belongs to another topic, and what reading the log and the database raises.
+    Judging checks density and epochs: a gap raises InvariantBroken. Raises LogRefused when the watermark or the
+    database belongs to another topic, and the errors of reading the log and the database.
     """
     tell(f"judging {len(log)} slices of the log")
     judged = judge_log(spark, log, work, closed=True)

@@ -1,6 +1,6 @@
-"""The database against the log: each completion is what the log's record yields, and none is missing or made up.
+"""Compares the database with the log: each completion must be what its record yields; none may be missing or invented.
 
-Both sides are rows of one shape, keyed by log offset and place in the record, and joined; nothing is collected.
+Both sides are rows of one shape, keyed by log offset and place in the record. They are joined; nothing is collected.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _facts_of(completion: Completion) -> bytes:
 
 
 def _details(batches: Batches) -> Batches:
-    """What a completion tells of conflicting states: inputs first, each kind ascending."""
+    """The conflicting states in a completion: inputs first, each kind ascending."""
     for batch in batches:
         details = [
             msgspec.msgpack.encode(

@@ -15,13 +15,13 @@ class FindingCode(Enum):
     """What is wrong."""
 
     SIGNATURE_INVALID = "SIGNATURE_INVALID"  # a request counts that its party did not sign
-    DOUBLE_SPEND = "DOUBLE_SPEND"  # told or published as notarised, though another transaction had consumed a state
+    DOUBLE_SPEND = "DOUBLE_SPEND"  # answered or published as notarised, though another transaction had consumed a state
     COMPLETION_MISSING = "COMPLETION_MISSING"  # the log decided a submission, and the database does not say so
     COMPLETION_EXTRA = "COMPLETION_EXTRA"  # the database has a completion that no record of the log yields
     COMPLETION_DIFFERS = "COMPLETION_DIFFERS"  # other ids, content, time or verdict than the log's
     LEDGER_NOT_DENSE = "LEDGER_NOT_DENSE"  # ledger offsets have a gap, or not the log's order
     POSITION_DIFFERS = "POSITION_DIFFERS"  # the published position is not one of this log
-    ANSWER_DIFFERS = "ANSWER_DIFFERS"  # a client was told something else than the log decided
+    ANSWER_DIFFERS = "ANSWER_DIFFERS"  # a client got another answer than the log decided
     RECEIPT_INVALID = "RECEIPT_INVALID"  # a receipt that the notary did not sign
     LOG_CHANGED = "LOG_CHANGED"  # the record at the verified-up-to offset is another one than when it was verified
 

@@ -1,7 +1,7 @@
-"""Is an index what another one is, and what the database published?
+"""Compares an index with another one, or with what the database published.
 
-Nothing here needs Spark: indexes are read in key order, completions in ledger order, and memory stays bounded. An index
-to compare with is made from the log by `pipeline.jobs.rebuild`.
+Nothing here needs Spark: indexes are read in key order, completions in ledger order, and memory stays bounded.
+`pipeline.jobs.rebuild` makes an index to compare with from the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IndexDiff(msgspec.Struct, frozen=True):
     """The outcome of a comparison up to and with `until_offset`; `first` has the first differences, by key or ledger.
 
     `first_offset`: the lowest log offset of all differences that have one. `unpublished_count`: entries of the index
-    that no completion in the database tells of.
+    that have no completion in the database.
     """
 
     until_offset: int

@@ -1,4 +1,4 @@
-"""Every counting request's signature: did the party ask for this, with this key?"""
+"""Verifies every counting request's signature: whether the party signed this request with this key."""
 
 from __future__ import annotations
 

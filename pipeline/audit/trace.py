@@ -1,7 +1,8 @@
-"""Who submitted what, when: every record that touches a state, a transaction or a party, with the evidence.
+"""Traces who submitted what and when: every record that touches a state, a transaction or a party, with its evidence.
 
-The evidence of a request stands on its own: the record's bytes as the log has them, the canonical bytes that the party
-signed, its key and signature, and what the log decided. docs/formats.md tells how to check each without this program.
+The evidence of a request is complete in itself: the record's bytes as the log has them, the canonical bytes that the
+party signed, its key and signature, and what the log decided. docs/formats.md describes how to check each without this
+program.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How far an audit has verified what never changes: records, signatures and completions up to an offset.
 
-The next audit judges the whole log again, which is quick, and verifies one by one only what came since. The watermark
-names the record it ends at, so that a log that was changed underneath is found; and it has a checksum, so that a file
-that rots does not make an audit skip what nobody verified.
+The next audit judges the whole log again, which is quick, and verifies only newer records one by one. The watermark
+names its last record, so that a changed log is found. It has a checksum, so that a damaged file does not make an audit
+skip records that were never verified.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs on Spark: what runs where, which files are written, and what comes back to the driver, which is always little.
+"""Jobs on Spark: what runs where, which files are written, and the small results that return to the driver.
 
-Tasks exchange what is large through Spark's shuffle and through files in a work folder, which every worker must reach.
+Tasks exchange large data through Spark's shuffle and through files in a work folder, which every worker must reach.
 """

@@ -1,10 +1,10 @@
 """Judges a whole log on Spark: the plan of what counts, the claims by ranges of keys, and the requests that lose.
 
 1. Survey each slice; the plan follows on the driver, from a few hundred bytes for each slice.
-2. Claims of each slice, written range by range of keys; each range then finds its order, and what is contested in it.
-3. One task goes through the claims on contested keys in log order, and writes down who gets nothing.
+2. Write the claims of each slice, range by range of keys. Sort each range, and find the contested keys in it.
+3. One task reads the claims on contested keys in log order, and lists the requests that lose.
 
-What follows, index or verdicts, needs the slices' files, each range's order and the list of the losers, nothing else.
+The next job (index or verdicts) needs only the slices' files, each range's order and the list of the losers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Judged(msgspec.Struct, frozen=True):
     """A judged log: files in the work folder that any worker can read, and the plan.
 
     `parts`: the claims of each slice, see `exchange`. `orders`: for each range of keys a file with the places of its
-    claims by key and offset. `dropped`: requests that get nothing for a contested key, as `offsets_marked` has them.
+    claims by key and offset. `dropped`: requests that lose a contested key, as bits of `offsets_marked`.
     """
 
     plan: Plan
@@ -68,7 +68,7 @@ class Judged(msgspec.Struct, frozen=True):
         return taken(read_range(self.parts, number), np.fromfile(self.orders[number], np.uint32))
 
     def dropped_marks(self) -> Array:
-        """Who gets nothing; stays on disk as far as it is not looked at."""
+        """The requests that lose, as bits; mapped from disk, so only the parts in use are in memory."""
         marks: Array = np.load(self.dropped, mmap_mode="r")
         return marks
 

@@ -1,4 +1,4 @@
-"""Rebuilds the committed-state index from the log: exactly what a replica gets by reading it, in less time.
+"""Rebuilds the committed-state index from the log: the same index that a replica makes from it, in less time.
 
 Each range of keys becomes a table file, written where it was sorted; RocksDB takes the files as they are.
 """
@@ -44,7 +44,7 @@ def rebuild_index(
     """Make an index in `folder`, which must be new, of everything in the log.
 
     `work`: a folder that all workers and this process reach, best on the file system of `folder`; what is left in it
-    may be deleted. `tell` is given a line of progress for each step. A rebuild that dies leaves no index in `folder`.
+    may be deleted. `tell` gets a line of progress for each step. A rebuild that dies leaves no index in `folder`.
     Raises as `judge_log` and `adopt_tables` do.
     """
     began_s = monotonic()

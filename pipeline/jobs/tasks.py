@@ -1,4 +1,4 @@
-"""Runs a function of a number as many Spark tasks, and brings back what little each returns."""
+"""Runs a function of a number as many Spark tasks, and collects the small result of each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fixed_binaries(fixed: np.ndarray[Any, Any]) -> pa.Array:
 
 
 def attempt_file(folder: Path, name: str, suffix: str) -> Path:
-    """A file name of this attempt of a task alone: what a killed attempt leaves is under a name that nobody reads."""
+    """A file name for one attempt of a task: a killed attempt's file has a name that is never read."""
     context = TaskContext.get()
     attempt = 0 if context is None else context.taskAttemptId()
     return folder / f"{name}-{attempt}-{os.getpid()}{suffix}"

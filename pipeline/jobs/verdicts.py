@@ -82,7 +82,7 @@ def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> Dat
 
 def conflicting_states(spark: SparkSession, judged: Judged) -> DataFrame:
     """States in the way of requests: offset, referred (0 input, 1 reference), state, consumed_by, consumed_by_hash,
-    consumed_at. Only of requests whose verdict is STATE_CONFLICT they are what was told.
+    consumed_at. They are part of an answer only if the request's verdict is STATE_CONFLICT.
     """
 
     def find(number: int) -> Batches:

@@ -1,4 +1,4 @@
-"""The notary's judgement, in parallel: exactly what a replica gets by reading the log from its start, found in slices.
+"""The notary's judgement, in parallel over slices: the same result as a replica's that reads the log from its start.
 
 Pure functions over numpy columns; Spark only carries them (`pipeline.jobs`). In the order in which they are used:
 `columns` decodes a slice of the log, `survey` and `plan` apply the void rule across slices, `claims` lists what each

@@ -1,8 +1,8 @@
-"""What each counting request wants of the index: its id for its content, its inputs for its id, and a look at others.
+"""The claims of each counting request on the index: its id for its content, its inputs for its id, its references.
 
-A claim has a fixed width, so that millions of them are one array, and sorts by key and then by offset as bytes do. The
-first eight bytes of a key nearly always tell it from its neighbours, and are compared as one number; only claims that
-are equal so far, whoever made them so, are compared in full.
+A claim has a fixed width, so that millions of them are one array. Claims sort by key and then by offset, as bytes do.
+The first eight bytes of a key nearly always differ from its neighbours', and are compared as one number. Only claims
+with equal first bytes, by chance or by intent, are compared in full.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def taken(claims: Array, which: Array) -> Array:
 
 
 def prefixes(claims: Array) -> Array:
-    """The first eight bytes of each key as a number: what orders keys, orders these, but for equal ones."""
+    """The first eight bytes of each key as a number. Numbers order as their keys do, except where they are equal."""
     strided = np.ndarray((len(claims),), ">u8", np.ascontiguousarray(claims), strides=(CLAIM_BYTES,))
     return strided.astype(np.uint64)
 

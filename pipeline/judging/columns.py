@@ -1,8 +1,8 @@
-"""Decodes a slice of the log into columns: what `decode_record` and `decode_request` say of each record, but at once.
+"""Decodes a slice of the log into columns: the results of `decode_record` and `decode_request`, but at once.
 
-Two ways, one answer. The usual shape of a record is recognised with array operations, and only if every byte of it is
-accounted for; whatever is not recognised is given to the notary's own functions, one record at a time. So the fast way
-may miss valid records, which costs time, but never accepts one that the notary's functions would not.
+There are two ways to one result. Array operations recognise records of the usual shape, if every byte fits it. All
+other records are decoded by the notary's own functions, one at a time. So the fast way may miss valid records, which
+costs time, but never accepts one that the notary's functions would refuse.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class _Canonical:
         return fits
 
     def _refs_fit(self, fits: Array) -> Array:
-        """Inputs ascend, references ascend, and none is in both (told by a hash: equal ones are not certain)."""
+        """Whether inputs ascend, references ascend, and none is in both (by a hash: equal hashes are no proof)."""
         pick = np.flatnonzero(fits)
         refs_at = self._at[pick] + _REFS_AT
         mixed = (self.inputs_n[pick] > 0) & (self.references_n[pick] > 0)

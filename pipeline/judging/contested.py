@@ -1,11 +1,11 @@
-"""Which requests get nothing: the one part of judging that goes through the log in order, for the few it concerns.
+"""Decides which requests lose a contested key: the only part of judging that needs the log's order, for few requests.
 
-"The first to name a state has it" is wrong. A request is all or nothing: when it is refused for one state, its others
-stay free for the next. `A{x} B{x,y} C{y}`: B loses x to A, so y is C's, not B's.
+"The first request that names a state gets it" is wrong. A request gets all its states or none: when it is refused for
+one, the others stay free for later requests. `A{x} B{x,y} C{y}`: B loses x to A, so C gets y.
 
-A key is contested if one request wants to consume it and another, of another id or content, names it. All requests that
-name a contested key are decided in log order by their contested keys alone: nobody else ever asks for their other keys.
-Whoever comes second to a key that is taken is dropped, whatever the reason: conflict, a reused id, or a repetition.
+A key is contested if one request wants to consume it and another, of another id or content, names it. Requests that
+name contested keys are decided in log order by these keys alone, because no other request names their other keys.
+A request that names a taken key is dropped, whatever the reason: conflict, a reused id, or a repetition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from replica.notary.errors import InvariantBroken
 
 def contested(claims: Array, order: Array) -> Array:
     """The claims whose key is contested, by key; those outside their window are passed over. `order`: `in_order`."""
-    claims = taken(claims, order[near(prefixes(claims)[order])])  # nobody else names the key of any other claim
+    claims = taken(claims, order[near(prefixes(claims)[order])])  # no other request names the key of any other claim
     claims = taken(claims, claims["role"] & CLOSED == 0)
     group, starts = groups(claims["key"])
     if not len(starts):

@@ -1,4 +1,4 @@
-"""Walks through many byte strings at once, with array operations: all are read field by field, side by side."""
+"""Parses many byte strings at once with array operations: each step reads one field of every string."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spread(starts: Array, counts: Array, step: int) -> tuple[Array, Array]:
 
 
 class Walk:
-    """Walks through all records of a slice at once: `at` is where each is, `fits` whether it has been usual so far."""
+    """Parses all records of a slice at once: `at` is the read position in each, `fits` whether it is usual so far."""
 
     def __init__(self, raw: Array, at: Array) -> None:
         self._raw = raw

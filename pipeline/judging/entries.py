@@ -1,4 +1,4 @@
-"""What is left once the losers are known: the index's entries, and the verdict on each request."""
+"""The results once the losers are known: the index's entries, and the verdict on each request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def exceptions(claims: Array, found: Array) -> Array:
 def conflicts(claims: Array, found: Array) -> tuple[Array, Array]:
     """Claims, in one range of keys, on states that were consumed before, and the entry that stands in each one's way.
 
-    What a request whose verdict is CONFLICT is told; of other requests they mean nothing.
+    They are part of the answer to a request whose verdict is CONFLICT; for other requests they mean nothing.
     """
     against, entry = _too_late(claims, found)
     of_states = _kinds(against) == STATE_KEY[0]
@@ -79,7 +79,7 @@ def conflicts(claims: Array, found: Array) -> tuple[Array, Array]:
 
 def _too_late(claims: Array, found: Array) -> tuple[Array, Array]:
     """Claims on keys that were recorded at a lower offset, and what was recorded."""
-    claims = taken(claims, near(prefixes(claims)))  # nobody recorded the key of any other claim but itself
+    claims = taken(claims, near(prefixes(claims)))  # no request but its own recorded the key of any other claim
     at = np.searchsorted(found["key"], claims["key"])
     known = at < len(found)
     known[known] = found["key"][at[known]] == claims["key"][known]

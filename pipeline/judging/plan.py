@@ -1,9 +1,9 @@
-"""The void rule across slices: what `replica.notary.reading` says of each record, found without reading in order.
+"""The void rule across slices: the results of `replica.notary.reading`, without reading the records in order.
 
-A slice cannot know what is in force at its start. So each is surveyed by itself: which activation ids its records carry
-between one barrier and the next, with which sequence numbers and up to which stamp. From the surveys, a few hundred
-bytes for each slice, the plan follows: what is in force where, which sequence numbers were met before, and the highest
-stamp before. Then each slice tells by itself what counts.
+A slice alone does not show which activation is in force at its start. So each slice is surveyed: which activation ids
+its records carry between one barrier and the next, with which sequence numbers and up to which stamp. A survey has a
+few hundred bytes. The plan follows from all surveys: which activation is in force where, which sequence numbers came
+before, and the highest stamp before. With the plan, each slice can be judged alone.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ def make_plan(start: Position, surveys: Iterable[Survey]) -> tuple[Plan, list[in
 
 
 def advance(position: Position, surveys: Iterable[Survey]) -> Position | None:
-    """The position after slices that follow a position; None if only reading them can tell.
+    """The position after slices that follow a position; None if the surveys do not determine it.
 
-    That is so when they repeat sequence numbers: a survey does not say which of its records has the highest stamp.
+    That is so when slices repeat sequence numbers: a survey does not say which of its records has the highest stamp.
     Raises as `make_plan` does.
     """
     plan, again = make_plan(position, surveys)

@@ -1,4 +1,4 @@
-"""Sets of sequence numbers as ascending ranges [start, end) that do not touch: what a position keeps them as."""
+"""Sets of sequence numbers, as positions store them: ascending ranges [start, end) that do not touch."""
 
 from __future__ import annotations
 

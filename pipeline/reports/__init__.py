@@ -1,4 +1,4 @@
-"""Reports: what the log tells of load, conflicts, parties and fail-over, and what telemetry tells of latency.
+"""Reports: load, conflicts, parties and fail-over from the log, and latency from telemetry.
 
 tables.py    DataFrame → DataFrame: one function for each table, all of bounded size
 telemetry.py what clients measured: latency, and estimates against it

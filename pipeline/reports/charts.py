@@ -30,7 +30,7 @@ _STYLE: Any = {
 def over_time(
     series: Mapping[str, tuple[Sequence[int], Sequence[float]]], label: str, activations: Sequence[int] = ()
 ) -> str:
-    """Lines over time, microseconds UTC, by name; `activations`: when somebody took over, as vertical lines."""
+    """Lines over time, microseconds UTC, by name; `activations`: the times of take-overs, as vertical lines."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(label)
         for name, (at_us, values) in series.items():

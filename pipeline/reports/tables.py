@@ -82,7 +82,7 @@ def hot_states(told: DataFrame, decided: DataFrame) -> DataFrame:
 
 
 def fail_overs(decided: DataFrame, epochs: DataFrame) -> DataFrame:
-    """In: verdicts, and `from_offset`, `until_offset`, `epoch`, `replica` of each time that somebody led.
+    """In: verdicts, and `from_offset`, `until_offset`, `epoch`, `replica` of each activation.
     Out: the same with `requests`, `first_us`, `last_us`, and `pause_us` since the last request of the one before.
     """
     inside = (F.col("offset") > F.col("from_offset")) & (F.col("offset") < F.col("until_offset"))

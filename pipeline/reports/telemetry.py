@@ -1,7 +1,7 @@
 """What clients measured: histories (docs/formats.md) as telemetry of outcomes. The log knows nothing of latency.
 
-A line that ends an operation may also have `estimate_s`, what the notary said it would take at most; other lines'
-further fields are passed over. Telemetry is evidence of speed and of nothing else.
+A line that ends an operation may also have `estimate_s`, the notary's upper estimate of the time; further fields of
+other lines are ignored. Telemetry is evidence of speed and of nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LINE = "type string, process string, op bigint, at_ns bigint, code string, esti
 
 
 def operations(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
-    """Operations that ended: `answer` (ok, or the code), `took_s`, `estimate_s` (null if none was told), `replica`."""
+    """Operations that ended: `answer` (ok, or the code), `took_s`, `estimate_s` (null if none was sent), `replica`."""
     lines = spark.read.schema(_LINE).json([str(file) for file in files])
     sent = lines.where("type = 'invoke'").select("process", "op", F.col("at_ns").alias("sent_ns"))
     ended = lines.where("type <> 'invoke'")
@@ -52,7 +52,7 @@ def latency_histogram(of_operations: DataFrame) -> DataFrame:
 
 
 def estimates(of_operations: DataFrame) -> DataFrame:
-    """Out, of operations that were told an estimate: `operations`, `kept` (it took no longer), `p50_ratio` and
+    """Out, of operations that got an estimate: `operations`, `kept` (it took no longer), `p50_ratio` and
     `p90_ratio` of time taken to estimate. One row; no operation is null ratios.
     """
     told = of_operations.where("estimate_s > 0")

@@ -1,8 +1,8 @@
 """The request log as a DataFrame: Spark's own Kafka connector, or the Python source, which reads any log.
 
-Both give the same rows in the same stretches, are pinned by one suite of tests, and are lossless: key, value, time and
-headers are those of the log. A range of offsets is asked for, and nothing but all of it is ever given: a log that
-lost its beginning or has a hole fails the query.
+Both give the same rows in the same stretches, and one test suite checks both. They are lossless: key, value, time and
+headers are those of the log. A query for a range of offsets returns all of it or fails: a log that lost its beginning
+or has a hole fails the query.
 """
 
 from __future__ import annotations

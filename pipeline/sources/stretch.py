@@ -1,4 +1,4 @@
-"""A Spark data source over what tools ask of any log (`LogAdmin.stretch`), for where Spark's own connector is not had.
+"""A Spark data source over `LogAdmin.stretch`, which every log has, for use without Spark's own connector.
 
 It reads the log with the replicas' own client, so it needs no jar and no second set of security settings.
 """

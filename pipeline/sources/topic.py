@@ -1,4 +1,4 @@
-"""What a job asks about the request log before it reads it, for code without an event loop."""
+"""Questions about the request log that a job asks before it reads it, for code without an event loop."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class TopicView:
 
 
 def look_at(settings: LogSettings, *, any_contract: bool = False) -> TopicView:
-    """The log as it says itself. Raises LogRefused when it breaks its contract, LogMissing, LogUnavailable.
+    """The log as it reports itself. Raises LogRefused when it breaks its contract, LogMissing, LogUnavailable.
 
-    `any_contract`: look at it all the same, when only its records matter.
+    `any_contract`: accept a broken contract, when only its records matter.
     """
 
     async def ask() -> TopicView:
@@ -47,7 +47,7 @@ def value_at(settings: LogSettings, offset: int) -> bytes:
 
 
 def refuse_other_log(settings: LogSettings, position: Position) -> None:
-    """Raise LogRefused unless the log has, where the position is, the very record that the position was read from."""
+    """Raise LogRefused unless the log has, at the position, the record that the position was read from."""
     if position.offset == BEGIN:
         return
     if record_digest(value_at(settings, position.offset)) != position.digest:
