@@ -97,6 +97,6 @@ def retry_max_s(policy: RetryPolicy, outage_s: float) -> float:
 
 
 def _longest(steps: list[Step]) -> float:
-    """How long steps take: one after the other, or the longest that goes on beside them."""
+    """The duration of the steps: the sum of the successive ones, or a parallel one if it is longer."""
     in_a_row = sum(step.worst_s or 0.0 for step in steps if not step.meanwhile)
     return max(in_a_row, *(step.worst_s or 0.0 for step in steps if step.meanwhile))

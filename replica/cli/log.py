@@ -98,7 +98,7 @@ async def _lines(log: RequestLog, first: int, end: int | None) -> AsyncIterator[
 
 
 def describe(offset: int, value: bytes) -> Line:
-    """What a record says. Pure; what cannot be decoded says so."""
+    """The fields of a record for display. Pure. A record that cannot be decoded is shown as undecodable."""
     from replica.notary.canonical import decode_request
     from replica.notary.errors import BadRequest
     from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, Undecodable, decode_record

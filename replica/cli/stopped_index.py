@@ -17,7 +17,7 @@ def stopped_index(config: Path | None, name: str) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"{name} has no index: there is no {folder}")
     try:
-        with (folder / "LOCK").open("r+b") as lock:  # RocksDB's own lock; released when the index is closed
+        with (folder / "LOCK").open("r+b") as lock:  # RocksDB's own lock; released when the file is closed
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         pass

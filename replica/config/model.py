@@ -138,7 +138,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _replicas_are_apart(self) -> Self:
-        """Front ends share their port among themselves, so the kernel would let two replicas share one as well.
+        """Check ports: a replica's front ends share one port, so the kernel would let two replicas share it, too.
 
         Admin ports are on loopback: replicas on different machines, by different addresses, may have the same one.
         """

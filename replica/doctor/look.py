@@ -158,7 +158,7 @@ async def _try_tls(host: str, port: int, certificate_file: Path) -> str | None:
 
 
 def _first_certificate(path: Path) -> bytes | None:
-    """In DER; None when it cannot be read, which is another check's finding."""
+    """The first certificate in DER; None when it cannot be read, which another check reports."""
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0].public_bytes(Encoding.DER)
     except (OSError, ValueError):

@@ -56,8 +56,8 @@ STANDBY_NAME = "standby"  # the standby's name at the primary
 LOG_FOLDER = "kafka"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
 ACTIVE_MAX_S = 60.0
-# The table of commands in flight turns over all the time: look at it more often than once a minute.
-# And a primary that was started again has its standby back sooner than after five seconds: no commit ends before.
+# The rows of commands in flight are replaced all the time: vacuum checks them more often than once a minute.
+# A restarted primary gets its standby back sooner than after five seconds. Until then no commit ends.
 POSTGRES_SETTINGS = {"autovacuum_naptime": "5s", "wal_retrieve_retry_interval": "200ms"}
 
 
@@ -275,7 +275,7 @@ class LocalCluster:
             raise errors.exceptions[0] from None
 
     def _prepare_brokers(self) -> Coroutine[Any, Any, None]:
-        """What starts them."""
+        """Make the brokers; returns the coroutine that starts them."""
         ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
         machines = [self._machine(f"k{node}") for node in range(1, self.settings.brokers + 1)]
         self.kafka = KafkaCluster(self.folder / LOG_FOLDER, ports, machines=machines)
@@ -286,7 +286,7 @@ class LocalCluster:
         return self._timed("Kafka", f"broker, {self.kafka.bootstrap_servers}", self.kafka.start())
 
     def _prepare_memory_log(self) -> Coroutine[Any, Any, None]:
-        """What starts it."""
+        """Make the log's process; returns the coroutine that starts it."""
         self.memory_log = MemoryLogProcess(self.folder)
         self._stack.push_async_callback(self._stopped, "request log", self.memory_log.stop)
         self._say("request log", "starts IN MEMORY: for tests only, it ends with this cluster")
@@ -328,7 +328,7 @@ class LocalCluster:
         await self._timed("HAProxy", f"endpoint {self.endpoint}", self.haproxy.start())
 
     def _values(self, before: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration's values that this start decides."""
+        """The configuration's values that are chosen at this start."""
         socket_folder = self.folder / "haproxy"
         values = {
             "api_workers": self.settings.api_workers,
@@ -408,7 +408,7 @@ class LocalCluster:
         return result
 
     async def _stop_replicas(self) -> None:
-        """All together, so that none takes over for a moment."""
+        """Stop all replicas at the same time, so that none takes over for a moment."""
         await asyncio.gather(*(self._stopped(name, replica.stop) for name, replica in self.replicas.items()))
 
     async def _stopped(self, part: str, stop: Callable[[], Awaitable[None]]) -> None:

@@ -58,7 +58,7 @@ class ParticipantFiles:
         return load_signer(path).public_key if path.exists() else create_key(path)
 
     def parties(self, count: int) -> list[Party]:
-        """So many parties with a key of their own each, all of them registered beside those that were added by hand."""
+        """Make this number of parties, each with its own key. Parties that were added by hand stay registered."""
         parties = [
             Party(party_name(number), _signing_key(self._folder / "parties" / f"bank-{number}.key"))
             for number in range(1, count + 1)
@@ -76,9 +76,9 @@ class ParticipantFiles:
         return in_todays_names(_read_toml(self.config_path))
 
     def write_config(self, values: Mapping[str, Any], role: str, reader: str) -> None:
-        """Write the configuration: these values over those of the last start, and those over what a new cluster has.
+        """Write the configuration: these values override the last start's, which override a new cluster's.
 
-        So a key that was rotated goes on signing. Replicas log in as `role`, and their front ends, which only read, as
+        So a rotated key goes on signing. Replicas log in as `role`, and their front ends, which only read, as
         `reader`.
         """
         own: dict[str, Any] = {
@@ -103,7 +103,7 @@ class ParticipantFiles:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, table by table; where both have a value, the one above."""
+    """Merge both, table by table. Where both have a value, `above` counts."""
     result = dict(below)
     for name, value in above.items():
         under = result.get(name)

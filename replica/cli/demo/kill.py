@@ -1,4 +1,4 @@
-"""Kill the active replica while requests come in, and measure how long nobody was answered."""
+"""Kill the active replica under load, and measure the outage."""
 
 from __future__ import annotations
 
