@@ -1,4 +1,4 @@
-"""Where a database stands in the topic that its log was restored to. Pure."""
+"""The position of a database in the topic that its log was restored to. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replica.notary.salvage import Salvage
 
 
 def position_in(published: Position, topic_id: str, salvage: Salvage | None) -> Position:
-    """Where the published position is in the restored topic. Raises RestoreRefused when the salvage does not tell."""
+    """The published position in the restored topic. Raises RestoreRefused when the salvage does not determine it."""
     if published.topic_id == topic_id or salvage is None:
         return msgspec.structs.replace(published, topic_id=topic_id)
     if published.topic_id != salvage.header.topic_id:

@@ -1,6 +1,6 @@
-"""The head of the archive's manifest as the shared database knows it, on an ordinary connection.
+"""The head of the archive's manifest as the shared database records it, on an ordinary connection.
 
-Not the lock's: the archiver is no replica, and what it writes is idempotent and only ever moves forward.
+It does not use the lock's connection: the archiver is no replica. Its writes are idempotent, and only move forward.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ArchiveHead(msgspec.Struct, frozen=True):
 
 
 class ArchiveHeads:
-    """The heads in one database. Each call connects anew: there are few, and far apart."""
+    """The heads in one database. Each call makes a new connection, because calls are rare."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo

@@ -1,8 +1,9 @@
-"""What operators and replicas leave for one another in the database, on a connection of its own.
+"""Notes that operators and replicas leave in the database for one another, on a connection of its own.
 
-A pause of fail-over, which every replica must see while it holds no lock; and the reason why an activation ended, for a
-replica that lost its lock session and could not say it there. Nothing here is written that the notary's answers rest
-on, so it need not be the lock's connection. What cannot be read or written now is tried again; nothing here fails.
+There are two kinds of note. A pause of fail-over must be visible to every replica, also to one without the lock. The
+reason why an activation ended comes from a replica that lost its lock session and could not record it there. The
+notary's answers depend on neither, so the lock's connection is not needed. A failed read or write is tried again;
+nothing here raises.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from replica.notary.formats import Formats
 
 log = structlog.get_logger()
 
-POLL_S = 1.0  # how soon a replica follows a pause or its end
+POLL_S = 1.0  # how soon a replica notices a pause or its end
 ROUND_MAX_S = 3.0
-FLUSH_MAX_S = 2.0  # how long a process that ends waits for its last words to be taken
-UNTOLD_MAX = 20  # activations whose end waits to be told; the oldest is dropped
+FLUSH_MAX_S = 2.0  # how long a process that ends waits to record its last reasons
+UNTOLD_MAX = 20  # activations whose end is not recorded yet; beyond this the oldest is dropped
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class PastActivation(msgspec.Struct, frozen=True):
-    """One epoch of the history. `ended_at` and `end_reason` are its holder's word, the rest is what others saw."""
+    """One epoch of the history. `ended_at` and `end_reason` come from its holder, the rest from other replicas."""
 
     epoch: int
     replica: str
@@ -56,7 +57,7 @@ class Board(Protocol):
         """Whether fail-over is paused."""
 
     async def pause(self, reason: str) -> Pause | None:
-        """Let nobody but the holder of the newest epoch ask for the lock; None when no epoch was ever granted."""
+        """Let only the holder of the newest epoch ask for the lock; None when no epoch was ever granted."""
 
     async def resume(self) -> Pause | None:
         """End the pause; returns the one that was, None if there was none."""
@@ -65,52 +66,52 @@ class Board(Protocol):
         """The newest activations, newest first."""
 
     async def formats(self) -> Formats:
-        """What the next activation writes."""
+        """The formats that the next activation writes."""
 
     async def raise_formats(self, formats: Formats) -> Formats:
-        """Raise what the next activation writes, as the tables' owner; returns what it is now. Nothing is lowered."""
+        """Raise the formats that the next activation writes; return the result. For the tables' owner. Never lowers."""
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
-        """The holder's own word on why its activation ended, so many seconds ago. Only the first word counts."""
+        """Record the holder's reason why its activation ended, `age_s` seconds ago. Only the first reason counts."""
 
 
 class Bulletin:
-    """Keeps `pause` up to date and delivers what was left to be told, from `run` until that is cancelled."""
+    """Keeps `pause` up to date and records the ends of activations, from `run` until that is cancelled."""
 
     def __init__(self, open_board: Callable[[str], AbstractAsyncContextManager[Board]], replica: str) -> None:
-        """`open_board` takes the name that the connection goes by at the server."""
+        """`open_board` takes the name that the server shows for the connection."""
         self.pause: Pause | None = None
         self._open_board = open_board
         self._replica = replica
         self._asked = False
         self._reached = True
         self._untold: deque[tuple[int, str, float]] = deque(maxlen=UNTOLD_MAX)
-        self._left = asyncio.Event()  # something was left to be told since the last look
+        self._left = asyncio.Event()  # an end was noted since the last look
         self._all_told = asyncio.Event()
 
     def is_barred(self) -> bool:
-        """Whether this replica must leave the lock alone; also until the database was asked once, answer or not."""
+        """Whether this replica must not ask for the lock. True until the database was first asked, answer or not."""
         return not self._asked or (self.pause is not None and self.pause.keeper != self._replica)
 
     def tell(self, epoch: int, reason: str) -> None:
-        """Leave word on why this replica's activation of that epoch ended just now."""
+        """Note why this replica's activation of that epoch ended just now; `run` records it in the database."""
         self._untold.append((epoch, reason, asyncio.get_running_loop().time()))
         self._all_told.clear()
         self._left.set()
 
     async def flush(self) -> None:
-        """Before the process ends: wait for what is left to be told, `FLUSH_MAX_S` at most."""
+        """Call before the process ends: wait until all noted ends are recorded, at most `FLUSH_MAX_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_MAX_S if self._untold else 0.0):
                 await self._all_told.wait()
 
     async def run(self) -> None:
-        """Look and tell once a second. Keeps what was last seen while the database does not answer."""
+        """Read the pause and record noted ends, once a second. Keeps the last pause while the database is silent."""
         while True:
             try:
                 async with self._open_board(f"{self._replica}/bulletin") as board:
                     await self._attend(board)
-            except (NotaryError, InvariantBroken, TimeoutError) as error:  # of any kind: leading goes on without
+            except (NotaryError, InvariantBroken, TimeoutError) as error:  # of any kind: leading continues without it
                 if self._reached:
                     log.warning("bulletin_unreachable", detail=str(error) or f"no answer within {ROUND_MAX_S:g} s")
                 self._asked, self._reached = True, False
@@ -130,7 +131,7 @@ class Bulletin:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Until the next look, which something to tell brings forward."""
+        """Wait until the next look, or until an end is noted."""
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._left.wait()

@@ -1,4 +1,4 @@
-"""What tools learn of a participant database, whichever kind it is."""
+"""What tools read from a participant database of either kind."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ class StoreStatus(msgspec.Struct, frozen=True):
     ledger_end: int
     in_flight: int
     schema_version: int
-    salvages: tuple[str, ...] = ()  # digests, in hexadecimal, of those that the database demands
+    salvages: tuple[str, ...] = ()  # digests, in hexadecimal, of those that the database requires
 
 
 class Export(msgspec.Struct, frozen=True):
     """The completions that were published when the export began, by ledger offset; `rows` can be read once.
 
-    They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`; those up to ledger offset
-    `pruned_to` are left out, whether they are gone or not. `age_us` is how long ago the
-    first epoch was granted, in microseconds; None if none was. `salvages`: digests, in
-    hexadecimal, of those that the database demands.
+    They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`. Those up to ledger offset
+    `pruned_to` are left out, whether they are gone or not. `age_us`: microseconds since the first epoch was granted;
+    None if none was. `salvages`: digests, in hexadecimal, of those that the database requires.
     """
 
     topic_id: str | None
@@ -46,9 +45,9 @@ class Export(msgspec.Struct, frozen=True):
 
 
 class PublishedState(msgspec.Struct, frozen=True):
-    """How far the database is: the published position's bytes (None: nothing published) and the ledger's end.
+    """The progress of the database: the published position's bytes (None: nothing published) and the ledger's end.
 
-    Completions up to and with ledger offset `pruned_to` may be gone.
+    Completions up to and including ledger offset `pruned_to` may be gone.
     """
 
     topic_id: str | None

@@ -1,7 +1,7 @@
-"""What the active knows of the commands it has in flight. Pure: asked before a statement, told after it.
+"""The active's record of its commands in flight. Pure: queried before a statement, updated after it.
 
-An activation begins with none, and from then on each command comes and goes through the store, because nobody else
-writes. The rows in the database are there for the next activation.
+An activation begins with none. From then on each command is added and removed through the store, because only the
+active writes. The rows in the database are for the next activation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from replica.store.interface import AdmissionResult, Admitted, Command, Completi
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a command: its transaction, and where that was notarised; None while it is in flight.
+    """A known command: its transaction, and where that was notarised; None while it is in flight.
 
     `submission_id` is empty if it is not known.
     """
@@ -24,7 +24,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     content_digest: bytes
     notarised_offset: int | None = None
     submission_id: str = ""
-    admission: int = 0  # the number of the admission that it is in flight by
+    admission: int = 0  # the number of the admission that recorded it
     ledger_offset: int | None = None  # of its completion
 
 
@@ -43,7 +43,7 @@ class InFlight:
         return fresh
 
     def add(self, commands: Collection[Command], admission: int = 0) -> None:
-        """They were recorded as pending."""
+        """The commands were recorded as pending."""
         for command in commands:
             self._known[command.change_id] = Known(
                 command.tx_id, command.content_digest, None, command.submission_id, admission
@@ -52,7 +52,7 @@ class InFlight:
     def outcomes(
         self, commands: Sequence[Command], fresh: dict[bytes, Command], accepted: Mapping[bytes, Known]
     ) -> list[AdmissionResult]:
-        """What deduplication says of each: `fresh` were recorded just now (it is used up), `accepted` were before."""
+        """The deduplication result of each. `fresh`: recorded just now (emptied here). `accepted`: known before."""
         if len(fresh) == len(commands):  # nearly always
             return [_FRESH] * len(commands)
         return [
@@ -72,7 +72,7 @@ class InFlight:
         return landing
 
     def remove(self, change_ids: Iterable[bytes]) -> None:
-        """Their completions are published."""
+        """The completions of these commands are published."""
         for change_id in change_ids:
             del self._known[change_id]
 

@@ -1,7 +1,7 @@
-"""The participant store: what the replicas share in the database. Written by the active only, on its lock session.
+"""The participant store: what the replicas share in the database. Only the active writes it, on its lock session.
 
-All of it can be recomputed from the log past the published position, except commands that are accepted but not in the
-log; those are settled by the next activation.
+The log past the published position can restore all of it, except commands that are accepted but not in the log. The
+next activation settles those.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Admitted(Enum):
-    """What deduplication says of a command."""
+    """The result of deduplication for a command."""
 
     FRESH = "fresh"  # recorded as pending; log it
     IN_FLIGHT = "in_flight"  # the same transaction is pending under this command; not logged again
@@ -49,11 +49,10 @@ class AdmissionResult(msgspec.Struct, frozen=True):
 
 
 def is_for_the_log(command: Command, tx_id: bytes, content_digest: bytes) -> bool:
-    """Whether a command that another content of its own transaction id has taken is no matter of deduplication.
+    """Whether a command skips deduplication, because it conflicts only with another content of its own transaction id.
 
-    Without an id of the caller's choice a command is named after its transaction. Then nobody has used a command id
-    again, but a transaction id, and what becomes of that is for the log to judge: TX_ID_REUSED, if the other content
-    was notarised.
+    A command without an id chosen by the caller is named after its transaction. In a conflict then no command id was
+    used twice, but a transaction id. The log must judge that: TX_ID_REUSED, if the other content was notarised.
     """
     return (
         tx_id == command.tx_id
@@ -67,8 +66,8 @@ OfEach = int | Sequence[int]
 
 
 class Reach:
-    """Which acceptances count for the commands of one call: a statement asks by the loosest bounds, then each by its
-    own. So all go in one statement, whatever periods their senders choose."""
+    """Which acceptances count for the commands of one call. A statement asks with the loosest bounds; then each command
+    is judged by its own bounds. So one statement serves all, whatever periods their senders choose."""
 
     def __init__(self, commands: Sequence[Command], since_us: OfEach, after: OfEach) -> None:
         """`since_us` in microseconds UTC, `after` a ledger offset: see ParticipantStore.admit."""
@@ -92,11 +91,12 @@ class Reach:
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """What became of one attempt, before it gets its ledger offset.
+    """The result of one attempt, before it gets its ledger offset.
 
     `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes from
-    (a settlement yields several). `detail` holds a conflict's states, MessagePack, empty otherwise. The deduplication
-    period that was honoured is so many microseconds, or all above a ledger offset; both are None where it is not known.
+    (a settlement yields several). `detail` holds a conflict's states in MessagePack, and is empty otherwise. The
+    deduplication period that was applied is a number of microseconds, or a ledger offset after which acceptances count;
+    both are None where it is not known.
     """
 
     log_offset: int
@@ -118,8 +118,8 @@ class Completion(msgspec.Struct, frozen=True):
 class Published(msgspec.Struct, frozen=True):
     """How far completions are published: the log position after them (None at first) and the last ledger offset.
 
-    Completions up to `pruned_to` may be gone, and with them what deduplication kept of them. Those that were recorded
-    later than `pruned_us` (microseconds UTC) are all above it.
+    Completions up to `pruned_to` may be gone, together with their deduplication data. All completions recorded later
+    than `pruned_us` (microseconds UTC) are after it.
     """
 
     position: Position | None
@@ -129,45 +129,45 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def published_of(position: Position | None, ledger_end: int, pruned_to: int, pruned_us: int | None) -> Published:
-    """From the columns of a database. A time that is not known is at most that of the published position."""
+    """Build it from the columns of a database. A time that is not known is at most that of the published position."""
     if pruned_us is None:
         pruned_us = 0 if position is None else position.stamp_us
     return Published(position, ledger_end, pruned_to, pruned_us)
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """Up to which ledger offset completions may be gone now, and up to which they might be."""
+    """The ledger offset up to which completions may be gone now, and the highest one that would be safe."""
 
     pruned_to: int
     safe_to: int
 
 
 class ParticipantStore(Protocol):
-    """Every method is one round trip on the lock session (`admit` two when some command is known; `pending`, and a
-    `publish` before it, some more after a restore: no statement may take longer the older the backup was).
+    """Every method is one round trip on the lock session. `admit` takes two when some command is known. `pending`, and
+    a `publish` before it, take some more after a restore, so that no statement takes longer for an older backup.
 
-    What the session raises when it is lost passes through: the outcome is unknown then, and the session is over. The
-    order on a session is `bind`, `raise_epoch`, `published` and `publish`, `pending` until it returns nothing, and then
-    `admit` and `publish`. StoreUnavailable: the server takes no writes, nothing was written.
+    An error of a lost session passes through: then the outcome is unknown and the session is over. The order on a
+    session is: `bind`; `raise_epoch`; `published` and `publish`; `pending` until it returns nothing; then `admit` and
+    `publish`. StoreUnavailable: the server accepts no writes, and nothing was written.
     """
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
-        """Prepare the session, and record the log's identity the first time; ever after, refuse another one.
+        """Prepare the session, and record the log's identity the first time. Later calls refuse any other log.
 
-        `salvages`: digests of those that the index has; refused unless all are there that the database names.
+        `salvages`: digests of those that the index has. They must include all that the database names.
 
-        Returns what operators have raised: what the activation writes, unless the log is ahead of it. Raises
-        StoreMismatch, also when the database has no schema of this release.
+        Returns what operators have raised: the formats that the activation writes, unless the log has newer ones.
+        Raises StoreMismatch, also when the database has no schema of this release.
         """
 
     async def raise_epoch(self, above: int, replica: str) -> int:
-        """Take the next epoch, above `above` and above every epoch granted before; durable before it returns.
+        """Take the next epoch, above `above` and above every epoch granted before. It is durable on return.
 
-        Notes by the way that every earlier epoch is over whose holder has not said so: this replica found it so.
+        Also marks earlier epochs without a recorded end as ended, found so by this replica.
         """
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
-        """The holder's own word on why its activation ends. Only the first word counts."""
+        """Record the holder's reason for the end of its activation. Only the first reason counts."""
 
     async def published(self) -> Published:
         """The published position and the ledger end."""
@@ -177,27 +177,32 @@ class ParticipantStore(Protocol):
     ) -> list[AdmissionResult]:
         """Record commands as pending unless they are known, in one transaction; outcomes in the order given.
 
-        Rejected commands, and those accepted before `accepted_since_us`, or at a ledger offset not above
-        `accepted_after`, count as unknown (one bound of all, or a list with that of each, the same for all that have
-        one change id); so may those accepted at or below `pruned_to`. Of two commands with one
-        change id in the same call, the second is in flight (or REUSED, if it is another transaction). Where
-        `is_for_the_log`, the command is FRESH, or in flight. Raises
-        InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled first.
-        Raises ValuesRefused when a command has a value that the database does not take: none of them was recorded.
+        These count as unknown: rejected commands, those accepted before `accepted_since_us`, and those accepted at a
+        ledger offset not after `accepted_after`. Each bound is one value for all, or a list with one value per command,
+        equal for all commands of one change id. Commands accepted at or before `pruned_to` may count as unknown, too.
+
+        If two commands of one call have one change id, the second is in flight, or REUSED if it is for another
+        transaction. Where `is_for_the_log`, the command is FRESH, or in flight.
+
+        Raises InvariantBroken unless `pending` has returned nothing before: commands of earlier activations are settled
+        first. Raises ValuesRefused when a command has a value that the database does not take: then none was recorded.
         """
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
-        """Add completions in the order given with dense ledger offsets, settle their commands, and move the published
-        position, in one transaction. Returns the ledger end. Raises InvariantBroken unless the position goes forward,
-        and the database is still where this session last found or left it. A command is settled by the completion of
-        the submission that is in flight; once accepted, it stays so, whatever becomes of other submissions of it.
+        """Publish completions in one transaction: add them in the order given with dense ledger offsets, settle their
+        commands, and move the published position. Returns the ledger end.
+
+        Raises InvariantBroken unless the position moves forward, and the database is where this session last found or
+        left it. A command is settled by the completion of the submission that is in flight. An accepted command stays
+        accepted, whatever the result of its other submissions.
         """
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """Move the bound up to which completions may be deleted to `up_to`, None: to the newest that is safe.
+        """Move the bound up to which completions may be deleted to `up_to`; None: to the newest safe bound.
 
-        Safe is what was recorded before `recorded_before_us` (microseconds UTC), and lies before every completion that
-        tells which commands are in flight. A bound that is not safe, or lower than the present one, changes nothing.
+        A completion may be deleted if it was recorded before `recorded_before_us` (microseconds UTC), and comes before
+        every completion that is needed to find the commands in flight. A bound that is not safe, or lower than the
+        present one, changes nothing.
         """
 
     async def pending(self, limit: int) -> list[Command]:

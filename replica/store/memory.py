@@ -52,18 +52,18 @@ class MemoryDatabase:
         self.formats = Formats()
         self.epoch = 0
         self.grants: list[tuple[int, str]] = []
-        self.ended: dict[int, str] = {}  # epoch: what its holder said
-        self.found_over: dict[int, str] = {}  # epoch: who found it over, not a word being said
+        self.ended: dict[int, str] = {}  # epoch: the reason that its holder recorded
+        self.found_over: dict[int, str] = {}  # epoch: the replica that found it ended without a recorded reason
         self.position: Position | None = None
         self.completions: list[tuple[int, Completion]] = []
         self.in_flight: dict[bytes, Command] = {}
         self.accepted: dict[bytes, Accepted] = {}
         self.pruned_to = 0
         self.pruned_us = 0
-        # The ledger end at the admission of what is in flight; and of what landed meanwhile, where another activation
-        # had admitted it: whoever publishes then does not know of it, and only whoever looks finds out.
+        # The ledger end at the admission of each command in flight. It stays after the command has landed, if another
+        # activation admitted it: the publisher does not know that command, and only a look at the completions finds it.
         self.ends_at_admission: dict[bytes, int] = {}
-        self.admitted_here: set[bytes] = set()  # change ids, by the activation in hand
+        self.admitted_here: set[bytes] = set()  # change ids that the current activation has admitted
 
     def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -122,8 +122,8 @@ class MemoryDatabase:
         return len(self.completions)
 
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore. The rows stay: a reader must do as if they were gone. What deduplication kept of them
-        goes at once, as if whoever may delete it were quick."""
+        """See ParticipantStore. The rows stay, but readers must act as if they were gone. Deduplication data goes at
+        once, as if the deletion ran immediately."""
         old = [at for at, completion in self.completions if completion.recorded_us < recorded_before_us]
         safe_to = min([old[-1] if old else 0, *self.ends_at_admission.values()])
         wanted = safe_to if up_to is None else up_to
@@ -134,8 +134,8 @@ class MemoryDatabase:
         return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
 
     def carry(self) -> bool:
-        """Carry what is in flight past a page of completions, and drop what landed in it; False when what is left can
-        be looked at together."""
+        """Carry what is in flight past a page of completions, and drop what landed in that page. Returns False when one
+        look covers the rest."""
         low = min(self.ends_at_admission.values(), default=len(self.completions))
         high = low + CARRY_ROWS
         if len(self.completions) <= high:
@@ -146,7 +146,7 @@ class MemoryDatabase:
         return True
 
     def pending(self, limit: int) -> list[Command]:
-        """See ParticipantStore. To tell what is in flight, completions after the oldest admission are looked at."""
+        """See ParticipantStore. Finds what is in flight from the completions after the oldest admission."""
         low = min(self.ends_at_admission.values(), default=len(self.completions))
         if len(self.completions) - low > ROWS_MAX:
             raise StoreUnavailable(f"the statement took too long: {len(self.completions) - low} completions")
@@ -246,7 +246,7 @@ class MemoryStore:
 
 
 class MemoryReader:
-    """See CompletionReader: reads the tables that `find` gives, after `travel`, which may raise what a network does."""
+    """See CompletionReader: reads the tables that `find` gives, after `travel`, which may raise network errors."""
 
     def __init__(
         self,
@@ -292,6 +292,6 @@ class MemoryReader:
 
 
 def _fitting(rows: list[Row], bytes_max: int) -> list[Row]:
-    """The first of them: as many as have less than so many bytes before the last one."""
+    """The first rows, as many as have less than `bytes_max` bytes before the last one."""
     before = accumulate((len(completion.detail) for _, completion in rows), initial=0)
     return [row for row, bytes_before in zip(rows, before, strict=False) if bytes_before < bytes_max]

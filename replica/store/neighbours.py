@@ -1,9 +1,9 @@
-"""What else uses the participant's database, judged: sessions that go by a replica's name, and other ledgers' tables.
+"""Judges what else uses the participant's database: sessions with a replica's name, and other ledgers' tables.
 
-Two replicas of one name would each take the other's lock for its own, and a search path that leads to two ledgers says
-not which one is ours: neither may start. Whoever may only connect, or make a schema, stops nobody: a session whose
-login may not write the ledger is no replica, whatever it calls itself, and tables beside the search path are none of
-ours. Both are told to people. Nothing is lost either way, because the log decides.
+Two replicas of one name would each take the other's lock for its own. A search path that leads to two ledgers does not
+determine ours. In both cases a replica must not start. A login that may only connect, or create a schema, stops no
+replica: a session whose login may not write the ledger is no replica, whatever its name, and tables outside the search
+path are not ours. People get a warning of both. Nothing is lost either way, because the log decides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replica.notary.errors import LedgersShareDatabase
 
 
 class NamedSession(msgspec.Struct, frozen=True):
-    """A session that goes by a replica's name. `moved_us`: when its newest statement began or ended, by the server;
+    """A session with a replica's name. `moved_us`: when its newest statement began or ended, by the server's clock;
     None: hidden from us. `writes`: its login is ours, or may write this ledger."""
 
     pid: int
@@ -32,8 +32,8 @@ class NamedSession(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """A schema with the tables of a participant. `ours`: what the search path leads to; `on_path`: it is named there,
-    first or not."""
+    """A schema with the tables of a participant. `ours`: the search path leads to it. `on_path`: the search path names
+    it, at any place."""
 
     schema: str
     owner: str
@@ -52,17 +52,17 @@ class Neighbours(msgspec.Struct, frozen=True):
 
     @property
     def replicas(self) -> list[NamedSession]:
-        """Sessions that may be replicas: nobody else has the rights."""
+        """Sessions that may be replicas, because their logins have the rights."""
         return [session for session in self.sessions if session.writes]
 
     @property
     def strangers(self) -> list[NamedSession]:
-        """Sessions that only borrow a replica's name."""
+        """Sessions that have a replica's name but not its rights."""
         return [session for session in self.sessions if not session.writes]
 
     @property
     def rivals(self) -> list[Ledger]:
-        """Other ledgers on our search path: which one is ours cannot be told."""
+        """Other ledgers on our search path. With any of them it is not certain which ledger is ours."""
         return [ledger for ledger in self.ledgers if ledger.on_path and not ledger.ours]
 
     @property
@@ -72,13 +72,13 @@ class Neighbours(msgspec.Struct, frozen=True):
 
 
 def alive(before: Iterable[NamedSession], after: Iterable[NamedSession]) -> list[NamedSession]:
-    """Those that have worked between two looks. What a dead replica leaves does not, until the server ends it."""
+    """The sessions that worked between two looks. A dead replica's session does not, until the server ends it."""
     earlier = {session.pid: session.moved_us for session in before}
     return [session for session in after if session.pid in earlier and session.moved_us != earlier[session.pid]]
 
 
 def taken_twice(living: Iterable[NamedSession]) -> dict[str, list[NamedSession]]:
-    """The names that several living sessions go by, with those."""
+    """The names that several living sessions have, each with these sessions."""
     living = list(living)
     names = Counter(session.name for session in living)
     return {name: [s for s in living if s.name == name] for name, count in names.items() if count > 1}

@@ -12,15 +12,15 @@ from replica.store.reader import Row, Scan
 
 PAGE_ROWS = 500  # of at most 9 kB each, and their details
 SCAN_ROWS = 2_000
-SCAN_DETAIL_BYTES = 8_000_000  # that one question searches: some 30 ms
+SCAN_DETAIL_BYTES = 8_000_000  # searched by one question: takes about 30 ms
 ATTEMPTS_MAX = 100
 CONNECT_MAX_S = 3
 ANSWER_MAX_S = 5.0
 
 
 class OneConnectionReader(ABC):
-    """The part of a CompletionReader that asks. After any error the connection is given up, and the next question makes
-    another: what was on its way on the old one is never taken for an answer.
+    """The part of a CompletionReader that asks. Any error ends the connection, and the next question makes a new one.
+    So a late result on the old connection is never taken for an answer.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]  # the driver's, and OSError, of which TimeoutError is one
@@ -52,11 +52,11 @@ class OneConnectionReader(ABC):
 
     @abstractmethod
     async def _rows(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        """Ask, on the connection there is or a new one; raises what the driver raises."""
+        """Ask, on the existing connection or a new one. Raises the driver's errors."""
 
     @abstractmethod
     async def _hang_up(self) -> None:
-        """Give the connection up, if there is one; does not raise."""
+        """Close the connection, if there is one. Does not raise."""
 
 
 def scan_end(last: int | None) -> int:
@@ -67,5 +67,5 @@ def scan_end(last: int | None) -> int:
 
 
 def scan_of(rows: list[Row], last_found: int, searched_to: int) -> Scan:
-    """What a search found, of all up to `last_found`; what is missing of that is to be searched for again."""
+    """The result of a search, complete up to `last_found`. The caller searches again for the rest."""
     return Scan(rows, rows[-1][0] if rows and rows[-1][0] < last_found else searched_to)

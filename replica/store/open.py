@@ -1,6 +1,7 @@
-"""Opens a participant database for tools and readers: the place where a connection string tells which kind it is.
+"""Opens a participant database for tools and readers. The kind of database follows from the connection string, and only
+here is it determined.
 
-One that begins with `oracle://` is Oracle's, any other is libpq's: Postgres. Drivers are imported when they are used.
+`oracle://` means Oracle; any other string is libpq's: Postgres. Drivers are imported when they are used.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TX_ID_AT = 5
 
 
 def kind_of(conninfo: str) -> DatabaseKind:
-    """The kind of the database that a connection string leads to: nowhere else is it asked."""
+    """The kind of the database that a connection string leads to. No other code determines it."""
     if conninfo.startswith(ORACLE):
         from replica.store.oracle import kind as oracle
 
@@ -47,7 +48,7 @@ def export_completions(conninfo: str) -> AbstractContextManager[Export]:
 
 
 def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, Completion]]:
-    """Completions with ledger offsets after `after`, up to and with `until`, on a connection of their own.
+    """Completions with ledger offsets after `after`, up to and including `until`, on a connection of their own.
 
     Raises StoreUnavailable and StoreMismatch.
     """
@@ -66,12 +67,14 @@ def adopt_topic(
     check: Callable[[Position], None],
     salvage: Salvage | None = None,
 ) -> Position | None:
-    """Let the database belong to this topic; returns its published position there, None if nothing was published.
+    """Bind the database to this topic; return its published position there, None if nothing was published.
 
-    `lock_id`: of the lock that makes a replica active; held meanwhile. `check` raises unless the topic has the records
-    that the position was read from. `salvage`: of what the topic has lost; from then on the database names it, and no
-    replica serves whose index lacks it. May be repeated. Raises StoreMismatch when a replica is active or the database
-    changes meanwhile, RestoreRefused when it changed since the salvage was made, and StoreUnavailable.
+    `lock_id`: that of the lock that makes a replica active; held meanwhile. `check` raises unless the topic has the
+    records that the position was read from. `salvage`: that of the records that the topic has lost. From then on the
+    database names it, and a replica whose index lacks it does not serve. May be repeated.
+
+    Raises StoreMismatch when a replica is active or the database changes meanwhile, RestoreRefused when it changed
+    since the salvage was made, and StoreUnavailable.
     """
     return tools_of(conninfo).adopt_topic(lock_id, topic_id, check, salvage)
 

@@ -1,6 +1,6 @@
-"""Reads published completions over connections that cannot write: for the ledger API's streams and queries.
+"""Reads published completions over connections that cannot write, for the ledger API's streams and queries.
 
-Whoever reads has been told the ledger end by the active: all up to it is committed, and dense.
+The caller gets the ledger end from the active. All completions up to it are committed, without a gap.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ Row = tuple[int, Completion]
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """What a bounded search found, and the last ledger offset that it has looked at."""
+    """The result of a bounded search, and the last ledger offset that was searched."""
 
     rows: list[Row]
     scanned_to: int
 
 
 class CompletionReader(Protocol):
-    """One reader: its calls take turns. Raises StoreUnavailable when the database does not answer, or has not the rows.
+    """One reader: its calls take turns. Raises StoreUnavailable when the database does not answer, or lacks the rows.
 
-    Every call is bounded by the reader's own limits, however much it is asked for.
+    The reader's own limits bound every call, whatever the caller asks for.
     """
 
     async def read(self, after: int, until: int, bytes_max: int = PAGE_DETAIL_BYTES) -> Sequence[Row]:
-        """The completions after ledger offset `after`, at most up to `until`: dense, and at least one if there is.
+        """The completions after ledger offset `after`, at most up to `until`: dense, and at least one if there is one.
 
         Details before the last row's have less than `bytes_max` bytes; one has at most 0.8 MB.
         """
 
     async def first_at(self, log_offset: int, ledger_end: int) -> int:
-        """The first ledger offset, of those that are kept, whose record is at `log_offset` or after it.
+        """The first kept ledger offset whose record is at `log_offset` or after it.
 
         `ledger_end` + 1 when there is none.
         """
@@ -47,8 +47,8 @@ class CompletionReader(Protocol):
     async def find_attempts(self, state: bytes, tx_id: bytes, after: int, until: int) -> Scan:
         """Completions of `tx_id`, and those refused because `state` was consumed, in a bounded range after `after`.
 
-        There are completions after `after` up to `until`. Rows and bytes are bounded: of what is searched, and of what
-        is found.
+        The caller knows that completions exist after `after` up to `until`. Both the range that is searched and the
+        result are bounded, in rows and bytes.
         """
 
     async def reset(self) -> None:
@@ -59,7 +59,7 @@ class CompletionReader(Protocol):
 
 
 def check_dense(rows: Sequence[Row], after: int, until: int) -> Sequence[Row]:
-    """The rows, if they follow `after` without a gap. Raises StoreUnavailable: the server is not the one to ask."""
+    """The rows, if they follow `after` without a gap. Raises StoreUnavailable: another server must be asked."""
     if until > after and not rows:
         raise StoreUnavailable(f"no completion after ledger offset {after}, although {until} is published")
     for expected, (offset, _) in enumerate(rows, after + 1):

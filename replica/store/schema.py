@@ -1,6 +1,6 @@
-"""The SQL of a dialect as it lies in this room's folders: named statements, and migrations with their versions.
+"""The SQL of a dialect, stored in folders of this package: named statements, and migrations with their versions.
 
-sql/<dialect>/<name>.sql and migrations/<dialect>/<number>_<name>.sql. Each dialect counts its versions by itself.
+sql/<dialect>/<name>.sql and migrations/<dialect>/<number>_<name>.sql. Each dialect has its own version numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tools ask of a participant database, and what each kind of database answers about itself."""
+"""The operations of tools on a participant database, and the properties of each kind of database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replica.store.reader import CompletionReader
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What tools ask of one database, each on a connection of its own; replica/store/open.py says what is answered."""
+    """The operations of tools on one database, each on its own connection; replica/store/open.py describes them."""
 
     export_completions: Callable[[], AbstractContextManager[Export]]
     export_range: Callable[[int, int], Iterator[tuple[int, Completion]]]
@@ -40,10 +40,10 @@ class DatabaseKind(Protocol):
         """The reader of that database. Connects when first used."""
 
     def parse(self, conninfo: str) -> dict[str, str]:
-        """What a connection string says, by name. Raises ConfigError when it cannot be understood."""
+        """The parts of a connection string, by name. Raises ConfigError when it cannot be understood."""
 
     def with_password(self, conninfo: str, password: str) -> str:
         """The connection string with a password put in. Raises ConfigError."""
 
     def hosts_in_clear(self, conninfo: str) -> list[str]:
-        """The hosts that the connection string leads to without protection on the way."""
+        """The hosts that the connection string leads to over an unprotected connection."""

@@ -21,7 +21,7 @@ LATE_S = 1.0
 
 @asynccontextmanager
 async def oracle_board(login: Mapping[str, str], name: str) -> AsyncIterator[OracleBoard]:
-    """A board on a connection of its own. Raises StoreUnavailable when there is none to be had."""
+    """A board on a connection of its own. Raises StoreUnavailable when it cannot connect."""
     async with open_cursor(name, login) as cursor:
         yield OracleBoard(cursor)
 
@@ -67,7 +67,7 @@ class OracleBoard:
         return await self.formats()
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
-        """See Board. The end is dated when it is told, and says how late that is."""
+        """See Board. The end gets the time of this call; the reason says how late the call is."""
         told = _short(f"{reason} (told {age_s:.1f} s later)" if age_s >= LATE_S else reason)
         await self._change("end_epoch", {"epoch": epoch, "replica": replica, "reason": told})
 

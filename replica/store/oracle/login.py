@@ -1,8 +1,8 @@
 """How an Oracle database is named: `oracle://USER[:PASSWORD]@CONNECT_STRING[#SCHEMA]`.
 
-User and password are percent-encoded where they have a colon, an at sign or a percent sign. What follows the last at
-sign is an Easy Connect string or a connect descriptor and stays as it is. SCHEMA is whose tables they are, where that
-is not the user's own: for those that only read.
+User and password are percent-encoded where they have a colon, an at sign or a percent sign. The text after the last at
+sign is an Easy Connect string or a connect descriptor, and is passed on unchanged. SCHEMA is the owner of the tables,
+where that is not the user: for users that only read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The completion reader on Oracle: one connection, made when it is needed.
 
-Give it a user that may do no more than read (database.reader_user): Oracle has no session that cannot write.
+Use a user that may only read (database.reader_user): Oracle has no read-only session.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OracleReader(OneConnectionReader):
         return check_dense([(row[0], completion_of(row)) for row in rows], after, until)
 
     async def first_at(self, log_offset: int, ledger_end: int) -> int:
-        """See CompletionReader. Ledger offsets are dense and log offsets rise with them: a search by halves."""
+        """See CompletionReader. A binary search: ledger offsets are dense, and log offsets rise with them."""
         ((pruned_to,),) = await self._ask("pruned_to", {})
         low, high = int(pruned_to) + 1, max(int(pruned_to), ledger_end) + 1
         while low < high:

@@ -1,7 +1,7 @@
 """The participant store on Oracle 19c or newer, written through the connection that holds the lock.
 
-The same transactions as on Postgres, in more round trips: no statement of Oracle's writes several tables and answers
-with rows. docs/decisions/0006 says what was chosen and why.
+It has the same transactions as on Postgres, in more round trips: no Oracle statement writes several tables and returns
+rows. docs/decisions/0006 has the choices and reasons.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class StatementSession(Protocol):
     """The lock session as far as the store needs it."""
 
     def statement(self, name: str) -> AbstractAsyncContextManager[Connection]:
-        """The connection for one transaction at a time; what fails inside with an unknown outcome ends the session."""
+        """The connection for one transaction at a time. A failure inside with an unknown outcome ends the session."""
 
 
 def named_statement(name: str) -> str:
@@ -145,10 +145,10 @@ class OracleStore:
         return found
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore. Here commands in flight have rows of their own, and no completion tells of them.
+        """See ParticipantStore. Here commands in flight have rows of their own; no completion is needed to find them.
 
-        The times that were judged at rise with the ledger offsets: a search by halves, a round trip each. Nobody but
-        this session moves bound or ledger end meanwhile.
+        The times of judgement rise with the ledger offsets, so this is a binary search, one round trip for each step.
+        Only this session moves the bound or the ledger end.
         """
         async with self._transaction("prune") as connection:
             ((_, ledger_end, found, _),) = await connection.rows(named_statement("published"))
@@ -223,7 +223,7 @@ class OracleStore:
 
     @asynccontextmanager
     async def _transaction(self, name: str) -> AsyncIterator[Connection]:
-        """The session's statement; an error leaves nothing of it behind, and is told by what is to be done about it."""
+        """The session's statement. An error is rolled back, and raised as the class that says what to do about it."""
         try:
             async with self._session.statement(name) as connection:
                 try:
@@ -240,13 +240,13 @@ _ACCEPT = ("change_id", "tx_id", "content_digest", "notarised_offset", "recorded
 
 
 async def _counters(connection: Connection) -> tuple[int, int, int]:
-    """Epoch, ledger end and published offset; nobody else moves them until the transaction ends."""
+    """Epoch, ledger end and published offset. No other session moves them until the transaction ends."""
     ((epoch, ledger_end, published_offset),) = await connection.rows(named_statement("counters"))
     return int(epoch), int(ledger_end), int(published_offset)
 
 
 async def _accepted(connection: Connection, change_ids: Sequence[bytes], reach: Reach) -> dict[bytes, Known]:
-    """Those of the commands whose acceptance counts."""
+    """The known commands among them, whose acceptance counts."""
     known: dict[bytes, Known] = {}
     for start in range(0, len(change_ids), LIST_MAX):
         part = change_ids[start : start + LIST_MAX]
@@ -263,7 +263,7 @@ async def _accepted(connection: Connection, change_ids: Sequence[bytes], reach: 
 
 
 def _list_length(count: int) -> int:
-    """The next power of two: a shared pool of statements keeps few texts, not one for each size of a batch."""
+    """The next power of two: the statement cache then keeps few texts, instead of one for each batch size."""
     return min(LIST_MAX, 1 << (count - 1).bit_length())
 
 
@@ -342,7 +342,7 @@ def error_number(error: oracledb.Error) -> int:
 
 
 def translate(name: str, error: oracledb.Error) -> NotaryError | InvariantBroken:
-    """An answer of the database that is no row: nothing was written."""
+    """Our error for a database error in place of rows: nothing was written."""
     detail = f"{name}: {str(error).strip()}"
     number = error_number(error)
     if number in _NOT_OUR_SCHEMA:

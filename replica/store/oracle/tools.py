@@ -1,6 +1,6 @@
-"""The participant database on Oracle as people and tools use it: migrations, status, completions for an audit.
+"""The participant database on Oracle for people and tools: migrations, status, completions for an audit.
 
-Each on a connection of its own; nothing here touches the lock session.
+Each operation has a connection of its own; nothing here touches the lock session.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replica.store.schema import LOCK_WAIT_S, Migration, check_not_newer, read_m
 CONNECT_MAX_S = 5.0
 CHUNK_ROWS = 5_000  # completions deleted in one transaction
 CALL_MAX_MS = 60_000  # these connections hold no lock, so a statement of theirs may be cancelled
-GRANTED, BUSY = 0, 1  # what DBMS_LOCK.REQUEST answers
+GRANTED, BUSY = 0, 1  # results of DBMS_LOCK.REQUEST
 _EXISTS_ALREADY = {955, 1430, 2260, 2261, 2275}  # a table or view, a column, a key, a constraint
 _NO_TABLE = 942
 _LOCK = """/* notary.migration_lock */
@@ -49,11 +49,11 @@ _END = "UPDATE schema_version SET applied_at = SYS_EXTRACT_UTC(SYSTIMESTAMP) WHE
 
 
 async def migrate(login: Mapping[str, str], lock_id: int) -> list[str]:
-    """Apply what is missing; the names of what was applied. `login`: user, password and dsn.
+    """Apply the missing migrations, and return their names. `login`: user, password and dsn.
 
-    Oracle commits with every change of a schema, so a migration is not all or nothing: each of its statements is noted
-    when it is done, and the next call goes on after it. Raises StoreMismatch when this release cannot use the database
-    because it is newer, StoreUnavailable when it cannot be reached or another migration does not end.
+    Oracle commits with every change of a schema, so a migration is not atomic. Each finished statement is recorded, and
+    the next call continues after it. Raises StoreMismatch when the database is too new for this release, and
+    StoreUnavailable when it cannot be reached or another migration does not end.
     """
     async with open_cursor("migrate", login) as cursor:
         result = cursor.var(int)
@@ -218,9 +218,9 @@ async def _known_versions(cursor: oracledb.AsyncCursor) -> dict[int, tuple[Any, 
 
 
 async def _apply(cursor: oracledb.AsyncCursor, migration: Migration, done: int | None) -> None:
-    """The statements after the first `done`; None if the migration was not begun.
+    """Run the statements after the first `done`; None if the migration was not begun.
 
-    The first of them may have been carried out without being noted, so that what it makes exists already. Only then.
+    Only the first of them may have run without a record, so only its objects may exist already.
     """
     interrupted = done is not None
     if done is None:
@@ -256,7 +256,7 @@ async def open_cursor(name: str, login: Mapping[str, str]) -> AsyncIterator[orac
 
 @contextmanager
 def _plain_cursor(name: str, login: Mapping[str, str]) -> Iterator[oracledb.Cursor]:
-    """A cursor on a connection of its own, without asyncio; what is not committed is undone."""
+    """A cursor on a connection of its own, without asyncio. Uncommitted changes are rolled back."""
     with _connecting(name):
         connection = oracledb.connect(**login, tcp_connect_timeout=CONNECT_MAX_S)
     with connection:

@@ -1,4 +1,4 @@
-"""Binds the participant database to a topic that its log was restored to: an operator's step, all replicas down."""
+"""Binds the participant database to a topic that its log was restored to. For an operator, with all replicas down."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def adopt_topic(
     check: Callable[[Position], None],
     salvage: Salvage | None = None,
 ) -> Position | None:
-    """Let the database belong to this topic; returns its published position there, None if nothing was published.
+    """Bind the database to this topic; return its published position there, None if nothing was published.
 
-    `lock_id`: of the lock that makes a replica active; held meanwhile. `check` raises unless the topic has the records
-    that the position was read from. `salvage`: of what the topic has lost; from then on the database names it, and no
-    replica serves whose index lacks it. May be repeated. Raises StoreMismatch when a replica is active or the database
-    changes meanwhile, RestoreRefused when it changed since the salvage was made, and StoreUnavailable.
+    `lock_id`: that of the lock that makes a replica active; held meanwhile. `check` raises unless the topic has the
+    records that the position was read from. `salvage`: that of the records that the topic has lost. From then on the
+    database names it, and a replica whose index lacks it does not serve. May be repeated.
+
+    Raises StoreMismatch when a replica is active or the database changes meanwhile, RestoreRefused when it changed
+    since the salvage was made, and StoreUnavailable.
     """
     try:
         with psycopg.connect(in_unicode(conninfo), connect_timeout=CONNECT_MAX_S) as connection:

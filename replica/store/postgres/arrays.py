@@ -1,6 +1,6 @@
-"""Columns of a batch as Postgres arrays in their binary form, put together by hand.
+"""Columns of a batch as Postgres arrays in their binary form, built by hand.
 
-psycopg would take lists; that costs twice the processor time of a whole admission on the client, on the path of every
+psycopg accepts lists, but that takes twice the client's processor time of a whole admission, on the path of every
 request. Here a column is one `bytes.join`.
 
 The form: dimensions, whether there may be NULLs, element type, number of elements, first index (each 32 bits), then for
@@ -81,7 +81,7 @@ def _elements(values: Iterable[bytes]) -> bytes:
 
 
 class _ArrayDumper(Dumper):
-    """Hands the bytes on as they are."""
+    """Passes the bytes on unchanged."""
 
     format = Format.BINARY
 

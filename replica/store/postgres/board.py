@@ -20,7 +20,7 @@ _NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.Insuffi
 
 @asynccontextmanager
 async def postgres_board(conninfo: str, name: str) -> AsyncIterator[PostgresBoard]:
-    """A board on a connection of its own. Raises StoreUnavailable when there is none to be had."""
+    """A board on a connection of its own. Raises StoreUnavailable when it cannot connect."""
     try:
         connection = await psycopg.AsyncConnection.connect(to_look(conninfo), autocommit=True, application_name=name)
     except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""Reads all completions for an audit, on a connection of its own, page by page: no long snapshot, nobody is held up."""
+"""Reads all completions for an audit, on its own connection, page by page: no long snapshot, and it delays no other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def published_state(conninfo: str) -> PublishedState:
 
 
 def export_range(conninfo: str, after: int, until: int) -> Iterator[tuple[int, Completion]]:
-    """Completions with ledger offsets after `after`, up to and with `until`, on a connection of their own.
+    """Completions with ledger offsets after `after`, up to and including `until`, on a connection of their own.
 
     Raises StoreUnavailable and StoreMismatch.
     """

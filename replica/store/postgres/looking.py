@@ -1,4 +1,4 @@
-"""Connections to Postgres on which people and tools look, or leave a word; never the lock session, never for long."""
+"""Connections to Postgres for reads and notes of people and tools: never the lock session, and never for long."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from replica.notary.errors import StoreMismatch
 
 CONNECT_MAX_S = 5
-ENCODING = "UTF8"  # of the database and of every connection: texts are Unicode, and come back as they were given
-_LIMITS = "-c statement_timeout=2000 -c lock_timeout=1000"  # ms: that a table is locked by somebody is an answer, too
-# s: a machine that vanishes says no good-bye, and by itself the server would keep its connections for two hours
+ENCODING = "UTF8"  # of the database and of every connection: texts are Unicode, and are returned unchanged
+_LIMITS = "-c statement_timeout=2000 -c lock_timeout=1000"  # ms: a table lock of another session must not block us
+# s: a machine that vanishes closes no connection, and by default the server would keep it for two hours
 _KEEPALIVE = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 
 
 def in_unicode(conninfo: str) -> str:
-    """The connection string of a connection that converts no text, whatever it or the environment asks for."""
+    """The string of a connection without text conversion, whatever it or the environment asks for."""
     return make_conninfo(conninfo, client_encoding=ENCODING)
 
 
@@ -28,7 +28,7 @@ def check_encoding(encoding: object) -> None:
 
 
 def to_look(conninfo: str) -> str:
-    """The connection string of such a connection. What it gives in `options` stays; ours come after, and win."""
+    """The connection string of such a connection. Its own `options` are kept; ours come after and take precedence."""
     given = conninfo_to_dict(conninfo).get("options")
     return make_conninfo(
         in_unicode(conninfo),

@@ -1,4 +1,4 @@
-"""The commands that have no completion, as a lost topic leaves them in the database."""
+"""The commands without a completion, as a lost topic leaves them in the database."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Brings a Postgres database to this release's schema: numbered SQL files, each applied once, under a lock.
 
-Migrations only add, so that the releases before can go on with a newer schema while replicas are replaced one by one.
-The first line of each says so: `-- usable from version N` is the oldest version a release must know to use the schema.
+Migrations only add. So earlier releases work with the newer schema while replicas are replaced one by one. The first
+line of each migration is `-- usable from version N`: the oldest version that a release must know to use the schema.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def newest_version() -> int:
 
 
 async def migrate(conninfo: str, lock_id: int) -> list[str]:
-    """Apply what is missing, all of it or nothing; the names of what was applied. Needs no rights when nothing is.
+    """Apply the missing migrations in one transaction, and return their names. Needs no rights when none is missing.
 
-    `lock_id`: the advisory lock that keeps two migrations apart. Raises StoreMismatch when this release cannot use the
+    `lock_id`: the advisory lock that excludes another migration. Raises StoreMismatch when this release cannot use the
     database because it is newer or has another encoding, and StoreUnavailable when it cannot be reached or another
     migration does not end.
     """

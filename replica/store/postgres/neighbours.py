@@ -1,4 +1,4 @@
-"""Looks at what else uses the participant's database; see replica.store.neighbours."""
+"""Finds what else uses the participant's database; see replica.store.neighbours."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LEASE_OVER_S = 1.0  # until the server has ended a silent session for certain
 
 
 async def check_alone(conninfo: str, name: str, lease_s: float) -> None:
-    """Before a replica opens its first session: no other goes by its name, and it is clear which ledger is ours.
+    """Check, before a replica's first session, that no other has its name, and that it is clear which ledger is ours.
 
-    What an earlier process of ours left does nothing, and the server ends it within `lease_s`: what works, or is there
-    longer, is somebody else's. Raises ReplicaNameTaken and LedgersShareDatabase, and StoreUnavailable when the database
-    cannot be asked.
+    Sessions of an earlier process of ours do no work, and the server ends them within `lease_s`. A session that works,
+    or lasts longer, belongs to another replica. Raises ReplicaNameTaken and LedgersShareDatabase, and StoreUnavailable
+    when the database cannot be asked.
     """
     try:
         async with await psycopg.AsyncConnection.connect(to_look(conninfo), autocommit=True) as connection:
@@ -40,7 +40,7 @@ async def check_alone(conninfo: str, name: str, lease_s: float) -> None:
 
 
 async def look_at_neighbours(conninfo: str, names: Collection[str], between_s: float) -> Neighbours:
-    """Who goes by these names, and all ledgers; of replicas those that live, seen in two looks. Raises
+    """The sessions with these names, and all ledgers. Of replicas only the living ones, found by two looks. Raises
     StoreUnavailable."""
     try:
         async with await psycopg.AsyncConnection.connect(to_look(conninfo), autocommit=True) as connection:

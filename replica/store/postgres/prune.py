@@ -1,7 +1,7 @@
-"""Deletes completions below the bound that the active has moved, on a connection of its own, in short transactions.
+"""Deletes completions up to the bound that the active has moved, on its own connection, in short transactions.
 
-It decides nothing: the bound is in the database, and only the active moves it (`ParticipantStore.prune`). So it may be
-stopped at any time, repeated, and run twice at once. Replicas do not log in as the role that may delete.
+It decides nothing: the bound is in the database, and only the active moves it (`ParticipantStore.prune`). So this may
+be stopped at any time, repeated, and run twice at once. Replicas do not log in as the role that may delete.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _STATEMENT_MAX_S = 30
 
 
 async def delete_pruned(conninfo: str, tell: Callable[[int], None]) -> int:
-    """Delete what may be deleted; returns how many completions. `tell` hears the number after each transaction.
+    """Delete what may be deleted, and return the number of completions. Calls `tell` with the total so far.
 
-    Raises StoreUnavailable, and StoreMismatch when the role has not the right.
+    Raises StoreUnavailable, and StoreMismatch when the role lacks the right.
     """
     deleted = 0
     try:

@@ -40,7 +40,7 @@ class PostgresReader(OneConnectionReader):
         self._parameters = given | {
             "application_name": "notary-feed",
             "options": f"{given['options']} {_OPTIONS}",
-            "target_session_attrs": "primary",  # a standby may not have yet what the active was told is committed
+            "target_session_attrs": "primary",  # a standby may lack completions that are committed
             "connect_timeout": CONNECT_MAX_S,
         }
         self._connection: Connection | None = None

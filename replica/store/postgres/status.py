@@ -1,4 +1,4 @@
-"""What people ask of the participant database, on an ordinary read connection."""
+"""The status of the participant database for people, on an ordinary read connection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The participant store on Postgres, written through the connection that holds the lock.
 
-docs/decisions/0003 says why the tables are as they are, with measurements.
+docs/decisions/0003 has the reasons for the tables, with measurements.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from replica.store.schema import check_bound, check_version, read_statement
 
 Connection = psycopg.AsyncConnection[Any]
 _PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
-CARRY_ROWS = 20_000  # completions that one statement looks at to tell what is in flight: a small part of its time limit
+CARRY_ROWS = 20_000  # completions that one statement reads to find what is in flight: well within its time limit
 _NOT_OUR_SCHEMA = (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege)
 
 
@@ -58,8 +58,8 @@ def named_statement(name: str) -> bytes:
 class PostgresStore:
     """See ParticipantStore.
 
-    Commands in flight are known in memory as well as in the database. Memory is read and changed in turn with the
-    database, while the statement is ours: admissions and publications are made side by side.
+    Commands in flight are recorded in memory as well as in the database. Admissions and publications run concurrently,
+    so memory is read and changed only while the statement is ours, in the same order as the database.
     """
 
     def __init__(self, session: StatementSession) -> None:
@@ -69,7 +69,7 @@ class PostgresStore:
         self._admission = 0  # the newest number
         self._published_offset: int | None = None  # None until it was asked for
         self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
-        self._uncarried = 0  # completions published meanwhile, that nothing in flight was carried past
+        self._uncarried = 0  # completions published since commands in flight were last carried on
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -165,9 +165,9 @@ class PostgresStore:
         return int(rows[0][0])
 
     async def _carry(self) -> None:
-        """Carry what earlier activations left in flight on, until little is left to look at behind it.
+        """Carry on what earlier activations left in flight, until little is left to look at after it.
 
-        Each step stays when the next one fails, so that an activation that is cut short is not begun anew.
+        Each step stays when the next one fails, so an activation that is cut short does not repeat it.
         """
         self._uncarried = 0
         while True:
@@ -213,7 +213,7 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _statement(self, name: str) -> AsyncIterator[Connection]:
-        """The session's, with what the database answers instead of rows told apart by what is to be done about it."""
+        """The session's statement. A database error is raised as the class that says what to do about it."""
         try:
             async with self._session.statement(name) as connection:
                 yield connection
@@ -278,7 +278,7 @@ def _columns_of_completions(completions: Sequence[Completion]) -> dict[str, obje
 
 
 def _translate(name: str, error: psycopg.Error) -> NotaryError | InvariantBroken:
-    """An answer of the database that is no row: nothing was written."""
+    """Our error for a database error in place of rows: nothing was written."""
     detail = f"{name}: {str(error).strip()}"
     if isinstance(error, _NOT_OUR_SCHEMA):
         return StoreMismatch(f"{detail}; run `notary store migrate`, and grant the rights of sql/postgres/roles.sql")
