@@ -1,5 +1,5 @@
-"""The notary's own knowledge, pure: requests, canonical bytes, records, the void rule, the rules, receipts, errors.
+"""The notary's domain, pure: requests, canonical bytes, records, the void rule, the rules, receipts, errors.
 
-This room imports nothing else of the project and does no I/O, so that every reader of the log (replica, pipeline,
-tools, tests) applies the very same rules.
+This package imports nothing else of the project and does no I/O. So every reader of the log (replica, pipeline, tools,
+tests) applies the same rules.
 """

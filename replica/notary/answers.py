@@ -13,9 +13,10 @@ from replica.notary.rules import Conflict
 class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
     """Final: the same content under the same id is notarised for ever, at `log_offset`, where it first was.
 
-    `record_offset` is this submission's own record; None when the recorded answer was given again without a new one
-    (then `duplicate` is set), or for a look-up. `ledger_offset` is where its completion is, or, of a duplicate, that of
-    the submission that was accepted; it may be told before it is published. None: not known, as for a look-up.
+    `record_offset` is this submission's own record. It is None for a look-up, and when the recorded answer was given
+    again without a new record; the latter sets `duplicate`. `ledger_offset` is where its completion is; for a
+    duplicate, where the completion of the accepted submission is. An answer may name it before it is published. None:
+    not known, as for a look-up.
     """
 
     tx_id: bytes
@@ -30,7 +31,7 @@ class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
 class Earlier(msgspec.Struct, frozen=True):
     """The submission that a command belongs to, and the ledger offset of its completion.
 
-    Each is None where it is not known: the id if the completion is gone, the offset while it is under way.
+    Each is None where it is not known: the id if the completion is gone, the offset while the command is in flight.
     """
 
     submission_id: str | None
@@ -38,18 +39,17 @@ class Earlier(msgspec.Struct, frozen=True):
 
 
 class DeduplicationBound(msgspec.Struct, frozen=True):
-    """How far back deduplication remembers: for so many seconds, and all that was accepted above a ledger offset."""
+    """The limit of deduplication: acceptances of so many past seconds count, and all after a ledger offset."""
 
     longest_s: float
     earliest_offset: int
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The verdict on this submission; `final` says whether the same request may get another one, submitted again.
+    """The verdict on this submission. `final` says whether the same request, submitted again, may get another one.
 
-    `code` is a name in the error catalogue; `record_offset` None when nothing was logged,
-    and with it `ledger_offset`, where its completion is. `window` is the one that is closed, `earlier` is whose the
-    command id is.
+    `code` is a name in the error catalogue. `record_offset`, and `ledger_offset` of its completion, are None when
+    nothing was logged. `window` is the closed window. `earlier` is the submission that the command id belongs to.
     """
 
     code: str
@@ -66,8 +66,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     def final(self) -> bool:
         """Whether the same content will never be notarised under this transaction id.
 
-        Not after a window that was not open yet, or a command id that another transaction has: the same request may be
-        notarised later. Time in the log never goes back, so a window that was found over stays so.
+        False for a window that is not open yet, and for a command id of another transaction: the same request may be
+        notarised later. True for a window that has closed, because time in the log never goes back.
         """
         if self.code == Code.TIME_WINDOW_CLOSED.name:
             until_us = None if self.window is None else self.window.until_us
@@ -76,7 +76,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
-    """Not final: nothing is decided, or the outcome is not known. Send the same again after `retry_after_s`."""
+    """Not final: nothing is decided, or the outcome is not known. Send the same request after `retry_after_s`."""
 
     code: str
     detail: str
@@ -84,9 +84,9 @@ class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """Not final: an asynchronous submission is recorded, and this attempt will have one completion, whatever happens.
+    """Not final: an asynchronous submission is recorded, and this attempt will have exactly one completion.
 
-    `estimate_s` is how long that takes at most, most likely. Without a completion by then, send the same again.
+    `estimate_s` is the probable upper bound of the time until then. Without a completion by then, send the same again.
     """
 
     submission_id: str
@@ -98,7 +98,7 @@ Answer = Decision | Accepted
 
 
 class StateStatus(msgspec.Struct, frozen=True, tag="state"):
-    """Which transaction consumed a state, and where in the log; both None while nothing did, as far as is decided."""
+    """The transaction that consumed a state, and its log offset; both None if none is known to have consumed it."""
 
     state: bytes
     consumed_by: bytes | None = None

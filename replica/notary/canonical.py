@@ -1,4 +1,4 @@
-"""The canonical bytes of a request: what a party signs, what the log keeps, what the content digest covers.
+"""The canonical bytes of a request: a party signs them, the log keeps them, the content digest covers a part of them.
 
 Layout, version 1 (integers big-endian):
 
@@ -55,7 +55,7 @@ def encode_request(request: Request) -> bytes:
 def decode_request(raw: bytes) -> tuple[Request, bytes]:
     """The request in canonical bytes, and its content digest. Raises BadRequest unless the bytes are exactly canonical.
 
-    Every reader of the log uses this function, so what it refuses is void for everyone.
+    Every reader of the log uses this function, so a request that it refuses is void for everyone.
     """
     try:
         inputs_n, references_n = _COUNTS.unpack_from(raw, _CONTENT_AT)
@@ -93,12 +93,12 @@ def summarise(raw: bytes) -> tuple[bytes, bytes, int]:
 
 
 def content_digest(request: Request) -> bytes:
-    """SHA-256 over the canonical inputs, references and window: what a transaction id stands for, once notarised."""
+    """SHA-256 over the canonical inputs, references and window: the content of a transaction id, once notarised."""
     return decode_request(encode_request(request))[1]
 
 
 def change_id(user_id: str, command_id: str, act_as: tuple[str, ...]) -> bytes:
-    """SHA-256 that identifies a command: who, under which id, acting for whom. The submission id is no part of it."""
+    """SHA-256 that identifies a command: user id, command id and act_as. The submission id does not count."""
     parts = [CHANGE_TAG]
     for text in (user_id, command_id, *sorted(act_as)):
         encoded = text.encode()

@@ -1,4 +1,4 @@
-"""The error catalogue as a document, for clients and people; made from `Code`, so that they cannot disagree."""
+"""The error catalogue as a document, for clients and people. It is made from `Code`, so the two always agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REFUSED = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class Category(Enum):
-    """What kind of trouble a code is: who can do something about it."""
+    """The category of a code: who can correct the error."""
 
     REQUEST = "request"  # the caller sent something wrong: change it
     ACCESS = "access"  # the caller is not known, or may not: ask the operator

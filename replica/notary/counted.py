@@ -1,4 +1,4 @@
-"""The records that count, as the void rule hands them to the rules (reading.py, rules.py)."""
+"""The records that count: the void rule (reading.py) passes them to the rules (rules.py)."""
 
 from __future__ import annotations
 

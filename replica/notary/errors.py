@@ -1,4 +1,4 @@
-"""The error catalogue: every code that an application or an operator can meet, once, with what to do about it."""
+"""The error catalogue: every code for applications and operators, each defined once, with its remedy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ha.invariant import InvariantBroken as InvariantBroken  # noqa: PLC0414  (t
 class Retry(Enum):
     """What a client may do with the very same request."""
 
-    NO = "no"  # sending the same at once would be answered the same; change the request, or what the remedy names
+    NO = "no"  # the same request would get the same answer; change the request, or what the remedy names
     SAME = "same"  # nothing is decided or known; send the same request again, with the same ids
 
 
-_A_PERSON = Retry.NO, True  # a process that ends with it is left down: a person must change something first
+_A_PERSON = Retry.NO, True  # a process that ends with it is not restarted: a person must change something first
 
 
 class Code(Enum):
-    """Stable codes with the HTTP status (0: never leaves the replica), title, what to do, whether to retry, and whether
-    a person is needed before a process that ended with it is started again.
+    """Stable codes, each with its HTTP status (0: never leaves the replica), title, remedy and `Retry`. The last value
+    says whether a process that ended with the code needs a person before it is started again.
 
     A code is never reused for another meaning, and never removed.
     """
@@ -33,10 +33,10 @@ class Code(Enum):
 
     @property
     def final(self) -> bool:
-        """Whether the log will never notarise the same content under the same transaction id after this.
+        """Whether the log will never notarise the same content under the same transaction id after this code.
 
-        After any other code it may: a window opens, a party is registered, a command id is forgotten, a submission that
-        never reached the log is sent again. A window that has closed is final as well: see `Refused.final`.
+        After any other code it may: a window opens, a party is registered, a command id is forgotten, or a submission
+        that never reached the log is sent again. A closed window is final as well: see `Refused.final`.
         """
         return self.name in ("STATE_CONFLICT", "TX_ID_REUSED")
 
@@ -108,7 +108,7 @@ class Code(Enum):
         "The key is registered for the party, but not for this time",
         "Sign with a key whose period has begun and not ended; the operator's registry has the periods.",
     )
-    # Who calls, and what he may.
+    # Callers and their rights.
     TOKEN_MISSING = (
         401,
         "The call has no token",
@@ -431,7 +431,7 @@ class NotaryError(Exception):
 
     @property
     def person(self) -> bool:
-        """A process that ends with this is left down: a person must change something first."""
+        """Whether a process that ends with this error is not restarted, as a person must change something first."""
         return self.code.person
 
 
@@ -448,7 +448,7 @@ class ConfigError(NotaryError):
 
 
 class SignerUnavailable(NotaryError):
-    """The notary's key cannot be used now: no receipt can be made, whatever the log has decided."""
+    """The notary's key cannot be used now, so no receipt can be made, whatever the log has decided."""
 
     default_code = Code.SIGNER_UNAVAILABLE
 
@@ -466,7 +466,7 @@ class StoreUnavailable(NotaryError):
 
 
 class ValuesRefused(NotaryError):
-    """The database takes one of these values in no case: nothing was written, and its session goes on."""
+    """The database never accepts one of these values. Nothing was written, and the session goes on."""
 
 
 class StoreMismatch(NotaryError):
@@ -476,7 +476,7 @@ class StoreMismatch(NotaryError):
 
 
 class ReplicaNameTaken(NotaryError):
-    """Another replica goes by our name: do not start while it does."""
+    """Another running replica has our name: do not start until it has ended."""
 
     default_code = Code.REPLICA_NAME_TAKEN
 
@@ -488,7 +488,7 @@ class LedgersShareDatabase(NotaryError):
 
 
 class DatabaseSuperseded(NotaryError):
-    """Another primary of this database came later: do not lead here; try again, perhaps on the right one."""
+    """A later primary of this database exists: do not lead here. Try again, perhaps on the right one."""
 
     default_code = Code.DATABASE_SUPERSEDED
 
@@ -522,7 +522,7 @@ class IndexDamaged(IndexUnreadable):
 
 
 class IndexMismatch(NotaryError):
-    """Index and log disagree: one of them is wrong, and nobody knows which. Do not serve, a person must look."""
+    """Index and log disagree, and it is not known which is wrong. Do not serve; a person must look."""
 
     default_code = Code.INDEX_MISMATCH
 
@@ -546,7 +546,7 @@ class ArchiveDamaged(NotaryError):
 
 
 class ArchiveMismatch(NotaryError):
-    """The archive is of another log than the one that was named."""
+    """The archive is of another log than the named one."""
 
     default_code = Code.ARCHIVE_MISMATCH
 
@@ -564,12 +564,12 @@ class SalvageDamaged(NotaryError):
 
 
 class SalvageMissing(NotaryError):
-    """A reader came to a lost record without the salvage that it names: do not serve, a person must bring it."""
+    """A reader reached a lost record without the salvage that it names: do not serve, a person must supply it."""
 
     default_code = Code.SALVAGE_MISSING
 
 
 class PipelineFailed(NotaryError):
-    """A job failed on Spark, through none of our errors: memory, a worker that was killed, a disk that is full."""
+    """A job failed on Spark for a reason outside our code: memory, a killed worker, a full disk."""
 
     default_code = Code.PIPELINE_FAILED

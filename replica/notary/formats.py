@@ -1,7 +1,7 @@
-"""What an activation writes: the record format and the version of the rules that its barrier names.
+"""The formats that an activation writes: the record format, and the version of the rules that its barrier names.
 
-A release that knows a newer one goes on writing the older one until an operator raises it (`notary format raise`),
-which is refused while a replica does not know it. Raised for good: what is in the log must be read for ever.
+A release that knows a newer format still writes the older one until an operator raises it (`notary format raise`). That
+is refused while a replica does not know the new one. It is permanent, because the log must stay readable for ever.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Formats(msgspec.Struct, frozen=True):
     rules: int = 1
 
     def __str__(self) -> str:
-        """For people."""
+        """The text form, for people."""
         return f"record format {self.records}, rules version {self.rules}"
 
     def raised(self, other: Formats) -> Formats:
-        """The newer of both, each by itself."""
+        """The newer record format and the newer version of the rules, each chosen separately."""
         return Formats(max(self.records, other.records), max(self.rules, other.rules))
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a release knows; one that does not say knows what the first release knew."""
+    """The formats that a release knows. A release that does not report them knows those of the first release."""
 
     records: tuple[int, ...] = (1,)
     rules: tuple[int, ...] = (1,)
@@ -52,9 +52,9 @@ def known() -> Known:
 
 
 def to_write(raised: Formats, in_force: BarrierRecord | None) -> Formats:
-    """What the next activation writes: what operators have raised, and never less than what is in the log already.
+    """The formats of the next activation: those that operators have raised, and never older than those in the log.
 
-    Raises FormatUnknown when this release does not know it.
+    Raises FormatUnknown when this release does not know them.
     """
     before = Formats() if in_force is None else Formats(in_force.record_format, in_force.rules_version)
     formats = raised.raised(before)
@@ -64,7 +64,7 @@ def to_write(raised: Formats, in_force: BarrierRecord | None) -> Formats:
 
 
 def why_not_raise(wanted: Formats, present: Formats, replicas: Mapping[str, Known | None]) -> str | None:
-    """Why the formats may not be raised now; None if they may. `replicas`: what each knows, None: no answer."""
+    """Why the formats may not be raised now; None if they may. `replicas`: the formats each knows; None: no answer."""
     if not known().includes(wanted):
         return f"this release does not know {wanted}; it knows up to {known().newest}"
     if wanted.raised(present) != wanted:

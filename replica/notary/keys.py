@@ -1,6 +1,6 @@
-"""The notary's public keys, old ones too: a receipt names the key that signed it, and stays valid after a rotation.
+"""The notary's public keys, old ones included. A receipt names the key that signed it, and outlives a rotation.
 
-A TOML file, the same on every replica and for everybody who verifies. The periods are for people: receipts have no
+They are in a TOML file, the same for every replica and every verifier. The periods are for people: receipts have no
 date. A key whose private half has leaked must be taken out of the file, because it could sign receipts for any time.
 
     [[keys]]
@@ -27,7 +27,7 @@ KEYS_NAME = "notary-keys.toml"  # beside the key, unless the configuration names
 
 
 class NotaryKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One public key of the notary's, and when it signed: for people, as receipts have no date."""
+    """One public key of the notary, and the period in which it signed: for people, as receipts have no date."""
 
     public_key: str
     from_: Instant | None = msgspec.field(default=None, name="from")
@@ -60,7 +60,7 @@ def read_keys(path: Path) -> list[NotaryKey]:
 
 
 def write_keys(path: Path, keys: Sequence[NotaryKey]) -> None:
-    """Write the file; it is in place whole or not at all."""
+    """Write the file atomically."""
     lines = ["# The notary's public keys, old ones too: receipts of all of them verify."]
     for key in keys:
         lines += ["", "[[keys]]", f'public_key = "{key.public_key}"']
@@ -81,13 +81,13 @@ def known_keys(path: Path | None, signing: bytes) -> list[NotaryKey]:
 
 
 def ended_at(keys: Sequence[NotaryKey], signing: bytes, now: datetime) -> datetime | None:
-    """When the key that signs ended by the list; None while it may sign. Periods are for people: nothing refuses it."""
+    """When the signing key's period ended; None while it may sign. Periods are for people and cause no refusal."""
     until = next((key.until for key in keys if key.raw == signing), None)
     return until if until is not None and until <= now else None
 
 
 def rotated(keys: Sequence[NotaryKey], old: bytes, new: bytes, now: datetime) -> list[NotaryKey]:
-    """The keys once `new` signs instead of `old`. Raises ConfigError when `new` has been there before."""
+    """The keys once `new` signs instead of `old`. Raises ConfigError when `new` is in the list already."""
     if new in {key.raw for key in keys}:
         raise ConfigError(f"{new.hex()} is a key of the notary's already")
     known = list(keys) if any(key.raw == old for key in keys) else [*keys, NotaryKey(old.hex())]

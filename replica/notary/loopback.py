@@ -1,4 +1,4 @@
-"""Which addresses never leave the machine."""
+"""Whether traffic to an address stays on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as it stands in a URL or a setting, is this machine and no other.
+    """Whether a host, as written in a URL or a setting, is this machine and no other.
 
     A name that only looks like an address (`127.example.com`) is not.
     """

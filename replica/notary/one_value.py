@@ -14,7 +14,7 @@ from replica.notary.errors import BadRequest, Code
 def check_keys(raw: bytes) -> None:
     """Refuse a document that gives a key twice, at any depth. Raises BadRequest: MALFORMED_JSON.
 
-    Bytes that are no JSON pass: they are for whoever reads them to refuse.
+    Bytes that are no JSON pass: their reader must refuse them.
     """
     try:
         json.loads(raw, object_pairs_hook=_once)

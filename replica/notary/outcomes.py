@@ -1,4 +1,4 @@
-"""The code that each verdict goes by in answers, completions and counts."""
+"""The code of each verdict in answers, completions and counts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How far a reader has come in the log, with everything the void rule and the rules need to go on from there.
+"""The position of a reader in the log, with all that the void rule and the rules need to continue from there.
 
-A position is stored whole wherever data is stored that depends on it: index, checkpoints, published row, archive.
+A position is stored whole with all data that depends on it: index, checkpoints, published row, archive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Versioned(msgspec.Struct, array_like=True):
-    version: int  # first in every version; whatever follows is skipped
+    version: int  # first in every version; the rest is skipped
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -54,7 +54,7 @@ def begin(topic_id: str) -> Position:
 
 
 def encode_position(position: Position) -> bytes:
-    """The bytes under which a position is stored."""
+    """The bytes in which a position is stored."""
     return _encoder.encode(position)
 
 

@@ -1,8 +1,8 @@
 """The void rule: which records of the log count, as one pure function that every reader uses.
 
-In force is the latest barrier whose epoch is above that of every barrier before it. A request or settlement counts only
-if it carries the activation id in force, is in the format in force, and its sequence number was not met before in that
-activation. Whatever does not count has no effect at all, but is reported, so that it can be counted and alarmed.
+The barrier in force is the latest one whose epoch is above that of every barrier before it. A request or settlement
+counts only if it carries the activation id in force, is in the format in force, and has a sequence number that was not
+met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from replica.notary.rules import RULES
 
 
 class VoidReason(Enum):
-    """Why a record counts for nothing."""
+    """Why a record does not count."""
 
     UNDECODABLE = "undecodable"  # no record of the format in force
     NOT_IN_FORCE = "not_in_force"  # from an activation that is not in force: a deposed active's late record
@@ -38,7 +38,7 @@ class VoidReason(Enum):
 
 
 class Void(msgspec.Struct, frozen=True):
-    """A record without effect. `record`: a request record that could be read, although its request could not."""
+    """A record without effect. `record`: set if the request record could be decoded, but not the request in it."""
 
     offset: int
     reason: VoidReason
@@ -46,7 +46,7 @@ class Void(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct):
-    """What a run of records amounts to: the position after it, what counts in log order, and what does not."""
+    """The result of reading a run of records: the position after it, the counting records in log order, the void."""
 
     position: Position
     counted: list[Counted]
@@ -67,7 +67,7 @@ def read_records(position: Position, records: Iterable[tuple[int, bytes]]) -> Re
 
 
 class RunReader:
-    """The void rule while it reads: the parts of a position, and what was found."""
+    """The void rule while it reads: the fields of a position, and the results so far."""
 
     __slots__ = (
         "barrier",

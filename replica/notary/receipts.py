@@ -67,12 +67,12 @@ def verify_receipt(
 ) -> bool:
     """Whether the receipt proves, by this key, that the transaction was notarised with this content.
 
-    `holds` checks a signature; who verifies many receipts of few batches may pass one that remembers.
+    `holds` checks a signature. To verify many receipts of few batches, pass a function that caches its results.
     """
     if receipt.notary_key != notary_key or receipt.tree_size >= 2**32:
         return False
     if len(receipt.tx_id) != TX_ID_BYTES or len(receipt.content_digest) != DIGEST_BYTES:
-        return False  # the leaf hashes both in a row: other lengths would move the border between them
+        return False  # the leaf hashes both concatenated: other lengths would move the border between them
     leaf = leaf_hash(receipt.tx_id, receipt.content_digest)
     root = root_from_path(leaf, receipt.leaf_index, receipt.tree_size, receipt.path)
     return root is not None and holds(notary_key, statement(receipt.tree_size, root), receipt.signature)

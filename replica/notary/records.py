@@ -4,8 +4,8 @@ Three kinds. A *barrier* opens an activation; its layout is fixed for ever, so t
 A *request* is one submission. A *settlement* names commands that were accepted but can never reach the log any more.
 Request and settlement records begin with kind, format, activation id and sequence number in every format.
 
-The bounds in the types are part of the format: what breaks one is undecodable, so that nothing that counts can fail to
-fit a position or a database column later. No element may follow the last one; a reader would have to skip it.
+The bounds in the types are part of the format: a record that breaks one is undecodable. So a counting record always
+fits a position and the database columns. No element may follow the last one, because a reader would have to skip it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class SettledCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A command that was accepted by an earlier activation and is not in the log: rejected, may be resubmitted."""
+    """A command that an earlier activation accepted and that is not in the log: rejected, may be resubmitted."""
 
     user_id: str
     command_id: str
@@ -93,8 +93,8 @@ class Undecodable(ValueError):
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes of a record as the log keeps them. Raises InvariantBroken when they are more than a log takes: whoever
-    has several records to log must find out before he hands any of them over."""
+    """The bytes of a record as the log keeps them. Raises InvariantBroken when they are more than a log accepts. So
+    encode all records of a group before the first one is appended."""
     value = _encoder.encode(record)
     if len(value) > RECORD_MAX_BYTES:
         raise InvariantBroken(f"a record of {len(value)} bytes, the limit is {RECORD_MAX_BYTES}")
@@ -118,7 +118,7 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
 
 
 def settled_together(commands: Sequence[SettledCommand]) -> tuple[SettledCommand, ...]:
-    """The commands, from the first on, that one settlement record takes; at least one unless there is none.
+    """As many of the first commands as fit one settlement record; at least one unless there is none.
 
     Their number is bounded, and so are their bytes: a thousand commands with the longest texts would not fit the log.
     """
@@ -133,5 +133,5 @@ def settled_together(commands: Sequence[SettledCommand]) -> tuple[SettledCommand
 
 
 def record_digest(value: bytes) -> bytes:
-    """SHA-256 of a record's bytes: ties a position to the log it was read from."""
+    """SHA-256 of a record's bytes. It binds a position to the log that it was read from."""
     return sha256(value).digest()

@@ -1,7 +1,7 @@
-"""What a notarisation request is, and its limits.
+"""A notarisation request, and its limits.
 
-A state reference is kept as its 36 bytes, id (32) and big-endian index (4): that is what is hashed, signed, logged and
-used as the index's key, so no step on the way converts it.
+A state reference is kept as its 36 bytes, id (32) and big-endian index (4). The same bytes are hashed, signed, logged
+and used as the index's key, so no step converts them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STATE_REF_BYTES = 36
 DIGEST_BYTES = 32
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
-STATES_LIMIT = 10_000  # inputs + references stay below it; a larger request would hold everybody else up
+STATES_LIMIT = 10_000  # inputs + references stay below it; a larger request would delay all others
 INDEX_MAX = 2**32 - 1
 PARTY_MAX_BYTES = 512  # the party and each of act_as, in UTF-8
 ID_MAX_BYTES = 255  # user_id, command_id and submission_id, in UTF-8
@@ -144,12 +144,12 @@ def check_request(request: Request) -> None:
 
 
 def check_party(party: str) -> None:
-    """Bound the name of a party, wherever one is named. Raises BadRequest."""
+    """Bound the name of a party, in any field that has one. Raises BadRequest."""
     _check_text("party", party, PARTY_MAX_BYTES)
 
 
 def check_user_id(user_id: str) -> None:
-    """Bound the name of who submits. Raises BadRequest."""
+    """Bound the name of the submitting user. Raises BadRequest."""
     _check_text("user_id", user_id, ID_MAX_BYTES)
 
 
@@ -190,8 +190,8 @@ def _check_window(window: TimeWindow) -> None:
 def _check_text(name: str, text: str, max_bytes: int) -> None:
     """Refuse text that is too long or cannot be printed, by a fixed list of characters.
 
-    Readers of the log call this to tell what is void, so it must not change with the interpreter: outside ASCII,
-    `str.isprintable` follows the Unicode version that a Python release happens to know.
+    Readers of the log decide with this function what is void, so its result must not depend on the interpreter. Outside
+    ASCII, `str.isprintable` depends on the Unicode version of the Python release.
     """
     if text.isascii() and text.isprintable() and 0 < len(text) <= max_bytes:
         return  # the usual case, judged without encoding

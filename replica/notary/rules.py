@@ -1,9 +1,9 @@
 """The notary's rules: a verdict is a deterministic function of the log up to the request's own record.
 
 The index holds two kinds of entry. Key `s` + state reference: the transaction that consumed the state. Key `t` +
-transaction id: the content digest it was notarised with. Both values end in the log offset they were recorded at, and
-an entry counts only if that offset is below the judged record's own, so that judging an old record again on a newer
-index gives the old verdict.
+transaction id: the content digest it was notarised with. Both values end in the log offset at which they were recorded.
+An entry counts only if that offset is below the offset of the judged record. So an old record, judged again on a newer
+index, gets the old verdict.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Outcome(Enum):
 
 
 class Usage(Enum):
-    """How the refused request used a state that was consumed already."""
+    """How the refused request used a consumed state."""
 
     INPUT = "input"
     REFERENCE = "reference"
 
 
 class Conflict(msgspec.Struct, frozen=True, array_like=True):
-    """One state that stood in the way. The consuming transaction is named by its hash: ids reveal too much."""
+    """One consumed state that caused a refusal. It names the consuming transaction by hash, as ids reveal too much."""
 
     state: bytes
     consumed_by_hash: bytes
@@ -56,7 +56,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def hash_of_tx_id(tx_id: bytes) -> bytes:
-    """What a conflict tells of the consuming transaction: its parties recognise it, others learn nothing."""
+    """The name of a consuming transaction in a conflict: its parties recognise the hash, others learn nothing."""
     return sha256(tx_id).digest()
 
 
@@ -70,14 +70,14 @@ def keys_of(entry: CountedRequest) -> list[bytes]:
 def judge(
     entries: Iterable[CountedRequest], keys: Sequence[Sequence[bytes]], known: Sequence[bytes | None]
 ) -> tuple[list[Verdict], dict[bytes, bytes]]:
-    """Judge requests in log order against what the index knows of their keys; earlier entries of the batch count.
+    """Judge requests in log order, with the index's values of their keys. Earlier entries of the batch count.
 
-    `keys` are `keys_of` each entry; `known` has a value or None for each of them, one entry's after the other's.
+    `keys` are `keys_of` each entry. `known` has a value or None for each key, in the order of the entries.
     Returns a verdict for each entry, and the index entries to add. `known` may come from a newer index than the
-    entries': what was recorded at or after an entry's own offset does not count for it.
+    entries': values recorded at or after an entry's own offset do not count for it.
     Raises InvariantBroken when keys and values do not match in number.
     """
-    if (asked := sum(map(len, keys))) != len(known):  # a state that nobody looked up would pass for unspent
+    if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
         raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
@@ -103,7 +103,7 @@ def judge(
 
 
 def if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
-    """An index value, if it was recorded at a lower offset than the record that is judged."""
+    """An index value, if it was recorded at a lower offset than that of the judged record."""
     return value if value is not None and int.from_bytes(value[_OFFSET_AT:], "big") < offset else None
 
 
@@ -126,7 +126,7 @@ def _judge_v1(entry: CountedRequest, recorded: Recorded) -> Verdict:
 
 
 def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
-    """Every state in the way, inputs first."""
+    """Every consumed state that the request uses, inputs first."""
     for at, (ref, value) in enumerate(zip((*request.inputs, *request.references), spent, strict=True)):
         if value is not None:
             usage = Usage.INPUT if at < len(request.inputs) else Usage.REFERENCE

@@ -1,9 +1,9 @@
-"""The tail salvage: what is still known of records that the request log has lost, and stays decided for ever.
+"""The tail salvage: what is still known of records that the request log has lost. It stays decided for ever.
 
-A restored topic has *lost records* where records were lost, so that no offset is used twice. A lost record names the
-salvage by its digest, and says that what the record at its offset added to the index is in that file. The void rule
-takes it for what it is, no record of any format; whoever keeps an index must have the file to read past it. So no
-reader passes a lost range without the very same entries, wherever its log comes from: topic, archive or second site.
+A restored topic has a *lost record* at each offset whose record was lost, so that no offset is used twice. A lost
+record names a salvage by its digest; that file has the index entries that the record at its offset added. For the void
+rule a lost record is no record of any format. A reader that keeps an index must have the file to read past it. So no
+reader passes a lost range without the same entries, whether its log is the topic, the archive or a second site.
 docs/decisions/0012 has the argument, docs/formats.md the layouts.
 """
 
@@ -29,7 +29,7 @@ SALVAGE_VERSION = 1
 SALVAGE_TAG = b"notary/salvage/1"
 LOST_TAG = b"notary/lost/1"
 SALVAGES_NAME = "salvages"  # folder of the files that were imported: in a replica's folder, and in the archive's
-STATE_KEY, TX_KEY = b"s", b"t"  # the rules' own; not imported, because the checker shares nothing with those
+STATE_KEY, TX_KEY = b"s", b"t"  # as in the rules; not imported, because the checker shares no code with the rules
 ENTRIES_MAX = 5_000_000  # a file of 385 MB, which every replica holds in memory; 1.5 GB while it is made
 
 _LENGTH_BYTES = _OFFSET_BYTES = 8
@@ -43,13 +43,13 @@ _PADDING = bytes(_STATE_BYTES - _DIGEST_BYTES)  # after a transaction id, where 
 
 
 class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a salvage is of.
+    """The header of a salvage.
 
     position: the bytes of a reader's position after the archive's last record, in the topic that was lost. last: the
-    last lost offset. applied, published: how far the indexes, and the completions, tell of the lost range. sources:
-    each index with its offset. entries: rows of the file. states_unknown: transactions that the database knows as
-    notarised, and whose states no index knows. unaccounted: commands in flight that no index knows as notarised: they
-    may have been answered all the same. at_us: microseconds UTC. public_key: the signer's.
+    last lost offset. applied, published: how far the indexes, and the completions, cover the lost range. sources: each
+    index with its offset. entries: rows of the file. states_unknown: transactions that the database has as notarised,
+    and whose states are in no index. unaccounted: commands in flight that no index has as notarised; they may have been
+    answered nevertheless. at_us: microseconds UTC. public_key: the signer's.
     """
 
     version: int
@@ -85,7 +85,7 @@ _decoder = msgspec.msgpack.Decoder(SalvageHeader)
 
 
 class Salvage:
-    """A salvage that was decoded: whole, canonical, and signed by the key that its header names."""
+    """A decoded salvage: whole, canonical, and signed by the key that its header names."""
 
     def __init__(self, header: SalvageHeader, rows: bytes, digest: bytes) -> None:
         self.header = header
@@ -143,7 +143,7 @@ class Salvage:
 
 
 def encode_salvage(header: SalvageHeader, entries: Iterable[LostEntry], sign: Callable[[bytes], bytes]) -> bytes:
-    """The file of a salvage; `entries` in any order, their number is put into the header.
+    """The file of a salvage. `entries` may be in any order; their number is put into the header.
 
     Raises SalvageDamaged when the entries cannot be those of lost records.
     """
@@ -160,7 +160,7 @@ def encode_salvage(header: SalvageHeader, entries: Iterable[LostEntry], sign: Ca
 def decode_salvage(raw: bytes, public_key: bytes | None = None) -> Salvage:
     """A salvage from its file. Raises SalvageDamaged unless it is whole, canonical and signed.
 
-    `public_key`: who must have signed it; None: whoever the header names, where the digest says which file it is.
+    `public_key`: the required signer; None: the one in the header, for callers that identify the file by its digest.
     """
     body, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
     header_at = len(SALVAGE_TAG) + _LENGTH_BYTES
@@ -203,7 +203,7 @@ def _check_range(salvage: Salvage) -> None:
 
 
 def _check_rows(salvage: Salvage) -> None:
-    """Ascending, in the range, and at each offset one transaction with the states that it consumed."""
+    """Check that rows ascend, lie in the range, and at each offset have one transaction with its consumed states."""
     before = b""
     for offset, group in groupby((salvage._row(at) for at in range(salvage.header.entries)), key=_offset_of):
         entries = []
@@ -218,7 +218,7 @@ def _check_rows(salvage: Salvage) -> None:
 
 
 def check_record(offset: int, entries: Iterable[LostEntry]) -> None:
-    """Raises SalvageDamaged unless these are what one notarised transaction adds to the index."""
+    """Raises SalvageDamaged unless these are the index entries of one notarised transaction."""
     keys = [entry.key for entry in entries]
     tx_ids = [key[1:] for key in keys if key[:1] == TX_KEY]
     consumed_by = {entry.value[:_DIGEST_BYTES] for entry in entries if entry.key[:1] == STATE_KEY}
@@ -257,7 +257,7 @@ def lost_record(offset: int, digest: bytes) -> bytes:
 
 def salvage_named(offset: int, value: bytes) -> bytes | None:
     """The digest of the salvage that a lost record names; None for any other bytes. Raises IndexMismatch when the
-    record was made for another offset, or is cut short: a reader that passed over it would forget what was lost."""
+    record was made for another offset, or is cut short: a reader that skipped it would lose its entries."""
     if not value.startswith(LOST_TAG):
         return None
     if len(value) != _LOST_BYTES or int.from_bytes(value[len(LOST_TAG) : -_DIGEST_BYTES], "big") != offset:
@@ -272,7 +272,7 @@ class Salvages:
         self.held: Mapping[bytes, Salvage] = {salvage.digest: salvage for salvage in held}
 
     def entries_of(self, records: Iterable[tuple[int, bytes]]) -> dict[bytes, bytes]:
-        """What records (offset, value) that are void all the same add to the index: nothing, unless they were lost.
+        """The index entries of void records (offset, value): none, except for lost records.
 
         Raises SalvageMissing for a lost record whose salvage is not held, and IndexMismatch for one that is not its.
         """
@@ -297,16 +297,16 @@ NO_SALVAGES = Salvages()
 
 # ---- how the database names the log ----
 
-_JOINT = ":"  # before each digest; a log's id may have it as well, and whatever else looks like no digest
+_JOINT = ":"  # before each digest; a log's id may contain it too, if what follows is no digest
 _DIGESTS = re.compile(r"(?::[0-9a-f]{64})*\Z")
 BOUND_MAX = 3  # the column has 255 bytes
 
 
 def bound_name(bound: str | None, topic_id: str, digest: bytes | None = None) -> str:
-    """What the database calls a log that was restored to this topic: its id, and the salvages that it needs.
+    """The database's name for a log that was restored to this topic: its id, and the salvages that it needs.
 
-    `bound`: what it was called before; salvages stay. A release that knows no salvages finds another id than the
-    topic's there, and refuses. Raises SalvageDamaged when there are more than fit.
+    `bound`: the name before; its salvages are kept. A release without salvages finds another id than the topic's there,
+    and refuses. Raises SalvageDamaged when there are more than fit.
     """
     digests = list(salvages_named(bound))
     if digest is not None and digest.hex() not in digests:
@@ -317,12 +317,12 @@ def bound_name(bound: str | None, topic_id: str, digest: bytes | None = None) ->
 
 
 def bound_topic_id(bound: str | None) -> str | None:
-    """The topic's id in what the database calls the log."""
+    """The topic's id in the database's name for the log."""
     return None if bound is None else _split(bound)[0]
 
 
 def salvages_named(bound: str | None) -> tuple[str, ...]:
-    """Digests, in hexadecimal, of the salvages in what the database calls the log."""
+    """Digests, in hexadecimal, of the salvages in the database's name for the log."""
     return () if bound is None else _split(bound)[1]
 
 

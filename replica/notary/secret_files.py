@@ -1,4 +1,4 @@
-"""Files that the configuration names: they can be read, and those with secrets by nobody but their owner."""
+"""Checks of files that the configuration names: we can read them, and only the owner can read those with secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_readable(path: Path) -> None:
 
 
 def check_secret(path: Path) -> None:
-    """As `check_readable`, and raise ConfigError (KEY_UNSAFE) when others can read it, too."""
+    """As `check_readable`, and raise ConfigError (KEY_UNSAFE) when others can read the file."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -28,9 +28,9 @@ def check_secret(path: Path) -> None:
 
 
 def read_secret(path: Path) -> str:
-    """What a file with a password holds, without the end of its line. Raises ConfigError as `check_secret` does."""
+    """The content of a password file, without the line end. Raises ConfigError as `check_secret` does."""
     check_secret(path)
     try:
         return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, ValueError):  # never with what it holds
+    except (OSError, ValueError):  # the error must not contain the content
         raise ConfigError(f"{path} cannot be read as UTF-8 text") from None

@@ -1,4 +1,4 @@
-"""How byte strings and times are written in JSON, TOML and log lines: hexadecimal digits and RFC 3339."""
+"""The text forms of byte strings and times in JSON, TOML and log lines: hexadecimal digits and RFC 3339."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading documents from anywhere: whatever the bytes are, they are a document or one error of ours."""
+"""Reads documents from untrusted sources: any bytes give a document, or one error of ours."""
 
 from __future__ import annotations
 
