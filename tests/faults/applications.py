@@ -1,4 +1,4 @@
-"""Applications that use the ledger API as their authors would, and what they were told: for the kill loop."""
+"""Applications that use the ledger API as usual and keep their answers: for the kill loop."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NOTARISED, _NOT_SEQUENCED = "NOTARISED", Code.SUBMISSION_NOT_SEQUENCED.name
 
 
 class Applications:
-    """Three of them and one follower of all completions. Every submission spends fresh states, so each can succeed."""
+    """Three applications and one follower of completions. Each submission spends fresh states, so each can succeed."""
 
     def __init__(self, endpoint: str, party: Party, after: int) -> None:
-        """`after`: the ledger offset behind which the follower begins."""
+        """`after`: the ledger offset after which the follower begins."""
         self.followed: list[CompletionDocument] = []
         self.answers: dict[str, object] = {}  # by command: the library's last word, of calls and of the stream
         self.accepted: list[str] = []  # attempts that got a 202, by submission id
@@ -156,7 +156,7 @@ async def ledger_end(endpoint: str) -> int:
 
 
 async def page_behind(endpoint: str, after: int, count: int) -> list[bytes]:
-    """The bytes of so many completions behind an offset, `PAGE` at most."""
+    """The bytes of so many completions after an offset, `PAGE` at most."""
     body = await _get(f"{endpoint}/v1/completions?after={after}&limit={count}")
     return [bytes(raw) for raw in msgspec.json.decode(body, type=CompletionsDocument).completions]
 

@@ -1,4 +1,4 @@
-"""The verdict on a run: `notary check`, in a process of its own, over the whole log, the histories and completions."""
+"""Checks a run: `notary check`, in a process of its own, over the whole log, the histories and completions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A client process: keeps a notary busy with all kinds of submissions and writes down everything it was told.
+"""A client process: keeps a notary busy with all kinds of submissions, and writes down every answer.
 
-Run as `python -m tests.faults.client` with a `ClientOrder` as JSON on standard input; ends, its history complete, soon
-after SIGTERM. Attempts without a definite answer are sent again with the same ids until `give_up_s` is over: what an
-application of the client library is spared. How many had to be given up is the last thing that is written down.
+Run as `python -m tests.faults.client` with a `ClientOrder` as JSON on standard input. Soon after SIGTERM it ends with a
+complete history. It repeats attempts without a definite answer, with the same ids, until `give_up_s` is over. The
+client library does that for applications. The number of attempts that it gave up is written last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REMEMBERED = 2_000  # states and submissions that later ones spend again, or rep
 
 
 class ClientOrder(msgspec.Struct, kw_only=True, frozen=True):
-    """What to do. `replica`: the replica behind the endpoint, where it is not HAProxy; its answers then name it."""
+    """What to do. `replica`: the replica at the endpoint, if that is not HAProxy; its answers then name it."""
 
     endpoint: str
     process: str

@@ -1,6 +1,6 @@
-"""One cluster for all fault scenarios of a module: they run one after the other, each on what the last one left.
+"""One cluster for all fault scenarios of a module. They run one after the other, each on the state that the last left.
 
-After a scenario that failed there is a new one.
+After a scenario that failed there is a new cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The notary's database dumped, taken away and made anew: runbooks/database-restore.md. No replica may be running."""
+"""Dumps, drops and restores the notary's database: runbooks/database-restore.md. No replica may be running."""
 
 from __future__ import annotations
 

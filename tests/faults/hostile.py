@@ -1,4 +1,4 @@
-"""Callers who mean harm: one round of each kind, and what they must be told. Nobody's round may harm anybody else."""
+"""Hostile callers: one round of each kind, and the answers that they must get. No round may harm another caller."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _from_server = msgspec.msgpack.Decoder(FromServer)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A replica, and what there is to ask it: the largest completions lie after ledger offset `after`, all of which
+    """A replica and what to ask it: the largest completions lie after ledger offset `after`, all of which
     wanted `state`."""
 
     address: ReplicaAddress
@@ -67,7 +67,7 @@ Rounds = Counter[tuple[str, str]]  # by the name of the attack, and of the repli
 async def besieged(attacks: Sequence[Attack], targets: Sequence[Target]) -> AsyncIterator[Rounds]:
     """Every caller goes on against every replica while the block runs; rounds of each kind at each replica so far.
 
-    Raises PromiseBroken, in a group, when one was told what it must not be.
+    Raises PromiseBroken, in a group, when a caller got an answer that it must not get.
     """
     rounds: Rounds = Counter()
 
@@ -119,7 +119,7 @@ async def hostile_frames(target: Target) -> None:
 
 
 async def half_closed(target: Target) -> None:
-    """Whoever ends his side is answered what he asked; half a question has no answer, or that it is none."""
+    """A caller that ends its side gets its answer; half a request gets none, or the answer that it is invalid."""
     status, _ = await _ask(target, b"GET /v1/notary HTTP/1.1\r\nHost: x\r\n\r\n", half_close=True)
     promised(status == 200, status)
     for raw in (b"", _post(b" " * 1_000)[:40], _post(b" " * 1_000)[:-9]):
@@ -204,7 +204,7 @@ class Watched:
 
 @asynccontextmanager
 async def _connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection, reset behind the block."""
+    """A connection, reset after the block."""
     reader, writer = await asyncio.open_connection(target.address.host, target.address.api_port)
     try:
         yield reader, writer

@@ -26,9 +26,9 @@ _OK = b'{"type":"ok"'
 
 
 class LoadBroken(PromiseBroken):
-    """A client was not served at all, ended by itself, or did not end when its patience was over.
+    """A client was not served at all, ended by itself, or did not end when its time was over.
 
-    Each bound is a minute or more, far beyond what a busy machine makes late, so no second try forgives it.
+    Each bound is a minute or more, far above the delays of a busy machine, so the scenario is not tried again.
     """
 
 

@@ -1,4 +1,4 @@
-"""Submissions at a steady rate over a stream, whatever becomes of them: nothing is waited for, nothing is repeated."""
+"""Submissions at a steady rate over a stream, whatever their outcome: no waiting for answers, no retries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServ
 
 
 class Asked(msgspec.Struct):
-    """One submission, and what became of it. Seconds on the loop's clock; `told_s` is the server's newest estimate."""
+    """One submission and its outcome. Seconds on the loop's clock; `told_s` is the server's newest estimate."""
 
     at_s: float
     told_s: float = 0.0

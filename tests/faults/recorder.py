@@ -1,8 +1,8 @@
-"""The pytest plugin that turns every scenario into an entry of build/faults.json, whatever became of it.
+"""The pytest plugin that turns every scenario into an entry of build/faults.json, whatever its outcome.
 
-A test that carries `@pytest.mark.scenario("F9", "what happens")` is one scenario. It tells the fixture `scenario` what
-was seen to fire, how long clients were not served, and has their answers audited. A scenario that is skipped, or whose
-fixtures fail, has an entry too: as failed.
+A test that carries `@pytest.mark.scenario("F9", "what happens")` is one scenario. It reports to the fixture `scenario`
+which faults were seen to fire and how long clients were not served, and has the clients' answers audited. A scenario
+that is skipped, or whose fixtures fail, has an entry too: as failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUIET_MACHINE = "--quiet-machine"
 
 @dataclass(slots=True)
 class Scenario:
-    """What a scenario tells of itself while it runs."""
+    """What a scenario reports while it runs."""
 
     fault: str
     what: str

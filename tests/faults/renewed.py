@@ -1,4 +1,4 @@
-"""What scenarios share until one of them fails: the next one gets another, so that one failure does not make a row."""
+"""A resource that scenarios share until one fails: the next gets a new one, so that one failure does not cause more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Renewed(Generic[T]):
 
     @asynccontextmanager
     async def lent_to(self, test: pytest.Item) -> AsyncIterator[T]:
-        """For one test; dropped behind it if the test fails."""
+        """For one test; dropped afterwards if the test fails."""
         if not self._made:
             self._made.append(await self._stack.enter_async_context(self._make()))
         sound = False
@@ -36,7 +36,7 @@ class Renewed(Generic[T]):
                 await self.drop()
 
     async def drop(self) -> None:
-        """End it. What goes wrong with that is told and no more: it may be hurt in any way."""
+        """End it. Errors are only printed: it may be damaged in any way."""
         self._made.clear()
         try:
             await self._stack.aclose()

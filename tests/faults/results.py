@@ -151,7 +151,7 @@ def _summary(report: FaultsReport) -> str:
 
 
 def main() -> int:
-    """Print the scenarios and write the page; 1 when there is no run to tell of, or one has not passed."""
+    """Print the scenarios and write the page; returns 1 when there is no run to report, or one has not passed."""
     faults = read_report() if (found := Path("build/faults.json").exists()) else None
     bench = msgspec.json.decode(BENCH.read_bytes()) if BENCH.exists() else None
     for one in [] if faults is None else faults.scenarios:

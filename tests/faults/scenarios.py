@@ -1,6 +1,6 @@
 """Faults against a running cluster under load, one function each; the tests run each once, the bench many times.
 
-Safety is judged by the audit afterwards. What is measured here is how long applications were not served.
+The audit judges safety afterwards. These functions measure how long applications were not served.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`notary` with a request log that takes only so many records a second: `python -m tests.faults.slow_log replica ...`.
 
-So the capacity of a real replica can be exceeded by a load that leaves the processor alone.
+So a load that hardly uses the processor can exceed the capacity of a real replica.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CATCH_UP_S = 0.5  # a loop that was held up for no longer than this keeps the r
 
 
 class SlowWriter:
-    """Hands records on at a steady rate, in order. See LogWriter; what was not handed on by the end is purged."""
+    """Passes records on at a steady rate, in order. See LogWriter; records that are left at the end are purged."""
 
     def __init__(self, inner: LogWriter, per_s: float) -> None:
         self._inner = inner

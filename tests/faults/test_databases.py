@@ -1,4 +1,4 @@
-"""The database as operators bring it back: one that cannot hold every name, or one that is much older than the log."""
+"""Databases that operators restore: one that cannot hold every name, and one that is much older than the log."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def still(cluster: LocalCluster) -> Iterator[None]:
 
 @asynccontextmanager
 async def spans(cluster: LocalCluster) -> AsyncIterator[list[int]]:
-    """How many completions lie behind the oldest command in flight: what an activation's statement would look at."""
+    """How many completions lie after the oldest command in flight: those that an activation's statement would read."""
     seen = [0]
 
     async def watch() -> None:

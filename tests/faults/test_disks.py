@@ -1,6 +1,6 @@
-"""Disks that fill up, rot, lie or lose what they were given: a replica stops, repairs itself, and never says "unspent".
+"""Disks that fill up, corrupt data or lose writes: a replica stops, repairs itself, and never answers "unspent".
 
-An index is a cache of the log, so whatever happens to one costs time and no answer.
+An index is a cache of the log, so damage to one costs time but no answer.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def offset_of(index: Path) -> int:
 
 
 def written_bytes(log: Path) -> int:
-    """Length of a write-ahead log without the zeros that were reserved behind its end."""
+    """Length of a write-ahead log without the zeros that were reserved after its end."""
     return len(log.read_bytes().rstrip(b"\0"))
 
 

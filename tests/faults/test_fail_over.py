@@ -1,6 +1,6 @@
-"""The active replica is killed, frozen or stopped under load: nothing answered is lost, changed or given twice.
+"""The active replica is killed, frozen or stopped under load: no answer is lost, changed or given twice.
 
-How long an outage may be is judged by the goal of its scenario, as for all others.
+Each scenario's goal says how long an outage may be.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def test_a_peer_takes_over_from_an_active_that_ends(
 async def test_a_frozen_active_says_nothing_once_it_was_replaced(
     cluster: LocalCluster, scenario: Scenario, fault: Fault
 ) -> None:
-    """Goal: a zombie gives no answer behind the new barrier. Method: SIGSTOP beyond the lease, SIGCONT, audit."""
+    """Goal: a zombie gives no answer after the new barrier. Method: SIGSTOP beyond the lease, SIGCONT, audit."""
     async with under_load(cluster, scenario) as load:
         take_over, direct = await freeze_beyond_lease(cluster, fault, f"{load.name}-direct")
         scenario.add_history(direct.history)

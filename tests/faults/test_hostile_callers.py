@@ -1,4 +1,4 @@
-"""Callers who mean harm, all kinds at once, while honest ones go on: theirs is the only trouble that they make."""
+"""Hostile callers, all kinds at once, while honest ones go on: they harm no caller but themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The active replica is killed again and again while applications use the client library: they do not notice."""
+"""The active replica is killed again and again while applications use the client library, without their notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A real replica at three times what its log takes: bounded, fair, nothing lost, as told, and as ever afterwards."""
+"""A real replica at three times its log's capacity: bounded, fair, within its estimates, nothing lost, and normal
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ CORE = {
     "user_queue_max": 600,
     "pipeline_max": 100,
     "admit_batch_max": 25,
-    "interim_from_s": 1e-6,  # everybody is told, so that each estimate can be held against what happened
+    "interim_from_s": 1e-6,  # every client gets an estimate, so that each can be compared with the time taken
 }
 
 

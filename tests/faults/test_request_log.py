@@ -1,4 +1,7 @@
-"""The request log is cut, lost, replaced or fed with noise: refused by all, or void for all; never a shorter truth."""
+"""The request log is cut, lost, replaced or fed with noise: all replicas refuse it, or all treat the noise as void.
+
+No replica ever goes on with a shortened log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic's settings become dangerous under running replicas: everybody is told, and nobody ends."""
+"""The topic's settings become dangerous under running replicas: every replica reports it, and none ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DANGERS = {  # what each would do is far away: nothing is lost while the scenari
 @pytest.mark.scenario("F35", "the topic's settings become dangerous under running replicas, and safe again")
 async def test_dangerous_settings_are_told_and_end_nobody(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: an alert and a finding while the records are still there; no replica ends, no epoch is lost. Method: change
-    one setting after the other under load; every replica and the doctor tell; change them back."""
+    one setting after the other under load; every replica and the doctor report it; change them back."""
     async with under_load(cluster, scenario) as load:
         before = await epoch_of(cluster)
         words = {replica: Words(replica) for replica in cluster.replicas.values()}

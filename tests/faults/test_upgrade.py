@@ -1,4 +1,4 @@
-"""The release before, this one, and the release before again, one replica at a time, under load."""
+"""An upgrade from the release before to this one and back, one replica at a time, under load."""
 
 from __future__ import annotations
 

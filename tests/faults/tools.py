@@ -1,4 +1,4 @@
-"""What scenarios have in common: a replica's words, its index, the command line."""
+"""Tools that scenarios share: a replica's log lines, its index, the command line."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def refused_by_all(cluster: LocalCluster, code: str) -> None:
 
 
 async def all_end(words: Mapping[ReplicaProcess, Words], code: str) -> None:
-    """Wait until each replica has told this code and ended, and see that none is started again."""
+    """Wait until each replica has logged this code and ended, and check that none is started again."""
     for replica, said in words.items():
         await said.come(f'"code": "{code}"')
         async with asyncio.timeout(30.0):

@@ -1,4 +1,4 @@
-"""A scenario's frame: clients keep the notary busy, and afterwards each answer that they were given is audited."""
+"""A scenario's frame: clients keep the notary busy, and afterwards each of their answers is audited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 @asynccontextmanager
 async def under_load(cluster: LocalCluster, scenario: Scenario, **changes: int) -> AsyncIterator[ClientLoad]:
-    """A client through HAProxy while the block runs; then `notary check` over all that clients were told since.
+    """A client through HAProxy while the block runs; then `notary check` over all answers to clients since.
 
     `changes` are fields of ClientOrder. All replicas must be there, and are, before the load begins. Raises Violation
     when a promise was broken.

@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 class Witness:
-    """Knows what it has spent. What the notary says to a second spend is the plainest test of an index there is."""
+    """Remembers the states it has spent. The answer to a second spend is the most direct test of an index."""
 
     def __init__(self, client: RecordingClient, party: Party) -> None:
         self._client = client
@@ -82,7 +82,7 @@ async def witness(cluster: LocalCluster, scenario: Scenario, give_up_s: float = 
 
 @asynccontextmanager
 async def only_witness(cluster: LocalCluster, scenario: Scenario) -> AsyncIterator[Witness]:
-    """A witness, and nobody else but whom the scenario brings; then `notary check` over all that they were told."""
+    """A witness, and no clients but the scenario's own; then `notary check` over all their answers."""
     await wait_for_return(cluster)
     first_offset = await end_of_log(cluster)
     async with witness(cluster, scenario) as spender:

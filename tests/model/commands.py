@@ -1,7 +1,7 @@
 """Commands decided in the log (rules 2), in miniature: acceptances, periods, indexes that lag or lead, the raise.
 
 Fencing is not modelled again: protocol.py shows that a record counts only with the activation in force. Here a
-fail-over simply drops what was in flight. What is looked at is everything that rules 2 add:
+fail-over simply drops what was in flight. This model covers everything that rules 2 add:
 
 - a record is judged by the newest acceptance of its command *below its own offset*, by the log's time, within the
   period that it asks for; a notarised verdict adds an acceptance, a deduplicated one adds none;
@@ -77,7 +77,7 @@ class Acceptance(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """The word on a submission, by the record at `offset`; `first`: where its transaction was first notarised."""
+    """The outcome of a submission, by the record at `offset`; `first`: where its transaction was first notarised."""
 
     submission: Submission
     verdict: Verdict
@@ -117,7 +117,7 @@ class State(NamedTuple):
     flight: frozenset[Record] = frozenset()
     database: Database = Database()
     sent: int = 0  # submissions of the scenario that clients have sent
-    wrong: str | None = None  # an answer that was given without the log, and that the log does not bear out
+    wrong: str | None = None  # an answer that was given without the log, and that the log contradicts
     failovers: int = 0
     swaps: int = 0
 

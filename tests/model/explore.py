@@ -1,4 +1,4 @@
-"""Look at every reachable state, nearest first, so that the first one found has a shortest schedule."""
+"""Explores every reachable state in breadth-first order, so that the first violation found has a shortest schedule."""
 
 from __future__ import annotations
 

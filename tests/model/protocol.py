@@ -3,9 +3,9 @@
 `Design` has one switch per rule of docs/architecture.md that a tempting design leaves out; its defaults are ours.
 `successors` yields each thing that can happen next, `violations` says what is wrong with a state.
 
-What can go wrong is bounded by a `Scenario`: the lock may be lost without its holder being told, a process may
-restart, the database may fail over and forget everything; a record in flight lands whenever it likes (also long after
-its sender was deposed), in any order, perhaps twice. Nothing has to happen: a purged record is one that never lands.
+A `Scenario` bounds what can go wrong. The lock may be lost without its holder noticing. A process may restart. The
+database may fail over and forget everything. A record in flight lands at any time (also long after its sender was
+deposed), in any order, perhaps twice. No event is certain: a purged record is one that never lands.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ Step = tuple[str, State]
 def successors(state: State, design: Design, scenario: Scenario) -> Iterator[Step]:
     """Everything that can happen next, each with a name for the story.
 
-    Steps that nobody could tell apart are one step: what a passive replica has read shows only when it gets the lock,
-    and records that concern nobody are skipped together. A goes first, because the replicas are alike.
+    Steps whose results look the same are one step: what a passive replica has read matters only when it gets the lock,
+    and records that concern no replica are skipped together. A goes first, because the replicas are alike.
     """
     yield from _misfortunes(state, design, scenario)
     yield from _landings(state, design, scenario)
@@ -343,7 +343,7 @@ class Violation(StrEnum):
 
 
 def violations(state: State, design: Design) -> Iterator[Violation]:
-    """What is wrong with a state; nothing, one hopes."""
+    """The violations in a state; none if the design is right."""
     if len({submission.tx for submission, verdict in state.answers if verdict is Verdict.OK}) > 1:
         yield Violation.DOUBLE_SPEND
     _, truth = read_all(state.log, design)

@@ -1,4 +1,4 @@
-"""The words of the model, and how its log is read. See protocol.py for what happens in it."""
+"""The types of the model, and how its log is read. See protocol.py for its steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Design:
     barriers: bool = True  # an activation begins with a barrier, and a record counts only under its own
     answers_on: AnswersOn = AnswersOn.READ_BACK
     numbers_submissions: bool = True  # only the first counting record of a number has an effect
-    activation_ids: bool = True  # else epochs alone tell activations apart
+    activation_ids: bool = True  # else only epochs distinguish activations
     saves_barrier: bool = True  # the barrier in force is kept with the position, across a restart
     judges_by_offset: bool = True  # only what was recorded at a lower offset counts
     settles_by_log: bool = True  # else pending commands are settled by what the index says, before publishing

@@ -1,4 +1,4 @@
-"""Commands in the log, looked at exhaustively: each rule of rules 2 is needed, and together they are enough."""
+"""Commands in the log, explored exhaustively: each rule of rules 2 is needed, and together they are enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol, looked at exhaustively: each tempting design goes wrong, ours does not, within the same bounds."""
+"""The protocol, explored exhaustively: each tempting design goes wrong, ours does not, within the same bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one seed, or one plan that was kept, and tells its story: `python -m tests.simulation --seed 7 --story`."""
+"""Runs one seed, or one kept plan, and prints its story: `python -m tests.simulation --seed 7 --story`."""
 
 from __future__ import annotations
 

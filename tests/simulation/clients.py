@@ -1,4 +1,4 @@
-"""Clients behind a balancer: they submit, double-spend, repeat, look up, and keep what they were told as a history."""
+"""Clients of a balancer: they submit, double-spend, repeat, look up, and keep their answers as a history."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Client:
                 await asyncio.sleep(min(max(own_s, told_s), 2.0) * (1 + 0.5 * self._world.skies.random.random()))
 
     async def _attempt(self, operation: Operation, places: list[int], attempt: int, name: str = "") -> list[Answer]:
-        """Send once, to `name` or whom the balancer picks; what was asked and told goes into the history."""
+        """Send once, to `name` or the balancer's choice; request and answer go into the history."""
         world = self._world
         world.attempts += len(places)
         numbers = range(self._attempts, self._attempts + len(places))
@@ -237,7 +237,7 @@ class Client:
 
 
 class Stranger:
-    """Sends what no front end would let through: each is to be refused, and to cost nobody else anything."""
+    """Sends what no front end would let through: each must be refused, and must not affect other callers."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -290,7 +290,7 @@ class Stranger:
         return True
 
 
-_RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE)  # the database is told of them, and settles them
+_RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE)  # they are recorded in the database, and settled
 
 
 def _damaged(number: int, damage: Damage, request: Request) -> Submission:

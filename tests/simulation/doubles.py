@@ -1,7 +1,7 @@
-"""The world of a replica, which misbehaves as the weather has it: database and lock server, request log, disk, clocks.
+"""The environment of a replica: database and lock server, request log, disk, clocks. Weather decides how they fail.
 
-Built on the product's own in-memory doubles. What travels goes on without its sender: a statement or a record that was
-sent by a process that was stopped or killed meanwhile arrives all the same.
+Built on the product's own in-memory doubles. A statement or a record in flight does not depend on its sender: it
+arrives even if the sending process was stopped or killed meanwhile.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class DatabaseServer(MemoryLockServer):
             answer.set_result(result)
 
     def client_closed(self, name: str, pid: int) -> None:
-        """The word of it travels, too: behind what was sent before, and not at all while the way is cut."""
+        """The close travels as a message, too: after those sent before, and not at all while the network is cut."""
         process = self.processes.get(pid)
         if (process is None or process.alive) and not self._skies.of(name).database_cut:
             self._loop.call_later(self._skies.random.uniform(0.003, 0.01), self.end, pid)
@@ -254,7 +254,7 @@ class DatabaseServer(MemoryLockServer):
         super().end(pid)
 
     def tell_all(self, text: str) -> None:
-        """Somebody's NOTIFY on the lock's channel: each session hears it, and one that cannot take it ends."""
+        """Send a NOTIFY on the lock's channel: each session hears it, and one that cannot take it ends."""
         for pid, backend in list(self._backends.items()):
             try:
                 note = notes.decode_note(text)
@@ -292,7 +292,7 @@ class DatabaseSession(MemoryLockSession):
 
 
 class Topic(MemoryTopic):
-    """The topic, telling what is stored in it."""
+    """The topic; it notes in the story what is stored."""
 
     def __init__(self, story: Story, topic_id: str = "memory-1") -> None:
         super().__init__(topic_id)
@@ -394,10 +394,10 @@ class Wire(Delivery):
 
 
 class View:
-    """Whom one connection takes for the leader, while the old one is cut off from its peers.
+    """Which broker a connection takes for the leader, while the old leader is cut off from its peers.
 
-    Who was connected before stays with it until the cut is healed. Who connects meanwhile asks some broker: an even
-    chance.
+    A connection from before the cut stays with the old leader until the cut is healed. A new connection gets either
+    leader with equal chance.
     """
 
     def __init__(self, skies: Skies) -> None:
@@ -474,7 +474,7 @@ class SimulatedLog(MemoryLog):
 
 
 class SlowReader(MemoryReader):
-    """Reads as the weather has it: late, not at all, or broken."""
+    """Reads late, not at all, or broken, as the weather decides."""
 
     _log: SimulatedLog
     _topic: Topic

@@ -114,7 +114,7 @@ def _hostile(random: Random, duration_s: float) -> tuple[Hostile, ...]:
 
 
 def _strangers(random: Random, duration_s: float) -> list[Hostile]:
-    """All that somebody may send whom nobody should have let in; what no front end can tell from sense among it."""
+    """What an intruder may send, including input that no front end can recognise as invalid."""
     if random.random() >= _STRANGERS_SHARE:
         return []
     return [

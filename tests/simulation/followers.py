@@ -1,7 +1,7 @@
 """Applications that follow completions and updates across fail-overs, through the product's own feed.
 
-A follower keeps the last offset it has dealt with, and nothing else: whenever a stream ends, breaks or falls silent it
-opens another one behind that offset, at whatever replica the balancer names.
+A follower keeps only the last offset that it has processed. When a stream ends, breaks or falls silent, it opens
+another one after that offset, at the replica that the balancer names.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CHECKPOINT_S = 1.0
-_SILENCE_MAX_S = 3.0  # a stream that tells nothing for so long is given up
-_LINES_MAX = 40  # a stream that told so many may break off
+_SILENCE_MAX_S = 3.0  # a stream that sends nothing for so long is given up
+_LINES_MAX = 40  # a stream that sent so many may break off
 _PAGE_ROWS = 7
 
 
@@ -47,7 +47,7 @@ def make_feed(link: MemoryLink, name: str, world: World) -> Feed:
 
 
 class Follower:
-    """One application: what it was told, line by line."""
+    """One application, with the lines that it got."""
 
     def __init__(self, number: int, world: World, *, updates: bool) -> None:
         self.name = f"f{number}"
@@ -75,7 +75,7 @@ class Follower:
         try:
             async with aclosing(feed.follow(self._wanted, self.offset)) as batches:
                 while left > 0:  # then the connection breaks, perhaps in the middle of what was sent
-                    async with asyncio.timeout(_SILENCE_MAX_S):  # the process behind it may be frozen
+                    async with asyncio.timeout(_SILENCE_MAX_S):  # the process that serves it may be frozen
                         lines = await anext(batches)
                     await asyncio.sleep(self._random.uniform(0.0002, 0.003))
                     for line in lines[:left]:
@@ -88,7 +88,7 @@ class Follower:
             return
 
     def _skip(self, pruned_to: int) -> None:
-        """What it has not had is pruned: it goes on behind that, and knows of the gap."""
+        """Completions that it has not seen are pruned: continue after them, and note the gap."""
         if pruned_to > max(self._world.primary.tables.bounds_ever):
             self._world.blame(f"{self.name} was told that completions up to {pruned_to} are pruned")
         self.missed.update(range(self.offset + 1, pruned_to + 1))
@@ -100,7 +100,7 @@ class Follower:
         self.offset = line.offset
 
     def judge(self) -> None:
-        """Blame what it was told twice, out of order, otherwise than it is published, or not at all."""
+        """Blame lines that came twice, out of order, or not at all, or that differ from what is published."""
         world = self._world
         entries = [Entry(*row) for row in world.primary.tables.completions if row[0] not in self.missed]
         due = [line for entry in entries if (line := entry.line(self._wanted))]
@@ -113,9 +113,9 @@ class Follower:
 
 
 def _same(told: Line, demanded: Line) -> bool:
-    """Whether two lines are one, but for a deduplication period that one of them does not know.
+    """Whether two lines are equal, except that one may lack the deduplication period.
 
-    The log does not have it: a successor that publishes again what a standby had missed has no period to tell.
+    The log does not contain it: a successor that publishes again what a standby had missed does not know the period.
     """
     if told == demanded:
         return True

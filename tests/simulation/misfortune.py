@@ -30,7 +30,7 @@ class _Armed:
 
 
 class Misfortune:
-    """All that is planned to go wrong in one run."""
+    """All planned faults of one run."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""A plan: all that a simulated run is made of, drawn from a seed; plain data, so that it can be shrunk and kept.
+"""A plan: everything that defines a simulated run, drawn from a seed. It is plain data, to be shrunk and kept.
 
 Times are virtual seconds since the start. The randomness that is left to the run itself (latencies, which message a
 bad network strikes) comes from generators that are seeded with the plan's seed.
@@ -133,7 +133,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Damage(StrEnum):
-    """What no front end lets through, and what strangers tell on the lock's channel."""
+    """Input that no front end lets through, and what strangers send on the lock's channel."""
 
     PERIOD = "period"  # a deduplication period that nobody can honour
     REQUEST_CUT = "request_cut"  # too short to name a transaction

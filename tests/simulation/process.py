@@ -1,7 +1,7 @@
 """Processes that can be stopped and killed between any two awaits, as SIGSTOP and SIGKILL would.
 
-A process owns the tasks that its first task starts, and theirs. Each step of such a task passes a gate: a stopped
-process takes none until it goes on; a killed one never takes another, not even those of a `finally`.
+A process owns its first task, and all tasks that its tasks start. Each step of such a task passes a gate. A stopped
+process takes no step until it goes on; a killed one never takes another, not even those of a `finally`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Process:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # some were never started
             for work in self._buried:
-                for _ in range(3):  # a `finally` that waits is told again
+                for _ in range(3):  # a `finally` that waits is closed again
                     try:
                         work.close()
                     except RuntimeError:

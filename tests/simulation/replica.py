@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class CheapSigner:
-    """Signs like a key that everybody knows: enough to tell what was signed, and a hundred times faster."""
+    """Signs with a hash that anyone can compute: enough to see what was signed, and a hundred times faster."""
 
     public_key = b"k" * 32
     blocks = False
@@ -98,7 +98,7 @@ class _Leadership:
 
 
 class Door:
-    """The core's end of the link: what a front end sends waits while the core is stopped, and is lost if it dies."""
+    """The core's end of the link: messages of front ends wait while the core is stopped, and are lost if it dies."""
 
     def __init__(self, process: Process, participant: Participant[DatabaseSession], told: Told) -> None:
         self._process = process
@@ -108,7 +108,7 @@ class Door:
         self.word = participant.standing()
 
     def announce(self) -> None:
-        """The core tells the front ends its role."""
+        """The core announces its role to the front ends."""
         self.word = self._participant.standing()
 
     def standing(self) -> Standing:

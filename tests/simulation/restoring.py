@@ -1,7 +1,7 @@
 """Operators restore a topic that has lost its tail, as runbooks/topic-loss.md has it, with the product's own functions.
 
-The archive has all but the newest records. What these decided is salvaged from indexes and completions; the restored
-topic has lost records in their place, the database is adopted, and every replica gets the file and an index made anew.
+The archive has all but the newest records. Their decisions are salvaged from indexes and completions. The restored
+topic has lost records in their place, the database is adopted, and every replica gets the salvage and a new index.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def lose_tail(world: World, records: int) -> bool:
 
 
 def _position_behind(world: World, archived: int) -> Position:
-    """A reader's position behind the archive's last record, in the topic that is lost."""
+    """A reader's position after the archive's last record, in the lost topic."""
     topic = world.topic
     applied = Applier(MemoryIndex(), topic.topic_id, world.salvages).apply(topic.records(0, archived))
     return applied.position

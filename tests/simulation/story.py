@@ -14,7 +14,7 @@ from tests.simulation.process import current_process
 
 
 class Story:
-    """Collects events; makes text of them only when somebody wants to read it."""
+    """Collects events; makes text of them only on request."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class Story:
 
     @contextmanager
     def hears_logs(self) -> Iterator[None]:
-        """What the product logs becomes part of the story, told by the replica that logs it."""
+        """Add the product's log lines to the story, each under the replica that logs it."""
         before = structlog.get_config()
         structlog.configure(processors=[self._heard], cache_logger_on_first_use=False)
         try:

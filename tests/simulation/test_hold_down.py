@@ -1,4 +1,4 @@
-"""Replicas that fail all at once: the hold-down lets others go first, and is not waited for where there are none."""
+"""Replicas that all fail at once: the hold-down lets others go first, and ends early where there are none."""
 
 from __future__ import annotations
 

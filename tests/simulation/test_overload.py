@@ -1,4 +1,4 @@
-"""Three times what the log can take, for a minute, open loop: bounded, fair, nothing lost, and as told."""
+"""Three times the log's capacity, for a minute, open loop: bounded, fair, nothing lost, and within the estimates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SlowDelivery(Delivery):
 
 
 class Asked(msgspec.Struct):
-    """One submission of the open loop, and what became of it. Seconds on the virtual clock."""
+    """One submission of the open loop and its outcome. Seconds on the virtual clock."""
 
     user: str
     at_s: float

@@ -1,4 +1,4 @@
-"""Simulated processes: what stops is stopped everywhere, what is killed never runs again."""
+"""Simulated processes: a stopped process runs no task, and a killed one never runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judgement of a run: the history checker over what clients were told, and what only a simulator sees."""
+"""Judges a run: the history checker over the clients' answers, and the checks that only a simulator can make."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def _asks_for_periods(world: World) -> bool:
 
 
 def _check_periods(world: World) -> None:
-    """No command ran again within the period that its sender asked for, however much was pruned: without a wish, the
-    shortest that any replica's settings have.
+    """No command ran again within the period that its sender asked for, however much was pruned. The default period is
+    the shortest in any replica's settings.
 
-    A completion's stamp is not older than the admission that came before it, so whatever was accepted within a period
-    before the stamp was accepted within the period, unless a clock was set back in between. Not so where a command is
-    settled: its record never ran, and the stamp is that of whatever was logged last before.
+    A completion's stamp is not older than its admission. So an acceptance within a period before the stamp was within
+    the period before the admission, unless a clock was set back in between. Settled commands are different: their
+    record never ran, and the stamp is that of the last record logged before.
     """
     if not _asks_for_periods(world) or world.splits:
         return
@@ -108,8 +108,8 @@ def _check_periods(world: World) -> None:
 
 
 def _check_bounds(world: World) -> None:
-    """Who was refused a period asked for more than he was told is kept, and something was pruned, or more than any
-    setting allows."""
+    """A client that was refused a period asked for more than the bound in its answer. Either completions were pruned,
+    or the period was longer than any setting allows."""
     pruned_to = max(world.primary.tables.bounds_ever)
     least_s = min(replica.deduplication_max_s for replica in world.plan.replicas)
     for options, bound in world.bounds_told:

@@ -1,7 +1,7 @@
 """An event loop on virtual time: whole replicas run in one thread, years in seconds, the same way for the same seed.
 
 Time moves only when nothing is ready to run, straight to the next timer. There is no I/O: a loop with nothing ready and
-no timer is a deadlock, and says so.
+no timer raises Deadlock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each replica's connections suffer at the moment, and the count of what struck whom at which step."""
+"""The present faults of each replica's connections, and a count of which fault struck which replica at which step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run: builds the world of a plan, lets faults strike, heals it, and says whether all promises were kept."""
+"""A run: builds the world of a plan, injects faults, heals them, and reports whether all promises were kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOOKED_S = 0.5  # then everybody who follows the log has read what arrived in i
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     plan: Plan
     violations: list[str]
@@ -302,7 +302,7 @@ class World:
             self.blame(f"{replica.name} ended: {error!r}")
 
     def activation_told(self, participant: Participant[Any], error: BaseException | None) -> None:
-        """A process ends by itself: if it failed, its last epoch must not have been told that it was stopped."""
+        """A process ends by itself: if it failed, the stored end of its last epoch must not say that it was stopped."""
         asked = participant.name in self._terminated
         if error is not None and not asked and participant.counters.step_downs[Cause.STOP]:
             self.blame(f"{participant.name} ended by {error!r}, and told its epoch that it was stopped")

@@ -16,7 +16,7 @@ IN_SYNC_MAX_S = 90.0
 
 @asynccontextmanager
 async def down(lab: Lab, broker: KafkaBroker) -> AsyncIterator[None]:
-    """A broker is killed, and started again behind the block; then all are in sync."""
+    """Kill a broker, and start it again after the block; return once all are in sync."""
     await broker.process.kill()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Who says that it leads, asked all the time: a deposed replica must not say so after its successor did."""
+"""Asks all the time which replicas claim to lead: a deposed replica must not claim it after its successor did."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One lab for all of its scenarios: they run one after the other, each on what the last one left.
+"""One lab for all of its scenarios. They run one after the other, each on the state that the last one left.
 
-After a scenario that failed there is a new one.
+After a scenario that failed there is a new lab.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def quorum_leader(host: str, port: int) -> int:
         asked.sendall(struct.pack(">i", len(head + body)) + head + body)
         with asked.makefile("rb") as stream:
             answer = stream.read(struct.unpack(">i", stream.read(4))[0])
-    at = 4 + 1 + 2 + 1 + 1 + len(name) + 1 + 4 + 2  # behind ids, errors, and the one topic's and partition's heads
+    at = 4 + 1 + 2 + 1 + 1 + len(name) + 1 + 4 + 2  # after ids, errors, and the one topic's and partition's heads
     return int(struct.unpack_from(">i", answer, at)[0])
 
 

@@ -1,8 +1,8 @@
-"""Machines that only look like machines: a network namespace each, joined by a router that can lose every packet.
+"""Simulated machines: a network namespace each, joined by a router that can drop every packet.
 
-Each host has one link, to the router; this process stands beside it as one more host. A cut is a rule in the router
-that silently drops what one host sends to another, as a broken switch does: no reset, no refusal, nothing. Whoever is
-not named in it notices nothing.
+Each host has one link, to the router; this process is one more host on it. A cut is a rule in the router that silently
+drops packets from one host to another, as a broken switch does, without a reset or a refusal. Hosts that the rule does
+not name are not affected.
 
 Addresses are 127.N.0.x. That network is this machine's own by definition, and the product sends nothing unprotected
 beyond it; inside the lab it is routed like any other.

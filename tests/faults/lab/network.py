@@ -1,7 +1,7 @@
-"""What scenarios may do to the network between the lab's machines, and which of the two that can do it is used here.
+"""The interface for faults in the network between the lab's machines, and the choice between its two forms.
 
 `namespaces` gives each host a machine of its own. `proxied` needs no privilege: all on loopback, a proxy in each link.
-Scenarios do not know which one they run on; a fault that it cannot make fails the scenario, with the reason.
+Scenarios do not know which form they run on; a fault that it cannot make fails the scenario, with the reason.
 """
 
 from __future__ import annotations

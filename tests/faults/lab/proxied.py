@@ -4,7 +4,8 @@ A server listens on its machine's own address, 127.127.0.S. A client on machine 
 port: there the proxy listens, for that client alone, and connects from C's own address. So a cut has two names, as in
 a network, and `ss` and the servers' logs show who talks to whom.
 
-What no proxy stands in: brokers among one another, who are told one address for all, and this process, which judges.
+Two kinds of links have no proxy: those between brokers, which all get the same address, and those of this process,
+which judges.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Proxied:
 
     @contextmanager
     def cut(self, some: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> Iterator[None]:
-        """While the block runs nothing passes between any of `some` and any of `others`, and nobody is told."""
+        """While the block runs, silently drop everything between any of `some` and any of `others`."""
         if one_way:
             raise SoftwareMissing("a fault proxy cuts both ways; with network namespaces one can be cut")
         pairs = list(product(some, others))

@@ -38,26 +38,26 @@ class Door(msgspec.Struct, frozen=True, tag=True):
 
 
 class Silence(msgspec.Struct, frozen=True, tag=True):
-    """Order: nothing passes, in no direction, neither do ends; new connections are taken and hear nothing."""
+    """Order: nothing passes in either direction, ends of streams included; new connections are accepted in silence."""
 
     links: list[LinkName]
 
 
 class Delay(msgspec.Struct, frozen=True, tag=True):
-    """Order: whatever is read is passed on so much later."""
+    """Order: pass on all data with so much delay."""
 
     links: list[LinkName]
     delay_s: float
 
 
 class Reset(msgspec.Struct, frozen=True, tag=True):
-    """Order: end all connections that there are, by a reset to both sides."""
+    """Order: end all open connections, by a reset to both sides."""
 
     links: list[LinkName]
 
 
 class Heal(msgspec.Struct, frozen=True, tag=True):
-    """Order: all passes again, first of all what was held."""
+    """Order: everything passes again, held data first."""
 
     links: list[LinkName]
 
@@ -105,7 +105,7 @@ class Link:
         return await asyncio.start_server(taken, door.listen, door.port, limit=CHUNK_BYTES, backlog=BACKLOG)
 
     async def _serve(self, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, to its end. A server that is not there is told as one that resets."""
+        """Serve one connection to its end. A missing server looks to the client like one that resets."""
         writers, whole = [writer], False
         try:
             await self._passes.wait()

@@ -1,4 +1,4 @@
-"""What the lab's scenarios have in common: load on all the time, every claim to lead watched, every answer audited."""
+"""The frame of the lab's scenarios: constant load, every claim to lead watched, every answer audited."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Scene:
 async def scene(lab: Lab, scenario: Scenario, *, patient: bool = True, **changes: int) -> AsyncIterator[Scene]:
     """The frame of a scenario. Raises Violation, or AssertionError when a deposed replica said that it leads.
 
-    `patient`: nothing may last so long that an application of the client library has to be told of it.
+    `patient`: no outage may last so long that the client library reports it to its application.
     """
     replicas = [one.address for one in lab.replicas.values()]
     async with Claims(replicas) as claims, under_load(lab, scenario, **changes) as load:

@@ -1,4 +1,4 @@
-"""A bad line inside a lab's router: packets that are led through it come late, and some not at all.
+"""A bad line inside a lab's router: packets that are routed through it arrive late, and some are lost.
 
 `python -m tests.faults.lab.slow_link NAME DELAY_S LOSS`, run in the router's namespace, makes a TUN device of that
 name, says `ready`, and puts each packet that is routed into it back after the delay, until its input ends. A kernel's

@@ -1,6 +1,6 @@
 """Links between brokers, and between some replicas and some brokers, are cut, each way and one way, or are bad.
 
-A leader that is cut off from its peers goes on answering: nothing fails, and nothing is new.
+A leader that is cut off from its peers goes on answering: without errors, but without new records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What clients meet on the way, and what they do to the notary: HAProxy restarts, a thousand clients at once."""
+"""Faults between clients and the notary, and load by clients: HAProxy restarts, a thousand clients at once."""
 
 from __future__ import annotations
 

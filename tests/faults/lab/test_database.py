@@ -35,7 +35,7 @@ PARTITION_GOAL_S = 4.5  # the same, but those who are to take over must first fi
 @pytest.mark.scenario("F8", "Postgres restarts; from its return", outage_goal_s=RETURN_GOAL_S)
 @pytest.mark.parametrize("immediate", [pytest.param(False, id="fast"), pytest.param(True, id="immediate")])
 async def test_one_replica_leads_after_a_restart_of_the_database(lab: Lab, scenario: Scenario, immediate: bool) -> None:
-    """Goal: the holder is told, and one replica leads afterwards. Method: stop and start the primary, twice."""
+    """Goal: the holder notices, and one replica leads afterwards. Method: stop and start the primary, twice."""
     async with scene(lab, scenario) as now:
         for _ in range(ROUNDS):
             await now.active_replica()

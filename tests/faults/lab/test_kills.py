@@ -109,7 +109,7 @@ async def test_a_stalled_event_loop_gives_leadership_up(lab: Lab, scenario: Scen
 
 @pytest.mark.scenario("F24", "each new active is killed at once, ten times", outage_goal_s=ALL_KILLED_GOAL_S)
 async def test_progress_is_made_between_rapid_kills(lab: Lab, scenario: Scenario) -> None:
-    """Goal: some answers between any two kills, none lost. Method: kill whoever leads once somebody was served.
+    """Goal: some answers between any two kills, none lost. Method: kill the leader once a client was served.
 
     Three kills come faster than one restart, so now and then there is no replica at all.
     """

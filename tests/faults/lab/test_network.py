@@ -46,7 +46,7 @@ def started(network: Network) -> Network:
 
 @pytest.fixture(params=[Namespaces, Proxied])
 def network(request: pytest.FixtureRequest) -> Iterator[Network]:
-    """Three hosts; somebody answers on `a`, and the others know a way there."""
+    """Three hosts; a server answers on `a`, and the other two can reach it."""
     kind: Callable[[tuple[str, ...]], Network] = request.param
     network = started(kind(("a", "b", "c")))
     place = network.machine("a")

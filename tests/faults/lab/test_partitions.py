@@ -1,4 +1,4 @@
-"""Cuts: packets between some machines are dropped without a word, while all others go on as before."""
+"""Cuts: packets between some machines are silently dropped, while all others pass as before."""
 
 from __future__ import annotations
 

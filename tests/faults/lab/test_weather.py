@@ -1,4 +1,4 @@
-"""Faults of all kinds, one after the other as a seed has drawn them, under as much load as there is time for."""
+"""Faults of all kinds, one after the other as drawn from a seed, under as much load as the time allows."""
 
 from __future__ import annotations
 

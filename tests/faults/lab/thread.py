@@ -1,4 +1,4 @@
-"""Stops one thread of a process, as nothing but a debugger can: SIGSTOP would stop all of them."""
+"""Stops one thread of a process, as only a debugger can: SIGSTOP would stop all threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects, put into the product's own code while it runs: each must be noticed, or the simulator is worth nothing.
+"""Defects, put into the product's own code while it runs. The simulator must catch each one, or it proves nothing.
 
 A mutant is caught when a run of the mutated code breaks a promise: a finding of the history checker, an invariant of
 tests/simulation/verdict.py, no recovery after the faults, or a process that ends by a bug.

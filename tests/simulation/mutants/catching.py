@@ -1,4 +1,4 @@
-"""Runs seeds on mutated code until one notices."""
+"""Runs seeds on mutated code until one catches the mutant."""
 
 from __future__ import annotations
 

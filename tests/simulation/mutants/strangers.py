@@ -1,4 +1,4 @@
-"""Defects by which one caller, or anybody with a login, does harm to all."""
+"""Defects that let one caller, or anyone with a login, harm all others."""
 
 from __future__ import annotations
 
