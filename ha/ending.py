@@ -28,7 +28,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Cause, a sentence for people, and the stable code of the error behind it, if there was one."""
+    """Cause, a sentence for people, and the stable code of the error that caused it, if any."""
 
     cause: Cause
     detail: str = ""

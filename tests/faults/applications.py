@@ -28,7 +28,7 @@ _NOTARISED, _NOT_SEQUENCED = "NOTARISED", Code.SUBMISSION_NOT_SEQUENCED.name
 
 
 class Applications:
-    """Three applications and one follower of completions. Each submission spends fresh states, so each can succeed."""
+    """Three applications, and one follower of all completions. Submissions spend fresh states: each can succeed."""
 
     def __init__(self, endpoint: str, party: Party, after: int) -> None:
         """`after`: the ledger offset after which the follower begins."""
