@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.runbooks import pages
 from tests.runbooks.pages import RUNBOOKS, SECTIONS, names, read_page
 
 TOLD_ON_THE_PAGE = {"NEW_HOST", "NEW_API_PORT", "NEW_HEALTH_PORT", "NEW_ADMIN_PORT"}
@@ -29,3 +32,28 @@ def test_the_list_of_pages_is_complete() -> None:
         linked = set(re.findall(r"\]\(([a-z-]+)\.md\)", path.read_text()))
         assert linked <= set(names()), path.name
     assert set(re.findall(r"\]\(([a-z-]+)\.md\)", (RUNBOOKS / "README.md").read_text())) == set(names())
+
+
+@pytest.mark.parametrize("script", sorted(Path(pages.__file__).parent.glob("test_*.py")), ids=lambda path: path.stem)
+def test_the_parts_that_are_played_stand_on_their_pages(script: Path) -> None:
+    """Goal: a heading renamed is found in seconds. Method: every literal `play(page, section, part)` is on its page."""
+    for page, section, *part in _played(ast.parse(script.read_text())):
+        found = {(block.section, block.part) for block in read_page(page).blocks}
+        assert (section, part[0]) in found if part else section in {one for one, _ in found}, (page, section, part)
+
+
+def _played(tree: ast.Module) -> list[list[str]]:
+    """The literal arguments of each `play`, where all that are given by position can be read without running it."""
+    named = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    calls = [
+        [named.get(ast.unparse(one), one.value if isinstance(one, ast.Constant) else None) for one in node.args]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "play"
+    ]
+    return [[str(one) for one in call] for call in calls if None not in call]
