@@ -67,7 +67,7 @@ async def test_topic_loss(folder: Path) -> None:
 async def test_topic_loss_with_a_lost_tail(folder: Path) -> None:
     """Goal: what the archive lacks stays notarised and spent, at its offsets. Method: archive, go on under load, delete
     the topic under the replicas, play; check every answer ever given; spend states of the lost tail again."""
-    async with staged(ClusterSettings(folder=folder / "lost-tail")) as stage:
+    async with staged(ClusterSettings(folder=folder / "lost-tail", topics_deletable=True)) as stage:
         cluster = stage.cluster
         archived = await history_before(stage)
         async with under_load(stage, "unarchived") as load:
