@@ -34,7 +34,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         front_end_argv=front_end_argv(),
         front_end_drain_max_s=api.drain_max_s,
         front_end_document=api.model_dump(mode="json"),
-        log=config.log.settings,
+        log=config.log.beside(name),
         election=config.election,
         core=config.core,
         link=config.link,

@@ -14,7 +14,7 @@ from replica.log.settings import LogSettings
 from replica.notary.errors import RestoreRefused
 
 
-def open_log(settings: LogSettings | PostgresLogSettings | RaftLogSettings) -> RequestLog:
+def open_log(settings: LogSettings | PostgresLogSettings) -> RequestLog:
     """The request log. It connects when first asked."""
     match settings:
         case KafkaSettings():
@@ -50,6 +50,10 @@ def open_log_admin(settings: LogSettings | PostgresLogSettings) -> LogAdmin:
             from replica.log.postgres.admin import PostgresLogAdmin
 
             return PostgresLogAdmin(settings)
+        case RaftLogSettings():
+            from replica.log.raft.admin import RaftLogAdmin
+
+            return RaftLogAdmin(settings)
 
 
 def refill_log(

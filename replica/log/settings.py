@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
+from replica.log.raft.log_settings import RaftLogSettings
 
-LogSettings = KafkaSettings | MemoryLogSettings
+LogSettings = KafkaSettings | RaftLogSettings | MemoryLogSettings
 
 
 class LogChoice(BaseModel):
@@ -22,13 +23,20 @@ class LogChoice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    kind: Literal["kafka", "memory"] = Field(
-        "kafka", description="What the request log is kept in; `memory` is for tests on one machine."
+    kind: Literal["kafka", "raft", "memory"] = Field(
+        "kafka",
+        description="What the request log is kept in: a topic, log nodes of our own beside the replicas, or, for tests "
+        "on one machine, memory.",
     )
     kafka: KafkaSettings | None = Field(
         None,
         description="The request log on Kafka: where it is, and how long its client waits. No setting changes a "
         "verdict. In files of earlier releases this table is `[kafka]`, which is still read.",
+    )
+    raft: RaftLogSettings | None = Field(
+        None,
+        description="The request log on nodes of our own (docs/raft.md): where they are, and how long they may take. "
+        "No setting changes a verdict.",
     )
     memory: MemoryLogSettings | None = Field(
         None,
@@ -45,6 +53,11 @@ class LogChoice(BaseModel):
         """The settings of the chosen kind."""
         chosen: LogSettings = getattr(self, self.kind)
         return chosen
+
+    def beside(self, replica: str) -> LogSettings:
+        """The settings of the chosen kind as one replica uses them."""
+        settings = self.settings
+        return settings.beside(replica) if isinstance(settings, RaftLogSettings) else settings
 
     @model_validator(mode="after")
     def _has_its_table(self) -> Self:

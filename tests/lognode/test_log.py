@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ha.raft.state import Leadership
 from replica.log.interface import RequestLog
+from replica.log.open import open_log_admin
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
@@ -18,6 +20,7 @@ from replica.log.raft.node import LogNode
 from replica.log.raft.process import find_identity
 from replica.log.raft.segments import SegmentLog
 from replica.log.raft.settings import LogNodeSettings
+from replica.log.raft.wire import name_of
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from tests.lognode.real_nodes import GROUP, WAIT_S, free_ports
 from tests.unit.log.test_contract import LogContract, TopicUnderTest, numbered, read_all
@@ -53,14 +56,17 @@ class NodesHere:
         self._running[name] = asyncio.create_task(node.run(new_group=new_group))
 
     async def start(self) -> None:
-        for name in self.addresses:
-            self.start_node(name, new_group=name == "r1")
+        self.start_nodes()
         async with asyncio.timeout(WAIT_S):
             while len(self.nodes["r1"].links.connected) < 2:
                 await asyncio.sleep(0.02)
             client = await LogClient.connect(self.addresses["r1"], GROUP)
             await client.change([node.node_id for node in self.nodes.values()])
             await client.close()
+
+    def start_nodes(self) -> None:
+        for name in self.addresses:
+            self.start_node(name, new_group=name == "r1")
 
     async def stop_node(self, name: str) -> None:
         self.nodes.pop(name).stop()
@@ -74,8 +80,11 @@ class NodesHere:
         return self.raft_log(node, **changed)
 
     def raft_log(self, node: str = "r2", **changed: object) -> RaftLog:
-        values = {"group": GROUP, "node": node, "nodes": self.addresses} | changed
-        return RaftLog(RaftLogSettings.model_validate(values))
+        return RaftLog(self.log_settings(node=node, **changed))
+
+    def log_settings(self, **changed: object) -> RaftLogSettings:
+        nodes = ",".join(f"{name}={address}" for name, address in self.addresses.items())
+        return RaftLogSettings.model_validate({"group": GROUP, "nodes": nodes} | changed)
 
     async def put(self, *values: bytes | None) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -205,3 +214,108 @@ async def test_too_few_members_are_refused(topic_under_test: NodesHere) -> None:
     assert refused.value.code is Code.TOPIC_UNSAFE
     assert await log.hazards() == ["the log has 3 members, and needs 4"]
     await log.close()
+
+
+async def test_the_node_beside_a_writer_takes_the_lead(topic_under_test: NodesHere) -> None:
+    """Goal: an active's records travel once less. Method: open a writer beside each node in turn; then beside none."""
+    for node in ("r1", "r2", "r3", "r1"):
+        log = topic_under_test.raft_log(node)
+        writer = await log.open_writer()
+        assert await log.leader() == node
+        writer.append(node.encode())
+        await log.close()
+    log = RaftLog(topic_under_test.log_settings())
+    writer = await log.open_writer()
+    assert await log.leader() == "r1"
+    await log.close()
+
+
+async def test_a_node_that_does_not_keep_up_is_not_nominated(topic_under_test: NodesHere) -> None:
+    """Goal: no election for nothing. Method: nominate a silent member and a stranger; the leader and its view stay."""
+    log = topic_under_test.raft_log("r1")
+    await log.open_writer()
+    leader = topic_under_test.nodes["r1"]
+    await topic_under_test.stop_node("r3")
+    async with asyncio.timeout(WAIT_S):
+        while "r3" in {name_of(node) for node in leader._live()}:
+            await asyncio.sleep(0.05)
+    view = leader.raft.view
+    client = await LogClient.connect(topic_under_test.addresses["r1"], GROUP)
+    for name in ("r3", "r9"):
+        with pytest.raises(CallFailed, match="no member that keeps up"):
+            await client.nominate(name)
+    await client.close()
+    assert (leader.raft.leadership, leader.raft.view) == (Leadership.LEADER, view)
+    topic_under_test.start_node("r3")
+    await log.close()
+
+
+async def test_a_replica_whose_node_is_gone_uses_another(topic_under_test: NodesHere) -> None:
+    """Goal: a lost log node is no outage of its replica. Method: stop the node beside it, then read and append."""
+    await topic_under_test.put(*numbered(3))
+    await topic_under_test.stop_node("r2")
+    log = topic_under_test.raft_log("r2")
+    await log.check()
+    writer, reader = await log.open_writer(), await log.open_reader(3)
+    writer.append(b"record 3")
+    assert await read_all(reader, 1) == [(3, b"record 3")]
+    await log.close()
+    topic_under_test.start_node("r2")
+
+
+class TestAdmin:
+    """What tools ask."""
+
+    async def test_a_log_is_created_with_all_nodes(self, tmp_path: Path) -> None:
+        """Goal: three copies from the first record on. Method: one node begins the log; create, and once more."""
+        nodes = NodesHere(tmp_path)
+        nodes.start_nodes()
+        admin = open_log_admin(nodes.log_settings())
+        try:
+            log_id = await admin.create()
+            assert await admin.server_count() == 3
+            assert await admin.create() == log_id == await admin.topic_id()
+        finally:
+            await admin.close()
+            await nodes.stop()
+
+    async def test_a_survey_names_what_is_silent(self, topic_under_test: NodesHere) -> None:
+        """Goal: the doctor knows how much more may fail. Method: with all nodes, then without one."""
+        admin = open_log_admin(topic_under_test.log_settings())
+        await topic_under_test.put(*numbered(3))
+        found = await admin.survey()
+        assert (found.end_offset, found.spare, found.silent, found.violations) == (3, 1, (), ())
+        leader = await topic_under_test.raft_log().leader()
+        gone = next(name for name in topic_under_test.nodes if name != leader)
+        await topic_under_test.stop_node(gone)
+        async with asyncio.timeout(WAIT_S):
+            while not (found := await admin.survey()).silent:
+                await asyncio.sleep(0.1)
+        assert [name_of(node) for node in found.silent] == [gone]
+        assert found.spare == 0
+        await admin.close()
+        topic_under_test.start_node(gone)
+
+    async def test_a_stretch_has_every_record_with_its_time(self, topic_under_test: NodesHere) -> None:
+        """Goal: the archive's columns. Method: two appends at different times; stretches from and to any place."""
+        began_ms = int(time.time() * 1_000)
+        await topic_under_test.put(*numbered(1_500))
+        await asyncio.sleep(0.02)
+        await topic_under_test.put(b"later")
+        ended_ms = int(time.time() * 1_000)
+        admin = open_log_admin(topic_under_test.log_settings())
+        for first, end in ((0, 1_501), (1_400, 1_501), (700, 701), (1_500, 1_501), (3, 3)):
+            found = await asyncio.to_thread(list, admin.stretch(first, end))
+            values = [value for stretch in found for value in stretch.values]
+            times = [at for stretch in found for at in stretch.times_ms]
+            assert values == [*numbered(1_500), b"later"][first:end]
+            assert [stretch.first_offset for stretch in found][:1] == [first][: end - first]
+            assert times == sorted(times)
+            assert all(began_ms <= at <= ended_ms for at in times)
+            assert all(len(stretch.keys) == len(stretch.headers) == len(stretch.values) for stretch in found)
+        whole = [at for stretch in await asyncio.to_thread(list, admin.stretch(0, 1_501)) for at in stretch.times_ms]
+        assert len(set(whole[:1_500])) == 1
+        assert whole[1_499] < whole[1_500]
+        with pytest.raises(LogUnavailable, match="ends at offset 1501"):
+            await asyncio.to_thread(list, admin.stretch(0, 1_502))
+        await admin.close()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.raft.core import LogIncomplete
-from ha.raft.messages import AppendEntries, Entry, HardState, Kind, Message, NodeId, Outgoing
+from ha.raft.messages import AppendEntries, Entry, HardState, Kind, Message, NodeId, Outgoing, TxId
 from replica.log.raft import wire
 from replica.log.raft.members import objection, standing
 from replica.log.raft.node import LogNode
@@ -28,6 +28,7 @@ from replica.log.raft.tree import LogTree
 from replica.notary.signatures import signature_holds
 from tests.lognode.sim_files import SimFiles
 
+AT_MS = 1_700_000_000_000
 SEEDS = {"r1.a": b"1" * 32, "r2.b": b"2" * 32}
 KEYS = {node: public_key_of(seed) for node, seed in SEEDS.items()}
 
@@ -82,7 +83,7 @@ class Writer:
         self.sign([Entry(2, 1, Kind.RECONFIGURATION, encode_keys(KEYS), tuple(KEYS))])
 
     def sign(self, entries: Sequence[Entry], view: int = 2) -> None:
-        self.log += [*entries, self.signed.sign(entries, view)]
+        self.log += [*entries, self.signed.sign(entries, view, AT_MS)]
 
     def write(self, *bodies: bytes, view: int = 2) -> None:
         self.sign([Entry(view, idx, body=body) for idx, body in enumerate(bodies, len(self.log) + 1)], view)
@@ -104,7 +105,7 @@ def test_another_node_verifies_what_one_signed() -> None:
         assert follower.root() == writer.signed.root()
     follower.append([Entry(2, len(writer.log) + 1, body=b"unsigned")])
     follower.cut(len(writer.log))
-    next_signature = follower.sign([], 3)
+    next_signature = follower.sign([], 3, AT_MS)
     writer.signed.append([next_signature])
     assert msgspec.msgpack.decode(next_signature.body, type=LogSignature).node_id == "r2.b"
     assert list(reader().opened([*writer.log, next_signature], 5)) == [*writer.log, next_signature]
@@ -128,6 +129,7 @@ FORGERIES: dict[str, tuple[Callable[[list[Entry]], list[Entry]], str]] = {
     "another view": (lambda log: [*log[:-1], replaced(log[-1], view=3)], "is not r1.a's"),
     "another signer": (lambda log: [*log[:-1], other_signature(log, node_id="r2.b")], "is not r2.b's"),
     "a stranger": (lambda log: [*log[:-1], other_signature(log, node_id="r9.z")], "is not r9.z's"),
+    "another time": (lambda log: [*log[:-1], other_signature(log, at_ms=AT_MS + 1)], "is not r1.a's"),
     "another signature": (lambda log: [*log[:-1], other_signature(log, signature=bytes(64))], "is not r1.a's"),
     "no signature": (lambda log: [*log[:-1], replaced(log[-1], body=b"")], "cannot be read"),
     "no keys": (lambda log: [replaced(log[0], body=b""), *log[1:]], "no keys that can be read"),
@@ -160,15 +162,17 @@ def test_a_signature_is_of_its_group_and_place() -> None:
     """Goal: no signature serves elsewhere. Method: the text, with each part changed."""
     writer = Writer()
     found = msgspec.msgpack.decode(writer.log[-1].body, type=LogSignature)
+    here = TxId(2, 2)
     texts = [
-        signed_text("g", 2, 2, "r1.a", found.root),
-        signed_text("h", 2, 2, "r1.a", found.root),
-        signed_text("g", 3, 2, "r1.a", found.root),
-        signed_text("g", 2, 3, "r1.a", found.root),
-        signed_text("g", 2, 2, "r2.b", found.root),
-        signed_text("g", 2, 2, "r1.a", bytes(32)),
+        signed_text("g", here, found),
+        signed_text("h", here, found),
+        signed_text("g", TxId(3, 2), found),
+        signed_text("g", TxId(2, 3), found),
+        signed_text("g", here, msgspec.structs.replace(found, node_id="r2.b")),
+        signed_text("g", here, msgspec.structs.replace(found, root=bytes(32))),
+        signed_text("g", here, msgspec.structs.replace(found, at_ms=found.at_ms + 1)),
     ]
-    assert [signature_holds(KEYS["r1.a"], text, found.signature) for text in texts] == [True] + [False] * 5
+    assert [signature_holds(KEYS["r1.a"], text, found.signature) for text in texts] == [True] + [False] * 6
 
 
 # --------------------------------------------------------------------------------------------------------- in the node

@@ -24,6 +24,8 @@ from replica.log.raft.wire import (
     FrameRefused,
     Frames,
     Hello,
+    Nominate,
+    Nominated,
     Place,
     Placed,
     Read,
@@ -34,7 +36,7 @@ from replica.log.raft.wire import (
 )
 from replica.notary.errors import LogUnavailable
 
-AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed)
+AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed, Nominated)
 _CHUNK_BYTES = 256 * 1024
 _SILENCE_MAX_S = 10.0  # a node's machine that acknowledges nothing for so long is gone
 
@@ -120,6 +122,10 @@ class LogClient:
     async def change(self, nodes: Sequence[NodeId], instead_of: Sequence[NodeId] = ()) -> Appended:
         """Make these the members, and wait until that is committed. Raises CallFailed, also where others are it now."""
         return await self._call(Change(next(self._numbers), tuple(nodes), tuple(instead_of)), Appended)
+
+    async def nominate(self, name: str) -> None:
+        """Ask the leader, which this node must be, to hand over to a member. Raises CallFailed."""
+        await self._call(Nominate(next(self._numbers), name), Nominated)
 
     async def close(self) -> None:
         """End the connection. May be repeated."""

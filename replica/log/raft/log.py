@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ha.raft.messages import Kind
 from replica.log.interface import LogRecords, RoundTrip
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log_settings import RaftLogSettings
+from replica.log.raft.operating import Membership, membership_of
 from replica.log.raft.records import root_of
-from replica.log.raft.wire import name_of
 from replica.notary.errors import Code, InvariantBroken, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import RECORD_MAX_BYTES
 
 _RETRY_S = 0.05
+_LOOK_S = 0.01  # between two looks at who leads
+_LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; another may lead as well
+_GRACE_S = 0.05  # for nodes that answer late, once there is a leader: one that was replaced may not know it yet
 _WAIT_MAX_S = 1.0  # of one question to a node
 _ID_DIGITS = 32
 ResultT = TypeVar("ResultT")
@@ -45,9 +47,8 @@ class RaftLog:
 
     async def check(self) -> str:
         """See `RequestLog.check`: the log's id is that of its first entry, which has the first node's key."""
-        client = await self._connect(self._settings.node)
+        client, self._log_id = await self._first(self._seen)
         try:
-            self._log_id = await self._id_of(client)
             problems = await self._problems(client)
         finally:
             await client.close()
@@ -57,7 +58,23 @@ class RaftLog:
 
     async def hazards(self) -> Sequence[str]:
         """See `RequestLog.hazards`. No record is ever taken from such a log's start."""
-        return await self._problems(await self._client(self._settings.node))
+        client = await self.connect_near()
+        try:
+            return await self._problems(client)
+        finally:
+            await client.close()
+
+    async def log_id(self) -> str:
+        """The identity of the log, whether or not it keeps the contract. Raises LogUnavailable."""
+        client = await self.connect_near()
+        try:
+            return await self._id_of(client)
+        finally:
+            await client.close()
+
+    async def membership(self) -> Membership:
+        """The members by the leader's word. Raises LogUnavailable."""
+        return membership_of(await self._within((await self._client(await self.leader())).status()))
 
     async def _problems(self, client: LogClient) -> list[str]:
         status = await self._within(client.status())
@@ -79,13 +96,13 @@ class RaftLog:
 
     async def open_reader(self, start_offset: int) -> RaftReader:
         """See `RequestLog.open_reader`; waits for a node that lags."""
-        client = await self.connect(self._settings.node)
+        client = await self.connect_near()
         try:
             async with asyncio.timeout(self._settings.answer_max_s):
-                next_idx = await self._place(client, start_offset)
+                next_idx = await self.place(client, start_offset)
         except TimeoutError:
             await client.close()
-            raise LogUnavailable(f"{self._settings.node} does not have record {start_offset} yet") from None
+            raise LogUnavailable(f"{client.node_id} does not have record {start_offset} yet") from None
         except BaseException:
             await client.close()
             raise
@@ -93,8 +110,11 @@ class RaftLog:
         self._open.add(reader)
         return reader
 
-    async def _place(self, client: LogClient, offset: int) -> int:
-        """The index from which the record with this offset is to be read."""
+    async def place(self, client: LogClient, offset: int) -> int:
+        """The index from which the record with this offset is to be read; waits for a node that lags.
+
+        Raises LogTruncated where the log ends before it, and LogUnavailable.
+        """
         asked = False
         while True:
             placed = await client.place(offset)
@@ -125,34 +145,108 @@ class RaftLog:
 
     # ------------------------------------------------------------------------------------------------- nodes and calls
 
-    async def leader(self) -> str:
-        """The name of the node that leads, by the first node's word that knows one. Raises LogUnavailable."""
-        own = self._settings.node
-        for name in (own, *(other for other in self._settings.nodes if other != own)):
-            with suppress(LogUnavailable):
-                status = await self._within((await self._client(name)).status())
-                found = name_of(status.get("primary_id") or "")
-                if found in self._settings.nodes:
-                    return found
-        raise LogUnavailable("no node of the log knows a leader")
+    @property
+    def _names(self) -> list[str]:
+        """All nodes, the one beside this replica first."""
+        return sorted(self._settings.addresses, key=lambda name: (name != self._settings.node, name))
 
-    async def connect(self, name: str) -> LogClient:
-        """A connection to a node of this very log. Raises LogUnavailable, and LogRefused for another log."""
+    async def leader(self) -> str:
+        """The name of the node that leads in the newest view. Raises LogUnavailable."""
+        asked = {asyncio.create_task(self._leads(name)) for name in self._names}
+        views: dict[str, int] = {}
+        try:
+            left = asked
+            while left:
+                done, left = await asyncio.wait(
+                    left, timeout=_GRACE_S if views else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                views |= dict(found for task in done if (found := task.result()) is not None)
+                if not done:
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if not views:
+            raise LogUnavailable("none of the log's nodes leads, or none answers")
+        return max(views, key=lambda name: views[name])
+
+    async def _leads(self, name: str) -> tuple[str, int] | None:
+        """The node and its view, if it leads."""
+        try:
+            status = await self._within((await self._client(name)).status())
+        except (LogUnavailable, CallFailed):
+            return None
+        return (name, status["current_view"]) if status.get("leadership_state") == "Leader" else None
+
+    async def leader_for_writing(self) -> str:
+        """The leader, once there is one: the node beside this replica if it takes the lead within `_LEAD_MAX_S`.
+
+        Records of an active whose node leads travel once less. Raises LogUnavailable.
+        """
+        loop, own = asyncio.get_running_loop(), self._settings.node
+        until_s = loop.time() + self._settings.answer_max_s
+        while True:
+            try:
+                found = await self.leader()
+                break
+            except LogUnavailable:
+                if loop.time() >= until_s:
+                    raise
+                await asyncio.sleep(_LOOK_S)
+        if own is None or found == own:
+            return found
+        try:
+            await self._within((await self._client(found)).nominate(own))
+        except (LogUnavailable, CallFailed):  # it does not keep up, or is no member: another leads as well
+            return found
+        until_s = loop.time() + _LEAD_MAX_S
+        while loop.time() < until_s:
+            if await self._leads(own) is not None:
+                return own
+            await asyncio.sleep(_LOOK_S)
+        return await self.leader()
+
+    async def connect_near(self) -> LogClient:
+        """A connection to the node beside this replica, else to any that has the log. Raises LogUnavailable."""
+        return (await self._first(self._checked))[0]
+
+    async def _first(
+        self, connected: Callable[[str], Coroutine[Any, Any, tuple[LogClient, str]]]
+    ) -> tuple[LogClient, str]:
+        failure = LogUnavailable("the log has no nodes")
+        for name in self._names:
+            try:
+                return await connected(name)
+            except LogUnavailable as error:
+                failure = error
+        raise failure
+
+    async def _checked(self, name: str) -> tuple[LogClient, str]:
+        return await self.connect(name), name
+
+    async def _seen(self, name: str) -> tuple[LogClient, str]:
+        """A connection, and the id of whatever log the node has."""
         client = await self._connect(name)
         try:
-            found = await self._id_of(client)
-            self._log_id = self._log_id or found
-            if found != self._log_id:
-                raise LogRefused(f"the log was created anew: {found}, it was {self._log_id}")
+            return client, await self._id_of(client)
         except BaseException:
             await client.close()
             raise
+
+    async def connect(self, name: str) -> LogClient:
+        """A connection to a node of this very log. Raises LogUnavailable, and LogRefused for another log."""
+        client, found = await self._seen(name)
+        self._log_id = self._log_id or found
+        if found != self._log_id:
+            await client.close()
+            raise LogRefused(f"the log was created anew: {found}, it was {self._log_id}")
         return client
 
     async def _connect(self, name: str) -> LogClient:
         settings = self._settings
         return await LogClient.connect(
-            settings.nodes[name], settings.group, self._tls, answer_max_s=settings.connect_max_s
+            settings.addresses[name], settings.group, self._tls, answer_max_s=settings.connect_max_s
         )
 
     async def _client(self, name: str) -> LogClient:
@@ -243,7 +337,7 @@ class RaftWriter:
 
     async def start(self) -> None:
         """Connect to the leader. Raises LogUnavailable."""
-        self._client = await self._log.connect(await self._log.leader())
+        self._client = await self._log.connect(await self._log.leader_for_writing())
         self._writing = asyncio.create_task(self._write_for_ever(), name="log writer")
 
     @property
@@ -305,7 +399,7 @@ class RaftWriter:
         """Whether the records are committed; if not, they may be so later."""
         try:
             if self._client is None:
-                self._client = await self._log.connect(await self._log.leader())
+                self._client = await self._log.connect(await self._log.leader_for_writing())
             await within(self._client.append(batch), self._settings.answer_max_s)
         except (LogUnavailable, CallFailed):
             if self._client is not None:

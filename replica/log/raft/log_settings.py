@@ -1,27 +1,44 @@
-"""Settings of a replica's access to the log on log nodes."""
+"""Settings of the request log on log nodes: a replica's access to it, and the node beside each replica."""
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from replica.log.raft.settings import Address, LogNodeTls, Name
+from ha.raft.settings import RaftSettings, RaftSettingsError
+from replica.log.raft.settings import GroupSettings, LogNodeSettings, Name
+from replica.notary.errors import ConfigError
+from replica.notary.loopback import is_loopback
 
+CLOSE_MAX_S = 1.0  # a connection that needs longer to end does so by itself
+SAFE_MEMBERS = 3  # fewer, and one lost disk is a lost log
+
+_NODE = r"[a-z][a-z0-9-]{0,62}=([^\s:\[\],=]+|\[[0-9a-fA-F:.]+\]):\d{1,5}"
 Seconds = Annotated[float, Field(gt=0, le=60)]
 
 
-class RaftLogSettings(BaseModel):
-    """Where the log's nodes are, and how long they may take. No setting changes a verdict."""
+class RaftLogSettings(GroupSettings):
+    """The request log on nodes of our own: where they are, and how long they may take. No setting changes a verdict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    kind: ClassVar[str] = "raft"
+    close_max_s: ClassVar[float] = CLOSE_MAX_S
+    one_machine_only: ClassVar[bool] = False
 
-    group: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the log.")
-    node: Name = Field(description="The log node beside this replica: it reads from that node's disk.")
-    nodes: dict[Name, Address] = Field(min_length=1, max_length=33, description="All nodes' names and addresses.")
-    tls: LogNodeTls | None = Field(None, description="What the replica shows to log nodes, and whom it trusts.")
+    nodes: str = Field(
+        pattern=rf"^{_NODE}(,{_NODE}){{0,32}}$",
+        description="All log nodes, `name=host:port`, comma-separated. A replica reads from the node of its own name.",
+    )
+    node: Name | None = Field(
+        None, description="Read from this node instead. Tools ask the first one that answers, unless it is given."
+    )
+    data_dir: Path = Field(
+        Path("log"), description="Folder of the log nodes' logs, one folder per node; on a disk of its own if possible."
+    )
     members_min: int = Field(
-        3,
+        SAFE_MEMBERS,
         ge=1,
         le=33,
         description="Fewer members of the log are refused; with fewer than 3, one lost disk is a lost log.",
@@ -37,6 +54,70 @@ class RaftLogSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.node not in self.nodes:
+        names = [entry.partition("=")[0] for entry in self.nodes.split(",")]
+        if len(set(names)) < len(names):
+            raise ValueError("`nodes` names a node twice")
+        if self.node is not None and self.node not in names:
             raise ValueError("`node` must be one of `nodes`")
+        try:
+            self.timeouts()
+        except RaftSettingsError as error:
+            raise ValueError(str(error)) from None
         return self
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Each node's address by its name."""
+        return dict(entry.split("=", 1) for entry in self.nodes.split(","))
+
+    @property
+    def label(self) -> str:
+        """The log's name for people."""
+        return f"{self.group} on {len(self.addresses)} log nodes"
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to it."""
+        return ",".join(self.addresses.values())
+
+    @property
+    def for_development(self) -> bool:
+        """Whether the loss of one disk is accepted."""
+        return self.members_min < SAFE_MEMBERS
+
+    def timeouts(self) -> RaftSettings:
+        """How soon the nodes replace a leader. Raises RaftSettingsError where the timeouts do not fit."""
+        return RaftSettings(message_timeout_ms=self.message_timeout_ms, election_timeout_ms=self.election_timeout_ms)
+
+    def plaintext_connections(self) -> Iterator[str]:
+        """The connections that would be unprotected beyond this machine, with the setting that protects them."""
+        hosts = [address.rpartition(":")[0] for address in self.addresses.values()]
+        if self.tls is None and not all(map(is_loopback, hosts)):
+            yield "log nodes beyond this machine: set log.raft.tls"
+
+    def check_files(self) -> None:
+        """Raise ConfigError unless a replica can use every file that is named."""
+        if self.tls is not None:
+            self.tls.contexts()
+
+    def elsewhere(self, topic: str | None, servers: str | None) -> Self:
+        """Raises ConfigError: such a log is not restored from the archive."""
+        raise ConfigError(f"log.kind is {self.kind}: such a log is not restored; its nodes have the copies")
+
+    def beside(self, replica: str) -> Self:
+        """The same as one replica uses it, which reads from the node of its name if there is one."""
+        if self.node is not None or replica not in self.addresses:
+            return self
+        return self.model_copy(update={"node": replica})
+
+    def node_settings(self, name: str) -> LogNodeSettings:
+        """The settings of one of the nodes. Raises ConfigError."""
+        if name not in self.addresses:
+            raise ConfigError(f"no log node is called {name!r}; log.raft.nodes has {', '.join(self.addresses)}")
+        return LogNodeSettings(
+            **{field: getattr(self, field) for field in GroupSettings.model_fields},
+            name=name,
+            listen=self.addresses[name],
+            peers={peer: address for peer, address in self.addresses.items() if peer != name},
+            data_dir=self.data_dir / name,
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,12 +37,15 @@ from replica.log.raft.wire import (
     End,
     Ends,
     Entries,
+    Nominate,
+    Nominated,
     Place,
     Placed,
     Read,
     Status,
     Told,
     encode_frame,
+    name_of,
 )
 
 _log = structlog.get_logger(__name__)
@@ -350,13 +354,31 @@ class LogNode:
                 self._take_question(call, reply)
             case Place():
                 reply(self._placed(call))
+            case Nominate():
+                self._take_nomination(call, reply)
 
-    def _refusal(self, call: Append | Change) -> Answer | None:
+    def _refusal(self, call: Append | Change | Nominate) -> Answer | None:
         if self.raft.leadership is not Leadership.LEADER:
             return failed(call, "NOT_LEADER", "this node does not lead", self.raft.state.leader_id)
         if self.raft.state.members.phase not in {None, Phase.ORDERED}:
             return failed(call, "NOT_LEADER", "this node is leaving the log")
         return None
+
+    def _take_nomination(self, call: Nominate, reply: Reply) -> None:
+        """A leader asks a member to take over, if that member has all that is committed and was heard lately."""
+        refusal = self._refusal(call)
+        if refusal is None and call.name != name_of(self.node_id):
+            able = [node for node in self._live() if name_of(node) == call.name and self._may_lead(node)]
+            if able:
+                self.raft.nominate(max(able))
+                self._carry_out()
+            else:
+                refusal = failed(call, "REFUSED", f"{call.name} is no member that keeps up")
+        reply(refusal or Nominated(call.call))
+
+    def _may_lead(self, node: NodeId) -> bool:
+        members = self.raft.state.members.active_nodes()
+        return node in members and self.raft.state.peers[node].match_idx >= self.raft.commit_idx
 
     def _take_append(self, call: Append, reply: Reply) -> None:
         size = sum(map(len, call.bodies))
@@ -430,7 +452,7 @@ class LogNode:
         view, before = self.raft.view, self.raft.last_idx
         if self.raft.leadership is not Leadership.LEADER:
             return False
-        taken = self.raft.replicate([*entries, self._signed.sign(entries, view)], view)
+        taken = self.raft.replicate([*entries, self._signed.sign(entries, view, _now_ms())], view)
         if not taken:
             self._signed.cut(before)
         self.raft.flush()
@@ -584,6 +606,11 @@ class LogNode:
             return set()
         peers, silence_ms = self.raft.state.peers, self.settings.election_timeout_ms
         return {self.node_id} | {n for n, p in peers.items() if p.match_idx and p.ack_age_ms < silence_ms}
+
+
+def _now_ms() -> int:
+    """The append time of records is for people and archives; nothing is decided by it."""
+    return time.time_ns() // 1_000_000
 
 
 async def _nothing() -> None:

@@ -52,28 +52,35 @@ class LogNodeTls(BaseModel):
         return context
 
 
-class LogNodeSettings(BaseModel):
-    """One node of the replicated log."""
+class GroupSettings(BaseModel):
+    """What all nodes of a log, and its clients, have in common."""
 
     model_config = _MODEL
 
     group: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the log, the same on all its nodes.")
+    identity: Literal["disk", "process"] = Field(
+        "disk",
+        description="`disk`: a log node comes back with its log and id. `process`: each start is a new node with an "
+        "empty log, which must be added as a member, as with CCF.",
+    )
+    tls: LogNodeTls | None = Field(None, description="Mutual TLS; without, on loopback addresses only.")
+    message_timeout_ms: int = Field(
+        50, ge=1, le=60_000, description="How often a log node that leads is heard; at most a sixth of the next."
+    )
+    election_timeout_ms: int = Field(
+        600, ge=6, le=600_000, description="A leader that was not heard for half of it up to all of it is replaced."
+    )
+
+
+class LogNodeSettings(GroupSettings):
+    """One node of the replicated log."""
+
     name: Name = Field(description="This node's name. Its id is the name and something that stands for its disk.")
     listen: Address = Field(description="Address for nodes and clients, `host:port`.")
     peers: dict[Name, Address] = Field(
         default_factory=dict, max_length=32, description="The other nodes' names and addresses, members or not."
     )
     data_dir: Path = Field(description="Folder of the log, on a disk of its own if there is one.")
-    identity: Literal["disk", "process"] = Field(
-        "disk",
-        description="`disk`: the node comes back with its log and id. `process`: each start is a new node with an "
-        "empty log, which must be added as a member, as with CCF.",
-    )
-    tls: LogNodeTls | None = Field(None, description="Mutual TLS; without, on loopback addresses only.")
-    message_timeout_ms: int = Field(50, ge=1, le=60_000, description="How often a leader is heard.")
-    election_timeout_ms: int = Field(
-        600, ge=6, le=600_000, description="A leader that was not heard for half of it up to all of it is replaced."
-    )
     segment_bytes: int = Field(64 * 2**20, ge=2**16, le=2**30, description="Size of a file of the log.")
     entry_max_bytes: int = Field(2**20, ge=1_024, le=2**24, description="Largest entry.")
     frame_max_bytes: int = Field(8 * 2**20, ge=2**16, le=2**28, description="Largest frame on a connection.")

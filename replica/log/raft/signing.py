@@ -1,5 +1,7 @@
 """Signature entries: each is its leader's Ed25519 signature over the Merkle root of all entries before it.
 
+It also has the time at its leader, which is the append time of the records since the signature before.
+
 Whoever appends an entry adds it to the tree, and compares each signature with its own root before it writes or
 acknowledges anything: two logs that share a signature are the same, byte by byte. A node's key is made with its disk.
 Its public half is in the configuration that makes the node a member, so a log has all that it takes to verify it.
@@ -15,7 +17,7 @@ import msgspec
 from nacl.signing import SigningKey
 
 from ha.raft.core import LogIncomplete
-from ha.raft.messages import Entry, Kind, NodeId
+from ha.raft.messages import Entry, Kind, NodeId, TxId
 from replica.log.raft.records import leaf_of_entry
 from replica.log.raft.tree import LogTree
 from replica.notary.signatures import signature_holds
@@ -43,6 +45,7 @@ class LogSignature(msgspec.Struct, frozen=True, array_like=True):
 
     node_id: Annotated[str, msgspec.Meta(max_length=128)]
     root: _Digest  # over all entries before this one
+    at_ms: Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # when it was signed, milliseconds UTC, by its leader's clock
     signature: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
@@ -55,9 +58,17 @@ def encode_keys(keys: Mapping[NodeId, bytes]) -> bytes:
     return msgspec.msgpack.encode(dict(sorted(keys.items())))
 
 
-def signed_text(group: str, view: int, idx: int, node_id: NodeId, root: bytes) -> bytes:
-    """What is signed: the root, where it stands, and by whom."""
-    return _DOMAIN + msgspec.msgpack.encode((group, view, idx, node_id, root))
+def signed_text(group: str, at: TxId, signature: LogSignature) -> bytes:
+    """What is signed: the root, where it stands, by whom, and when."""
+    return _DOMAIN + msgspec.msgpack.encode((group, *at, signature.node_id, signature.root, signature.at_ms))
+
+
+def decode_signature(entry: Entry) -> LogSignature:
+    """The body of a signature entry. Raises LogDiffers."""
+    try:
+        return _signatures.decode(entry.body)
+    except UNREADABLE:
+        raise LogDiffers(f"the signature at {entry.view}.{entry.idx} cannot be read") from None
 
 
 def public_key_of(seed: bytes) -> bytes:
@@ -103,13 +114,14 @@ class SignedLog:
             self.committed(min(commit_idx, self.last_idx))
             yield from chunk
 
-    def sign(self, entries: Sequence[Entry], view: int) -> Entry:
+    def sign(self, entries: Sequence[Entry], view: int, at_ms: int) -> Entry:
         """Add this leader's own next entries, and the signature of all so far, which is returned."""
         for _ in self._grow(entries):
             raise ValueError("the signature is added here")
-        root, idx = self._tree.root(), self.last_idx + 1
-        signed = self._signing_key.sign(signed_text(self._group, view, idx, self._node_id, root)).signature
-        body = msgspec.msgpack.encode(LogSignature(self._node_id, root, signed))
+        idx = self.last_idx + 1
+        unsigned = LogSignature(self._node_id, self._tree.root(), at_ms, bytes(64))
+        signed = self._signing_key.sign(signed_text(self._group, TxId(view, idx), unsigned)).signature
+        body = msgspec.msgpack.encode(msgspec.structs.replace(unsigned, signature=signed))
         signature = Entry(view, idx, Kind.SIGNATURE, body)
         for _ in self._grow([signature]):
             pass
@@ -152,11 +164,7 @@ class SignedLog:
                 raise LogDiffers(f"the configuration at {entry.view}.{entry.idx} has another key for {node}, or none")
 
     def _compared(self, entry: Entry) -> LogSignature:
-        try:
-            found = _signatures.decode(entry.body)
-        except UNREADABLE:
-            raise LogDiffers(f"the signature at {entry.view}.{entry.idx} cannot be read") from None
-        root = self._tree.root()
+        found, root = decode_signature(entry), self._tree.root()
         if found.root != root:
             raise LogDiffers(
                 f"{found.node_id} signed {found.root.hex()[:16]} at {entry.view}.{entry.idx}, "
@@ -165,6 +173,6 @@ class SignedLog:
         return found
 
     def _verify(self, entry: Entry, found: LogSignature) -> None:
-        text = signed_text(self._group, entry.view, entry.idx, found.node_id, found.root)
+        text = signed_text(self._group, TxId(entry.view, entry.idx), found)
         if not signature_holds(self.keys.get(found.node_id, b""), text, found.signature):
             raise LogDiffers(f"the signature at {entry.view}.{entry.idx} is not {found.node_id}'s")

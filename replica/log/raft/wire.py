@@ -87,6 +87,13 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     call: _Count
 
 
+class Nominate(msgspec.Struct, frozen=True, array_like=True, tag="nominate"):
+    """Ask the member of this name to take over. Answered once it was asked; whether it leads is another question."""
+
+    call: _Count
+    name: _Text
+
+
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     """All of it is committed."""
 
@@ -129,6 +136,12 @@ class Ends(msgspec.Struct, frozen=True, array_like=True, tag="ends"):
     records: int  # up to idx
 
 
+class Nominated(msgspec.Struct, frozen=True, array_like=True, tag="nominated"):
+    """The member was asked, or leads already."""
+
+    call: int
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The call came to nothing, and never will. `NOT_LEADER`: ask `leader_id`; `OVERLOADED`: later."""
 
@@ -138,8 +151,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader_id: str | None = None
 
 
-Call: TypeAlias = Append | Read | Status | Change | End | Place
-Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Failed
+Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate
+Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Nominated | Failed
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
 messages = msgspec.msgpack.Decoder(Message)
 calls = msgspec.msgpack.Decoder(Call)

@@ -13,11 +13,13 @@ from replica.config.model import Config
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import refill_log
+from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings, dump_settings, load_settings
 from replica.notary.errors import Code, ConfigError, RestoreRefused
 from tests.unit.config.test_exposure import REPLICA, values
 
 FORMER = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t", "security": {"ca_file": "ca.pem"}}
+RAFT = {"group": "g", "nodes": "r1=127.0.0.1:7001,r2=127.0.0.1:7002,r3=127.0.0.1:7003"}
 MEMORY = {"kind": "memory", "memory": {"socket_path": "log.sock"}}
 
 
@@ -73,6 +75,7 @@ def test_a_kind_without_its_table_is_refused(tmp_path: Path) -> None:
     for log, needed in (
         ({"kind": "memory", "kafka": FORMER}, "log.memory"),
         ({"memory": MEMORY["memory"]}, "log.kafka"),
+        ({"kind": "raft", "kafka": FORMER}, "log.raft"),
     ):
         with pytest.raises(ConfigError, match=rf"needs the table \[{needed}\]"):
             config_of(tmp_path, log)
@@ -92,17 +95,62 @@ def test_a_log_in_memory_stays_on_one_machine(tmp_path: Path) -> None:
 
 def test_each_kind_has_its_own_bound_of_the_queue(tmp_path: Path) -> None:
     """Goal: what is in flight fits whatever log there is. Method: a queue that is too short, of each kind."""
-    for kind, table in (("kafka", FORMER), ("memory", MEMORY["memory"])):
+    for kind, table in (("kafka", FORMER), ("memory", MEMORY["memory"]), ("raft", RAFT)):
         with pytest.raises(ConfigError, match=f"log.{kind}.append_queue_max = 10"):
             config_of(tmp_path, {"kind": kind, kind: table | {"append_queue_max": 10}})
 
 
 @pytest.mark.parametrize(
-    "settings", [KafkaSettings(bootstrap_servers="a:1", topic="t"), MemoryLogSettings(socket_path=Path("/s"))]
+    "settings",
+    [
+        KafkaSettings(bootstrap_servers="a:1", topic="t"),
+        MemoryLogSettings(socket_path=Path("/s")),
+        RaftLogSettings.model_validate(RAFT | {"node": "r2"}),
+    ],
 )
 def test_settings_reach_another_process_whole(settings: LogSettings) -> None:
     """Goal: a task reads the log that the driver looked at. Method: there and back."""
     assert load_settings(dump_settings(settings)) == settings
+
+
+def test_a_replica_reads_from_the_log_node_of_its_name(tmp_path: Path) -> None:
+    """Goal: one file serves all replicas. Method: each one's settings, a stranger's, a given node, and Kafka's."""
+    log = config_of(tmp_path, {"kind": "raft", "raft": RAFT}).log
+    beside = {name: log.beside(name) for name in ("r1", "r3", "x")}
+    assert {name: getattr(found, "node", None) for name, found in beside.items()} == {"r1": "r1", "r3": "r3", "x": None}
+    given = config_of(tmp_path, {"kind": "raft", "raft": RAFT | {"node": "r2"}}).log.beside("r1")
+    assert getattr(given, "node", None) == "r2"
+    kafka = config_of(tmp_path, {"kafka": FORMER}).log
+    assert kafka.beside("r1") == kafka.settings
+
+
+def test_a_log_node_has_its_settings_from_the_participants(tmp_path: Path) -> None:
+    """Goal: no second file that could differ. Method: one node's settings; a name that is no node's."""
+    settings = config_of(tmp_path, {"kind": "raft", "raft": RAFT | {"message_timeout_ms": 20}}).log.settings
+    assert isinstance(settings, RaftLogSettings)
+    node = settings.node_settings("r2")
+    assert (node.name, node.listen, node.message_timeout_ms) == ("r2", "127.0.0.1:7002", 20)
+    assert node.peers == {"r1": "127.0.0.1:7001", "r3": "127.0.0.1:7003"}
+    assert node.data_dir == tmp_path / "log" / "r2"
+    with pytest.raises(ConfigError, match="no log node is called 'r9'"):
+        settings.node_settings("r9")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"message_timeout_ms": 101}, r"message_timeout_ms is 101, more than election_timeout_ms / 6 = 100"),
+        ({"nodes": "r1=127.0.0.1:1,r1=127.0.0.1:2"}, "names a node twice"),
+        ({"nodes": "127.0.0.1:1"}, "String should match"),
+        ({"nodes": "r1=127.0.0.1:1,"}, "String should match"),
+        ({"node": "r9"}, "must be one of"),
+        ({"nodes": "r1=10.0.0.1:1"}, "set log.raft.tls"),
+    ],
+)
+def test_wrong_settings_of_log_nodes_are_refused(tmp_path: Path, wrong: dict[str, object], why: str) -> None:
+    """Goal: mistakes show at the start. Method: each mistake, by the participant's configuration."""
+    with pytest.raises(ConfigError, match=why):
+        config_of(tmp_path, {"kind": "raft", "raft": RAFT | wrong})
 
 
 def test_what_only_a_topic_can_do_is_refused_with_a_code(tmp_path: Path) -> None:
