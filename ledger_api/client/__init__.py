@@ -1,7 +1,7 @@
 """The ledger API's client: signed submissions, retries with the same ids, receipts that verify offline."""
 
 from ledger_api.client.access import Access
-from ledger_api.client.answers import Result
+from ledger_api.client.answers import Result, code_of
 from ledger_api.client.client import NotaryClient
 from ledger_api.client.connection import OnWait
 from ledger_api.client.errors import (
@@ -40,6 +40,7 @@ __all__ = [
     "SyncNotaryClient",
     "TokenUnavailable",
     "certifies",
+    "code_of",
     "encode_batch",
     "encode_submission",
     "success_of",

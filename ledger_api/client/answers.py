@@ -10,7 +10,7 @@ from ledger_api.client.errors import AnswerUnreadable, RequestRejected
 from ledger_api.client.exchange import QUOTE_MAX, decode
 from ledger_api.wire.answers import ACCEPTED, AcceptedDocument, NotarisedDocument, answer_from_document
 from ledger_api.wire.problems import ProblemDocument
-from replica.notary.answers import Accepted, Decision, NotNow
+from replica.notary.answers import Accepted, Decision, Notarised, NotNow
 from replica.notary.errors import BadRequest, Code, NotActive, Retry
 
 Result = Decision | ProblemDocument
@@ -41,6 +41,11 @@ def read_decision(status: int, body: bytes) -> Result:
     if isinstance(answer, Accepted):
         return NotNow(ACCEPTED, "recorded; the outcome is a completion", answer.estimate_s)
     return answer
+
+
+def code_of(answer: Result | Accepted) -> Code | None:
+    """The catalogue's entry of an answer; None for what needs none, and for a code of a newer release."""
+    return None if isinstance(answer, Notarised | Accepted) else Code.__members__.get(answer.code)
 
 
 def unknown(detail: str) -> NotNow:

@@ -19,7 +19,15 @@ from ledger_api.client.errors import AnswerUnreadable, ReceiptInvalid, RequestRe
 from ledger_api.client.exchange import decode
 from ledger_api.client.feeds import COMPLETIONS, UPDATES, completion_lines, feed_query, follow, update_lines
 from ledger_api.client.retry import RetryPolicy
-from ledger_api.client.signing import Deduplication, certifies, encode_batch, encode_submission
+from ledger_api.client.signing import (
+    Deduplication,
+    certifies,
+    check_offset,
+    encode_batch,
+    encode_submission,
+    state_of,
+    tx_id_of,
+)
 from ledger_api.client.stream import SubmissionStream
 from ledger_api.wire.answers import BatchAnswerDocument, NotaryDocument
 from ledger_api.wire.feed import (
@@ -109,7 +117,7 @@ class NotaryClient:
         return (await self._until_final([submission], ask))[0]
 
     async def notarise(
-        self, submission: Submission, notary_key: bytes, *, deduplication: Deduplication | None = None
+        self, submission: Submission, notary_key: bytes | str, *, deduplication: Deduplication | None = None
     ) -> Notarised:
         """Submit one, and return its success once the notary's signature is verified for exactly what was submitted.
 
@@ -164,33 +172,33 @@ class NotaryClient:
 
     # ---- questions. Their errors are those of `Connection.fetch`. ----
 
-    async def look_up(self, tx_id: bytes) -> Result:
+    async def look_up(self, tx_id: bytes | str) -> Result:
         """Whether a transaction was notarised: Notarised with a fresh receipt, or Refused with TX_NOT_FOUND."""
-        return (await self._until_final([tx_id], self._look_up))[0]
+        return (await self._until_final([tx_id_of(tx_id)], self._look_up))[0]
 
     async def ledger_end(self) -> LedgerEndDocument:
         """The newest ledger offset, and the one up to which completions may be gone."""
         return await self._connection.fetch("/v1/ledger-end", _ledger_end)
 
-    async def transaction(self, tx_id: bytes) -> TransactionStatusDocument | None:
+    async def transaction(self, tx_id: bytes | str) -> TransactionStatusDocument | None:
         """Where, when and for whom a transaction was notarised; None when it was not."""
         try:
-            return await self._connection.fetch(f"/v1/transactions/{tx_id.hex()}/status", _transaction)
+            return await self._connection.fetch(f"/v1/transactions/{tx_id_of(tx_id).hex()}/status", _transaction)
         except RequestRejected as error:
             if error.code is Code.TX_NOT_FOUND:
                 return None
             raise
 
-    async def state(self, state: bytes) -> StateStatusDocument:
-        """Whether a state (36 bytes, as `parse_state_ref` gives them) was consumed, and by which transaction."""
-        return await self._connection.fetch(f"/v1/states/{format_state_ref(state)}", _state)
+    async def state(self, state: bytes | str) -> StateStatusDocument:
+        """Whether a state, its text or its 36 bytes, was consumed, and by which transaction."""
+        return await self._connection.fetch(f"/v1/states/{format_state_ref(state_of(state))}", _state)
 
-    async def attempts(self, state: bytes, after: int = 0) -> AsyncIterator[CompletionDocument]:
+    async def attempts(self, state: bytes | str, after: int = 0) -> AsyncIterator[CompletionDocument]:
         """A state's history after a ledger offset, up to now: who consumed it, and who was refused because of it."""
+        path = f"/v1/states/{format_state_ref(state_of(state))}/attempts"
+        check_offset(after)
         while True:
-            page = await self._connection.fetch(
-                f"/v1/states/{format_state_ref(state)}/attempts?after={after}", _attempts
-            )
+            page = await self._connection.fetch(f"{path}?after={after}", _attempts)
             for raw in page.attempts:
                 yield decode(_completion, bytes(raw))
             if page.next_after <= after or page.next_after >= page.ledger_end:

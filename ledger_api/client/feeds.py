@@ -25,6 +25,7 @@ from ledger_api.client.exchange import (
     read_answer_body,
     read_lines,
 )
+from ledger_api.client.signing import check_offset
 from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 from ledger_api.wire.problems import ProblemDocument
 from replica.notary.errors import Code, Retry
@@ -95,7 +96,8 @@ async def follow(
 
 
 def feed_query(after: int, user_id: str | None, parties: Sequence[str]) -> str:
-    """The query of a page or a stream."""
+    """The query of a page or a stream. Raises BadRequest."""
+    check_offset(after)
     query = [("after", str(after)), *(("party", party) for party in parties)]
     return urlencode(query if user_id is None else [*query, ("user_id", user_id)])
 

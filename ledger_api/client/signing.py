@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
 
 import msgspec
 from nacl.signing import SigningKey
@@ -12,14 +14,41 @@ from nacl.signing import SigningKey
 from ledger_api.wire.submissions import ANONYMOUS, BatchDocument, DeduplicationDocument, submission_to_document
 from replica.notary.answers import Notarised
 from replica.notary.canonical import encode_request, summarise
+from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.receipts import verify_receipt
-from replica.notary.requests import Submission, TimeWindow, check_command, make_request
+from replica.notary.requests import (
+    DEDUPLICATION_LIMIT_S,
+    PUBLIC_KEY_BYTES,
+    STATE_REF_BYTES,
+    TX_ID_BYTES,
+    Submission,
+    TimeWindow,
+    check_command,
+    make_request,
+    parse_state_ref,
+    parse_tx_id,
+)
+from replica.notary.secret_files import check_secret
+from replica.notary.texts import bytes_from_hex
 
 SUBMISSION_ID_BYTES = 16
+OFFSET_MAX = 2**63 - 1
 _encoder = msgspec.json.Encoder()
 
-Deduplication = DeduplicationDocument
-"""How far back an acceptance of the same command counts: within `duration_s`, or above ledger offset `after_offset`."""
+
+class Deduplication(DeduplicationDocument, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How far back an acceptance of the same command counts: within `duration_s`, or above `after_offset`.
+
+    Raises BadRequest where the notary would: both at once, or one out of its range.
+    """
+
+    def __post_init__(self) -> None:
+        if self.duration_s is not None and self.after_offset is not None:
+            raise BadRequest("a deduplication period is a duration or an offset, not both")
+        if self.duration_s is not None and not 0 <= self.duration_s <= DEDUPLICATION_LIMIT_S:
+            raise BadRequest(f"duration_s lies in 0..{DEDUPLICATION_LIMIT_S:.0f}, not {self.duration_s}")
+        if self.after_offset is not None:
+            check_offset(self.after_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +58,11 @@ class Party:
     name: str
     key: SigningKey = field(default_factory=SigningKey.generate, repr=False)
 
+    @classmethod
+    def from_file(cls, name: str, path: Path | str) -> Self:
+        """The party with the key that `notary keys create` made. Raises ConfigError, also if others can read it."""
+        return cls(name, read_signing_key(Path(path)))
+
     @property
     def public_key(self) -> bytes:
         """The Ed25519 public key, to be registered."""
@@ -36,9 +70,9 @@ class Party:
 
     def sign(
         self,
-        tx_id: bytes,
-        inputs: Iterable[bytes] = (),
-        references: Iterable[bytes] = (),
+        tx_id: bytes | str | None = None,
+        inputs: Iterable[bytes | str] = (),
+        references: Iterable[bytes | str] = (),
         window: TimeWindow | None = None,
         *,
         command_id: str | None = None,
@@ -46,12 +80,16 @@ class Party:
         act_as: Sequence[str] | None = None,
         submission_id: str | None = None,
     ) -> Submission:
-        """A signed submission; states in any order, as `parse_state_ref` gives them. Raises BadRequest.
+        """A signed submission. Raises BadRequest naming the rule that is broken.
 
-        The command id defaults to the transaction id, so that the same transaction is the same command. Keep the
-        submission and send it again, unchanged, until its answer is final.
+        `tx_id`: 32 bytes or 64 hexadecimal digits; without it, a random one. States: in any order, as the text
+        `<64 hexadecimal digits>:<index>` or as the 36 bytes that `parse_state_ref` gives. The command id defaults to
+        the transaction id, so that the same transaction is the same command. Keep the submission and send it again,
+        unchanged, until its answer is final.
         """
-        raw = encode_request(make_request(tx_id, list(inputs), list(references), window, self.name))
+        tx_id = os.urandom(TX_ID_BYTES) if tx_id is None else tx_id_of(tx_id)
+        parts = [state_of(state) for state in inputs], [state_of(state) for state in references]
+        raw = encode_request(make_request(tx_id, *parts, window, self.name))
         submission = Submission(
             raw,
             self.public_key,
@@ -79,8 +117,55 @@ def encode_batch(submissions: Sequence[Submission], deduplication: Deduplication
     return _encoder.encode(BatchDocument(raws))
 
 
-def certifies(answer: Notarised, submission: Submission, notary_key: bytes) -> bool:
-    """Whether a success bears the notary's signature and certifies exactly what was submitted."""
+def read_signing_key(path: Path) -> SigningKey:
+    """An Ed25519 key in PKCS#8 PEM, mode 0600. Raises ConfigError, which never has what the file holds."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    check_secret(path)
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise ConfigError(f"the key {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError):
+        raise ConfigError(f"{path} holds no private key in PKCS#8 PEM without a password") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path} holds no Ed25519 key")
+    return SigningKey(key.private_bytes_raw())
+
+
+def tx_id_of(tx_id: bytes | str) -> bytes:
+    """The 32 bytes of a transaction id. Raises BadRequest."""
+    if isinstance(tx_id, str):
+        return parse_tx_id(tx_id)
+    if not isinstance(tx_id, bytes) or len(tx_id) != TX_ID_BYTES:
+        raise BadRequest(f"a transaction id is {TX_ID_BYTES} bytes, or their hexadecimal digits")
+    return tx_id
+
+
+def state_of(state: bytes | str) -> bytes:
+    """The 36 bytes of a state reference. Raises BadRequest."""
+    if isinstance(state, str):
+        return parse_state_ref(state)
+    if not isinstance(state, bytes) or len(state) != STATE_REF_BYTES:
+        raise BadRequest(f"a state is {STATE_REF_BYTES} bytes, or '<64 hexadecimal digits>:<index>'")
+    return state
+
+
+def check_offset(offset: int) -> int:
+    """A ledger offset that the notary can have. Raises BadRequest."""
+    if not isinstance(offset, int) or not 0 <= offset <= OFFSET_MAX:
+        raise BadRequest(f"a ledger offset lies in 0..{OFFSET_MAX}, not {offset}")
+    return offset
+
+
+def certifies(answer: Notarised, submission: Submission, notary_key: bytes | str) -> bool:
+    """Whether a success bears the notary's signature and certifies exactly what was submitted.
+
+    `notary_key`: 32 bytes or 64 hexadecimal digits. Raises BadRequest if it is neither.
+    """
+    if isinstance(notary_key, str):
+        notary_key = bytes_from_hex("the notary's key", notary_key, PUBLIC_KEY_BYTES)
     tx_id, content_digest, _ = summarise(submission.request)
     receipt = answer.receipt
     same = (receipt.tx_id, receipt.content_digest) == (tx_id, content_digest) == (answer.tx_id, answer.content_digest)

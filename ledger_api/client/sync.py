@@ -68,7 +68,7 @@ class SyncNotaryClient:
         self._loop.close()
 
     def notarise(
-        self, submission: Submission, notary_key: bytes, *, deduplication: Deduplication | None = None
+        self, submission: Submission, notary_key: bytes | str, *, deduplication: Deduplication | None = None
     ) -> Notarised:
         """See NotaryClient.notarise."""
         return self._run(self._client.notarise(submission, notary_key, deduplication=deduplication))
@@ -93,7 +93,7 @@ class SyncNotaryClient:
         """See NotaryClient.submit_all."""
         return self._run(self._client.submit_all(submissions, deduplication=deduplication))
 
-    def look_up(self, tx_id: bytes) -> Result:
+    def look_up(self, tx_id: bytes | str) -> Result:
         """See NotaryClient.look_up."""
         return self._run(self._client.look_up(tx_id))
 
@@ -105,15 +105,15 @@ class SyncNotaryClient:
         """See NotaryClient.ledger_end."""
         return self._run(self._client.ledger_end())
 
-    def transaction(self, tx_id: bytes) -> TransactionStatusDocument | None:
+    def transaction(self, tx_id: bytes | str) -> TransactionStatusDocument | None:
         """See NotaryClient.transaction."""
         return self._run(self._client.transaction(tx_id))
 
-    def state(self, state: bytes) -> StateStatusDocument:
+    def state(self, state: bytes | str) -> StateStatusDocument:
         """See NotaryClient.state."""
         return self._run(self._client.state(state))
 
-    def attempts(self, state: bytes, after: int = 0) -> Iterator[CompletionDocument]:
+    def attempts(self, state: bytes | str, after: int = 0) -> Iterator[CompletionDocument]:
         """See NotaryClient.attempts."""
         return self._each(self._client.attempts(state, after))
 

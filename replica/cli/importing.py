@@ -58,12 +58,11 @@ def import_states(
     from ledger_api.client import Party
     from replica.importing.sources import CORDA, parse_columns
     from replica.importing.staging import Staging
-    from replica.local.participant import read_signing_key
 
     if (file is None) == (database is None):
         raise ConfigError("name one source: a CSV file, or --database")
     configured = load(find_config(config))
-    importer = Party(party, read_signing_key(key))
+    importer = Party.from_file(party, key)
     staging = Staging(work)
     try:
         _fill(staging, file, database, table, CORDA if columns is None else parse_columns(columns))

@@ -78,7 +78,7 @@ def submit(
         key = None if notary_key is None else bytes_from_hex("--notary-key", notary_key, 32)
     except BadRequest as error:
         raise ConfigError(error.detail) from None
-    client = _client(
+    client = make_client(
         endpoint,
         config,
         token_file=token_file,
@@ -113,7 +113,7 @@ def completions(
 
     The offset of the last line is where to go on: `--after` it, on any replica.
     """
-    client = _client(
+    client = make_client(
         endpoint,
         config,
         token_file=token_file,
@@ -124,7 +124,9 @@ def completions(
     run(_print_completions(client, after, follow, user, party or []))
 
 
-def _client(endpoint: str | None, config: Path | None, **named: Path | None) -> NotaryClient:
+def make_client(
+    endpoint: str | None, config: Path | None, deadline_s: float = GIVE_UP_S, **named: Path | None
+) -> NotaryClient:
     """A client of the endpoint that is named, else of the configured one; so is each file. Raises ConfigError."""
     from ledger_api.client import NotaryClient, RetryPolicy
     from ledger_api.client.settings import ClientSettings
@@ -135,7 +137,7 @@ def _client(endpoint: str | None, config: Path | None, **named: Path | None) -> 
     else:
         settings = ClientSettings()
     settings = settings.model_copy(update={name: path for name, path in named.items() if path is not None})
-    return NotaryClient(endpoint, RetryPolicy(deadline_s=GIVE_UP_S), access=settings.access())
+    return NotaryClient(endpoint, RetryPolicy(deadline_s=deadline_s), access=settings.access())
 
 
 def _read(lines: list[bytes]) -> list[Submission]:

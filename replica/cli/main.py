@@ -27,10 +27,12 @@ from replica.cli import (
     replica,
     report,
     restore,
+    sign,
     status,
     steer,
     store,
     topic,
+    try_it,
     up,
     verify,
     watch,
@@ -71,6 +73,8 @@ app.add_typer(haproxy.app, name="haproxy", rich_help_panel=_SET_UP)
 app.command("import", rich_help_panel=_SET_UP)(importing.import_states)
 app.command("replica", rich_help_panel=_RUN)(replica.run)
 app.command("log-node", rich_help_panel=_RUN)(log_node.run)
+app.command("try", rich_help_panel=_USE)(try_it.try_it)
+app.command("sign", rich_help_panel=_USE)(sign.sign)
 app.command("submit", rich_help_panel=_USE)(ledger.submit)
 app.command("completions", rich_help_panel=_USE)(ledger.completions)
 app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)

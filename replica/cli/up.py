@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from replica.local.cluster import ClusterSettings, LocalCluster
 
 
+ENDPOINT_PORT = 8080  # of the examples in docs/api.md
+
+
 class Standby(Enum):
     """What passives do."""
 
@@ -44,7 +47,12 @@ def run_cluster(
     from replica.local.cluster import ClusterSettings
 
     settings = ClusterSettings(
-        folder=DATA_FOLDER / name, replicas=replicas, standby=standby.value, api_workers=api_workers, parties=parties
+        folder=DATA_FOLDER / name,
+        replicas=replicas,
+        standby=standby.value,
+        api_workers=api_workers,
+        parties=parties,
+        endpoint_port=ENDPOINT_PORT,
     )
     try:
         run(_serve(settings))
@@ -71,7 +79,7 @@ def show_where(cluster: LocalCluster, *more: str) -> None:
     out.print()
     out.print(f"  [bold]{cluster.endpoint}[/]  is the endpoint; curl {cluster.endpoint}/v1/notary")
     out.print(f"  {cluster.config.admin_url(first)}/  is the status page of {first}, which shows all replicas")
-    out.print(f"  {shown}  is the configuration; in another terminal: notary status")
+    out.print(f"  {shown}  is the configuration; in another terminal: notary try, notary status")
     out.print(f"  {shown.parent}/parties/  has the keys of {len(cluster.parties)} registered parties")
     for line in more:
         out.print(f"  {line}")

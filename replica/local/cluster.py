@@ -78,6 +78,7 @@ class ClusterSettings:
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
+    endpoint_port: int | None = None  # of a new cluster, if it is free; else any
     further: Mapping[str, Any] = field(default_factory=dict)
     machines: Mapping[str, Machine] = field(
         default_factory=dict
@@ -334,7 +335,7 @@ class LocalCluster:
             "api_workers": self.settings.api_workers,
             "endpoint": {
                 "host": self._machine("lb").address,
-                "port": self._port(before.get("endpoint", {}).get("port")),
+                "port": self._port(before.get("endpoint", {}).get("port", self.settings.endpoint_port)),
             },
             "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
             "database": {
@@ -395,10 +396,10 @@ class LocalCluster:
     def _database_server(self, folder: str, part: str) -> PostgresServer:
         return PostgresServer(self.folder / folder, self._ports.take(), POSTGRES_SETTINGS, self._machine(part))
 
-    def _port(self, before: object) -> int:
-        """The port of the last start if it is still free, so that the endpoint stays what it was."""
-        if isinstance(before, int) and self._ports.take_exactly(before):
-            return before
+    def _port(self, wanted: object) -> int:
+        """The port of the last start, or what the settings name, if it is free: so the endpoint stays what it was."""
+        if isinstance(wanted, int) and self._ports.take_exactly(wanted):
+            return wanted
         return self._ports.take()
 
     async def _timed(self, part: str, what: str, work: Awaitable[Any]) -> Any:

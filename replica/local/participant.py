@@ -11,10 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from nacl.signing import SigningKey
-
 from ledger_api.client.signing import Party
 from ledger_api.server.registry import write_registry
 from replica.active.signer import create_key, load_signer
@@ -24,6 +20,7 @@ from replica.notary.errors import ConfigError
 from replica.notary.untrusted import parse_toml
 
 CONFIG_NAME = "notary.toml"
+PARTIES = "parties"  # the folder of the parties' keys
 _TITLE = (
     "A local cluster: all of it on loopback, for development. Written at each start: addresses change, other settings "
     "that are set here are kept."
@@ -60,8 +57,7 @@ class ParticipantFiles:
     def parties(self, count: int) -> list[Party]:
         """Make this number of parties, each with its own key. Parties that were added by hand stay registered."""
         parties = [
-            Party(party_name(number), _signing_key(self._folder / "parties" / f"bank-{number}.key"))
-            for number in range(1, count + 1)
+            _party(party_name(number), self._folder / PARTIES / f"bank-{number}.key") for number in range(1, count + 1)
         ]
         registered = _read_toml(self._registry_path).get("parties", {})
         for party in parties:
@@ -120,17 +116,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
-def read_signing_key(path: Path) -> SigningKey:
-    """A party's key in a PKCS#8 file. Raises ConfigError, also for a file that others can read."""
-    load_signer(path)
-    key = load_pem_private_key(path.read_bytes(), password=None)
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{path} holds no Ed25519 key")
-    return SigningKey(key.private_bytes_raw())
-
-
-def _signing_key(path: Path) -> SigningKey:
-    """The key in a file, made when there is none."""
+def _party(name: str, path: Path) -> Party:
+    """The party with the key in a file, which is made when there is none."""
     if not path.exists():
         create_key(path)
-    return read_signing_key(path)
+    return Party.from_file(name, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -22,13 +23,16 @@ from ledger_api.client import (
     StreamEnded,
     SyncNotaryClient,
     certifies,
+    code_of,
 )
 from ledger_api.wire.problems import ProblemDocument
+from replica.active.signer import create_key
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.local.ports import PortReservation
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
-from replica.notary.errors import Code, NotActive
-from replica.notary.requests import Submission
+from replica.notary.canonical import decode_request
+from replica.notary.errors import BadRequest, Code, ConfigError, NotActive
+from replica.notary.requests import Submission, parse_state_ref
 from replica.store.interface import Completion
 from tests.worlds.api_world import (
     ACTIVE,
@@ -294,16 +298,81 @@ async def test_questions_and_updates(tmp_path: Path) -> None:
 
 
 async def test_a_question_that_nobody_answers_ends(tmp_path: Path) -> None:
-    """Goal: typed errors, in time. Method: a passive until the deadline; a question that is wrong."""
+    """Goal: typed errors, in time. Method: a passive until the deadline; a query that only the server can judge."""
     participant = StubParticipant()
     short = RetryPolicy(deadline_s=0.2, timeout_s=0.01)
     async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, short) as client:
         with pytest.raises(RequestRejected) as wrong:
-            await anext(client.attempts(bytes(36), after=2**63))
+            await anext(client.published(parties=[""]))
         assert wrong.value.code is Code.QUERY_INVALID
         participant.standing = PASSIVE
         with pytest.raises(NotActive):
             await client.ledger_end()
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, 0.5])
+async def test_an_offset_that_no_ledger_has_is_not_sent(tmp_path: Path, offset: int) -> None:
+    """Goal: validation before the network. Method: each way to name an offset, without a server."""
+    async with NotaryClient("http://127.0.0.1:9", QUICK) as client:
+        for reading in (
+            client.attempts(bytes(36), after=offset),
+            client.completions(offset),
+            client.updates(offset),
+            client.published(offset),
+        ):
+            with pytest.raises(BadRequest, match="ledger offset"):
+                await anext(reading)
+        with pytest.raises(BadRequest):
+            Deduplication(after_offset=offset)
+
+
+@pytest.mark.parametrize("period", [{"duration_s": -1}, {"duration_s": math.nan}, {"duration_s": 1, "after_offset": 1}])
+def test_a_deduplication_period_that_no_notary_takes_is_refused_at_once(period: dict[str, float]) -> None:
+    """Goal: `Deduplication(-1)` fails where it is written. Method: each rule broken, and one that is kept."""
+    with pytest.raises(BadRequest):
+        Deduplication(**period)
+    assert Deduplication(0.0).duration_s == 0.0
+
+
+def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> None:
+    """Goal: nothing to convert. Method: a key file; then open to others, of another kind, no key, and not there."""
+    path = tmp_path / "bank.key"
+    public_key = create_key(path)
+    party = Party.from_file("O=Bank A,L=London,C=GB", str(path))
+    state = "ab" * 32 + ":7"
+    submission = party.sign(inputs=[state], references=[bytes(36)])
+    assert (party.public_key, submission.public_key) == (public_key, public_key)
+    request, _ = decode_request(submission.request)
+    assert (request.inputs, request.references) == ((parse_state_ref(state),), (bytes(36),))
+    assert party.sign().request != party.sign().request  # a random transaction id each
+    assert party.sign("cd" * 32).command_id == "cd" * 32
+    for wrong in ("12", b"12", 12):
+        with pytest.raises(BadRequest):
+            party.sign(wrong)
+        with pytest.raises(BadRequest):
+            party.sign(inputs=[wrong])
+    path.chmod(0o644)
+    with pytest.raises(ConfigError) as unsafe:
+        Party.from_file("O=Bank A", path)
+    assert unsafe.value.code is Code.KEY_UNSAFE
+    secret = "-----BEGIN PRIVATE KEY-----\nsecret\n"
+    for name, content in (("text.key", secret), ("missing.key", None)):
+        other = tmp_path / name
+        if content is not None:
+            other.touch(mode=0o600)
+            other.write_text(content)
+        with pytest.raises(ConfigError) as refused:
+            Party.from_file("O=Bank A", other)
+        assert "secret" not in refused.value.detail
+
+
+async def test_the_code_of_every_answer_is_an_enum(tmp_path: Path) -> None:
+    """Goal: no text to look up. Method: a success, a refusal, a party that is not known."""
+    participant = StubParticipant()
+    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+        assert code_of(await client.submit(make_submission())) is None
+        assert code_of(await client.look_up("ab" * 32)) is Code.TX_NOT_FOUND
+        assert code_of(await client.submit(make_submission(Party("O=Nobody")))) is Code.PARTY_UNKNOWN
 
 
 async def test_programs_without_an_event_loop_have_the_same_client(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ async def test_failover(stage: Stage) -> None:
         await all_well(stage)
         frozen = await stage.cluster.wait_for_active()
         frozen.freeze_group()
-        assert "t\n" in (ended := await stage.play("failover", "Steps", "No replica takes over", **about(frozen))), ended
+        assert "t\n" in (ended := await stage.play("failover", "Steps", "No replica takes over", **about(frozen))), (
+            ended
+        )
         await stage.cluster.wait_for_active(other_than=frozen.name)
         frozen.thaw()
         await stage.play("failover", "Verification", **about(frozen))

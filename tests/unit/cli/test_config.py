@@ -12,7 +12,7 @@ from ledger_api.client import Access
 from ledger_api.client.settings import ClientSettings
 from replica.cli.config import DEFAULT, ENVIRONMENT, FILE, effective
 from replica.cli.init import EXAMPLE, TITLE, write_config
-from replica.cli.ledger import _client as make_client
+from replica.cli.ledger import make_client
 from replica.config.file import REQUIRED, render_config, render_reference, tables
 from replica.config.load import load_config, make_config
 from replica.config.model import Config

@@ -1,0 +1,114 @@
+"""`notary sign`: a signed submission as the API takes it, made from a party's key file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import ConfigChoice, find_config, load
+from replica.notary.errors import BadRequest, ConfigError
+
+if TYPE_CHECKING:
+    from ledger_api.client import Party
+    from replica.config.model import Config
+    from replica.notary.requests import TimeWindow
+
+LOCAL_KEY = Path("parties") / "bank-1.key"  # beside the configuration: the first party of a local cluster
+
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--key", help="The party's key file (`notary keys create`); else that of the local cluster's first."),
+]
+PartyOption = Annotated[
+    str | None, typer.Option("--party", help="The party's name; else the one that the registry has for the key.")
+]
+StatesOption = Annotated[
+    list[str] | None, typer.Option("--input", help="A state to consume, TX_ID:INDEX; may be repeated.")
+]
+ReferencesOption = Annotated[
+    list[str] | None, typer.Option("--reference", help="A state that must be unspent and stays so; may be repeated.")
+]
+TxOption = Annotated[str | None, typer.Option("--tx-id", help="64 hexadecimal digits; else a random one.")]
+FromOption = Annotated[str | None, typer.Option("--from", help="Not before this time, such as 2027-01-01T00:00:00Z.")]
+UntilOption = Annotated[str | None, typer.Option("--until", help="Only before this time.")]
+UserOption = Annotated[str | None, typer.Option("--user", help="The submitting application; else `anonymous`.")]
+CommandOption = Annotated[str | None, typer.Option("--command-id", help="For deduplication; else the transaction id.")]
+SubmissionOption = Annotated[str | None, typer.Option("--submission-id", help="This attempt; else a random one.")]
+
+
+def sign(
+    *,
+    inputs: StatesOption = None,
+    references: ReferencesOption = None,
+    key: KeyOption = None,
+    party: PartyOption = None,
+    tx_id: TxOption = None,
+    from_: FromOption = None,
+    until: UntilOption = None,
+    user: UserOption = None,
+    command_id: CommandOption = None,
+    submission_id: SubmissionOption = None,
+    config: ConfigChoice = None,
+) -> None:
+    """Sign a transaction, and print it as one line of JSON: the body of POST /v1/submissions. Needs no network.
+
+    Keep the line until its outcome is final. `notary submit -` reads it, and so does curl with --data-binary @-.
+    """
+    from ledger_api.client import encode_submission
+    from ledger_api.wire.submissions import ANONYMOUS
+
+    signer = find_party(key, party, config)
+    try:
+        submission = signer.sign(
+            tx_id,
+            inputs or (),
+            references or (),
+            _window(from_, until),
+            user_id=ANONYMOUS if user is None else user,
+            command_id=command_id,
+            submission_id=submission_id,
+        )
+    except BadRequest as error:
+        raise ConfigError(error.detail) from None
+    typer.echo(encode_submission(submission).decode())
+
+
+def find_party(key: Path | None, name: str | None, config: Path | None) -> Party:
+    """The party that signs. What is not named comes from the configuration that `find_config` finds.
+
+    Raises ConfigError.
+    """
+    from ledger_api.client import Party
+
+    if key is None:
+        key = find_config(config).parent / LOCAL_KEY
+        if not key.exists():
+            raise ConfigError(f"no local cluster has made {key}: name the party's key file with --key")
+    party = Party.from_file(name or "", key)
+    return party if name else Party(_registered_name(party.public_key, load(find_config(config))), party.key)
+
+
+def _registered_name(public_key: bytes, config: Config) -> str:
+    """The one party that a public key is registered for. Raises ConfigError."""
+    from ledger_api.server.registry import read_registry
+
+    path = config.api.registry_path
+    names = sorted({party for party, registered in read_registry(path) if registered == public_key})
+    match names:
+        case [name]:
+            return name
+        case []:
+            raise ConfigError(f"{path} has no party with the key {public_key.hex()}: register it, or name --party")
+        case _:
+            raise ConfigError(f"{path} has several parties with this key, name one with --party: {'; '.join(names)}")
+
+
+def _window(from_: str | None, until: str | None) -> TimeWindow | None:
+    from replica.notary.requests import TimeWindow
+    from replica.notary.texts import parse_time
+
+    if from_ is None and until is None:
+        return None
+    return TimeWindow(*(None if end is None else parse_time(end) for end in (from_, until)))
