@@ -220,12 +220,12 @@ class OracleDatabase:
         return Neighbours()
 
     async def migrate(self) -> list[str]:
-        from replica.store.oracle.tools import migrate
+        from replica.store.oracle.migrate import migrate
 
         return await migrate(self._login, lock_id(self._scope, Counter.NODE_MIGRATIONS))
 
     async def status(self) -> StoreStatus:
-        from replica.store.oracle.tools import read_status
+        from replica.store.oracle.status import read_status
 
         return await read_status(self._login)
 
@@ -235,12 +235,12 @@ class OracleDatabase:
         return oracle_board(self._login, name)
 
     def export(self) -> AbstractContextManager[Export]:
-        from replica.store.oracle.tools import export_completions
+        from replica.store.oracle.export import export_completions
 
         return export_completions(self._login)
 
     async def delete_pruned(self, tell: Callable[[int], None]) -> int:
-        from replica.store.oracle.tools import delete_pruned
+        from replica.store.oracle.prune import delete_pruned
 
         return await asyncio.to_thread(delete_pruned, self._login, tell)
 

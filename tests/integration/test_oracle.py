@@ -22,9 +22,11 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
 from ha.lock.oracle_connection import OracleConnection
 from ha.settings import ElectionSettings
+from replica.store.oracle.export import export_completions
 from replica.store.oracle.login import parse_oracle
-from replica.store.oracle.store import OracleStore, newest_version
-from replica.store.oracle.tools import export_completions, migrate, read_status
+from replica.store.oracle.migrate import migrate, newest_version
+from replica.store.oracle.status import read_status
+from replica.store.oracle.store import OracleStore
 from replica.store.schema import read_migrations
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World
 from tests.contracts.store_contract import (

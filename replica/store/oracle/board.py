@@ -12,8 +12,9 @@ import oracledb
 from replica.notary.errors import StoreMismatch
 from replica.notary.formats import Formats
 from replica.store.bulletin import PastActivation, Pause
-from replica.store.oracle.store import named_statement, translate
-from replica.store.oracle.tools import open_cursor
+from replica.store.oracle.errors import translate
+from replica.store.oracle.looking import open_cursor
+from replica.store.oracle.store import named_statement
 
 REASON_MAX_BYTES = 1_000
 LATE_S = 1.0

@@ -14,16 +14,16 @@ PROTECTED_BY = "an Oracle database beyond this machine: use a tcps connect strin
 
 def tools(conninfo: str) -> Tools:
     """See DatabaseKind."""
-    from replica.store.oracle import tools as ours
+    from replica.store.oracle import adopt, archive_heads, export, lost
 
     login = parse_oracle(conninfo)
     return Tools(
-        export_completions=partial(ours.export_completions, login),
-        export_range=partial(ours.export_range, login),
-        published_state=partial(ours.published_state, login),
-        adopt_topic=partial(ours.adopt_topic, login),
-        pending=lambda limit: ours.run_once(login, "pending", {"row_count": limit}),
-        archive_heads=partial(ours.run_once, login),
+        export_completions=partial(export.export_completions, login),
+        export_range=partial(export.export_range, login),
+        published_state=partial(export.published_state, login),
+        adopt_topic=partial(adopt.adopt_topic, login),
+        pending=partial(lost.pending, login),
+        archive_heads=partial(archive_heads.run_once, login),
     )
 
 

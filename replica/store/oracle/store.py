@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import oracledb
 
-from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable, ValuesRefused
+from replica.notary.errors import InvariantBroken, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
@@ -29,33 +29,13 @@ from replica.store.interface import (
     is_for_the_log,
     published_of,
 )
-from replica.store.schema import check_bound, check_version, read_migrations, read_statement
+from replica.store.oracle.errors import translate
+from replica.store.oracle.migrate import newest_version
+from replica.store.schema import check_bound, check_version, read_statement
 
 CHARACTER_SET = "AL32UTF8"
 LIST_MAX = 1_000  # expressions that Oracle takes in one list
 PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
-_NOT_OUR_SCHEMA = {
-    904,  # invalid identifier
-    942,  # table or view does not exist
-    1031,  # insufficient privileges
-}
-_TAKES_NO_WRITES = {
-    54,  # resource busy
-    60,  # deadlock detected; the transaction is rolled back here
-    257,  # the archiver is stuck
-    1536,  # space quota exceeded
-    1653, 1654, 1688, 1691,  # a table, index, partition or LOB cannot be extended
-    4021,  # timeout while waiting to lock an object, during a patch for example
-    16000,  # database open for read-only access
-    30006,  # resource busy, wait timeout
-}  # fmt: skip
-
-_TAKES_NO_SUCH_VALUE = {
-    1426,  # numeric overflow
-    1438,  # larger than the column's precision
-    1461,  # a LONG value for another column: a text that is too long
-    12899,  # too large for the column
-}
 
 
 class Connection(Protocol):
@@ -84,11 +64,6 @@ class StatementSession(Protocol):
 def named_statement(name: str) -> str:
     """The text of one of the SQL files, by name."""
     return read_statement("oracle", name)
-
-
-def newest_version() -> int:
-    """The schema version that this release knows."""
-    return read_migrations("oracle")[-1].version
 
 
 class OracleStore:
@@ -334,21 +309,3 @@ def completion_of(row: Sequence[Any]) -> Completion:
         detail or b"",
         *deduplication,
     )
-
-
-def error_number(error: oracledb.Error) -> int:
-    """The number of an ORA- error, 0 for one of the driver's own."""
-    return int(getattr(error.args[0], "code", 0)) if error.args else 0
-
-
-def translate(name: str, error: oracledb.Error) -> NotaryError | InvariantBroken:
-    """Our error for a database error in place of rows: nothing was written."""
-    detail = f"{name}: {str(error).strip()}"
-    number = error_number(error)
-    if number in _NOT_OUR_SCHEMA:
-        return StoreMismatch(f"{detail}; run `notary store migrate`, and give the rights of sql/oracle/roles.sql")
-    if number in _TAKES_NO_WRITES or isinstance(error, oracledb.OperationalError) or error.args[0].isrecoverable:
-        return StoreUnavailable(detail)
-    if name == "admit" and number in _TAKES_NO_SUCH_VALUE:
-        return ValuesRefused(detail)
-    return InvariantBroken(detail)

@@ -25,9 +25,10 @@ from replica.notary.errors import ConfigError
 from replica.notary.records import BarrierRecord, decode_record
 from replica.operators.metrics import make_metrics
 from replica.store.open import with_password
+from replica.store.oracle.export import export_completions
 from replica.store.oracle.login import parse_oracle, render_oracle
+from replica.store.oracle.migrate import migrate
 from replica.store.oracle.store import OracleStore
-from replica.store.oracle.tools import export_completions, migrate
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.store import PostgresStore
 from tests.oracle import driver

@@ -23,13 +23,15 @@ from replica.store.archive_head import ArchiveHead, ArchiveHeads
 from replica.store.interface import NOTARISED
 from replica.store.memory import MemoryDatabase
 from replica.store.open import adopt_topic, export_range, open_reader, published_state
-from replica.store.oracle import tools as oracle_tools
+from replica.store.oracle import prune
 from replica.store.oracle.board import oracle_board
+from replica.store.oracle.export import export_completions
 from replica.store.oracle.login import render_oracle
-from replica.store.oracle.store import LIST_MAX, OracleStore, newest_version
-from replica.store.oracle.tools import export_completions, migrate, read_status, statements_of
+from replica.store.oracle.migrate import migrate, newest_version, statements_of
+from replica.store.oracle.status import read_status
+from replica.store.oracle.store import LIST_MAX, OracleStore
 from replica.store.reader import CompletionReader
-from replica.store.schema import Migration, read_migrations
+from replica.store.schema import LOCK_WAIT_S, Migration, read_migrations
 from tests.contracts.reader_contract import PruningContract, ReaderContract, Sweep, publish_over_time
 from tests.contracts.store_contract import (
     FRESH,
@@ -282,7 +284,7 @@ async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
     new_store: NewStore, server: OracleServer, reader: CompletionReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: deleting is house-keeping below a bound that is there already. Method: chunks, twice; what is left."""
-    monkeypatch.setattr(oracle_tools, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(prune, "CHUNK_ROWS", 2)
     store = await publish_over_time(new_store)
     database = participant_database(render_oracle(LOGIN), "NOTARY")
     told: list[int] = []
@@ -491,7 +493,7 @@ async def test_migrations_are_applied_once_and_under_their_lock(bare_server: Ora
     assert await migrate(LOGIN, LOCK) == [m.name for m in read_migrations("oracle")]
     assert await migrate(LOGIN, LOCK) == []
     (call, _) = bare_server.named("migration_lock")
-    assert call.rows == [{"id": LOCK, "seconds": oracle_tools.LOCK_WAIT_S}]
+    assert call.rows == [{"id": LOCK, "seconds": LOCK_WAIT_S}]
     bare_server.locks[LOCK] = bare_server.connect()
     with pytest.raises(StoreUnavailable, match="another migration"):
         await migrate(LOGIN, LOCK)

@@ -11,19 +11,18 @@ import sqlglot
 from sqlfluff.core import Linter
 
 from ha.lock import oracle as lock
-from replica.store.oracle import tools as oracle_tools
+from replica.store.oracle import migrate
+from replica.store.oracle.looking import REQUEST_LOCK
+from replica.store.oracle.migrate import statements_of
 from replica.store.oracle.store import named_statement
-from replica.store.oracle.tools import statements_of
 from replica.store.schema import read_migrations
 
 ROOT = Path(__file__).parents[3]
 NAMES = sorted(item.name.removesuffix(".sql") for item in files("replica.store").joinpath("sql/oracle").iterdir())
-BLOCKS = {f"lock {name}": getattr(lock, name) for name in ("REQUEST", "NOTE", "RELEASE")} | {
-    "_LOCK": oracle_tools._LOCK
-}
+BLOCKS = {f"lock {name}": getattr(lock, name) for name in ("REQUEST", "NOTE", "RELEASE")} | {"_LOCK": REQUEST_LOCK}
 QUERIES = {
     **{f"lock {name}": getattr(lock, name) for name in ("CHECK", "PROFILE", "PARAMETERS", "LOOK", "IDENTITY")},
-    **{name: getattr(oracle_tools, name) for name in ("_VERSIONS", "_KNOWN", "_BEGIN", "_STEP", "_END")},
+    **{name: getattr(migrate, name) for name in ("_VERSIONS", "_KNOWN", "_BEGIN", "_STEP", "_END")},
     **{name: named_statement(name).replace(":change_ids", ":id_0, :id_1") for name in NAMES if name != "roles"},
     **{
         f"{migration.name} {number}": text
