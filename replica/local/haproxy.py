@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from ha.supervision import RestartPolicy, after_failure
 from haproxy.render import HaproxySettings, render
 from haproxy.runtime import HaproxyRuntime, ServerState
 from replica.local.machine import THIS_MACHINE, Machine
@@ -15,7 +16,7 @@ from replica.local.process import Command, ManagedProcess, ServerFailed, Softwar
 from replica.notary.errors import NotaryError
 
 READY_MAX_S = 10.0
-RESTART_PAUSE_S = 2.0
+RESTARTS = RestartPolicy(pause_s=0.1, pause_max_s=2.0)
 CHECK_MAX_S = 10.0
 RELOAD_MAX_S = 10.0
 STOP_GRACE_S = 5.0
@@ -56,11 +57,18 @@ class HaproxyServer:
             code = await self.process.wait()
             await self.process.kill()  # its remaining workers, which hold the port
             say("HAProxy", f"{how_it_ended(code)}; starts again")
+            await self._start_again(say)
+
+    async def _start_again(self, say: Callable[[str, str], None]) -> None:
+        failures = 0
+        while True:
+            after = after_failure(failures, asyncio.get_running_loop().time(), RESTARTS)
+            await asyncio.sleep(after.pause_s)
             try:
-                await self.start()
+                return await self.start()
             except NotaryError as error:
                 say("HAProxy", f"does not start: {error.detail}")
-                await asyncio.sleep(RESTART_PAUSE_S)
+                failures = after.failures
 
     async def reload(self, settings: HaproxySettings) -> None:
         """Apply other settings. No connection is refused or cut, and the state of each replica is kept.

@@ -9,16 +9,25 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 
 import aiohttp
 import pytest
 
+from ha.supervision import after_failure
 from haproxy.nodes import Node
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render, render_keepalived
 from haproxy.runtime import RuntimeRefused
-from replica.local.haproxy import NO_STATE, HaproxyServer, check_config, check_keepalived_config, find_keepalived
+from replica.local.haproxy import (
+    NO_STATE,
+    RESTARTS,
+    HaproxyServer,
+    check_config,
+    check_keepalived_config,
+    find_keepalived,
+)
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.process import ServerFailed
 from tests.closing import listening
@@ -231,6 +240,37 @@ async def test_a_load_balancer_that_is_killed_is_started_again_and_it_is_told(
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
         assert told == ["HAProxy was ended by SIGKILL; starts again"]
+
+
+async def test_a_load_balancer_that_does_not_start_is_tried_again_after_growing_pauses(
+    folder: Path, ports: PortReservation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a start that fails is neither the end nor a busy loop. Method: two starts that fail, with their pauses."""
+    only, port, said, tried_s = StandIn("only", ports), ports.take(), list[str](), list[float]()
+    only.active = True
+    async with only.serving(), running(HaproxyServer(folder, settings_for(folder, port, only))) as lb:
+        start, failures = lb.start, iter(["no room", "no luck"])
+
+        async def failing() -> None:
+            tried_s.append(perf_counter())
+            if problem := next(failures, None):
+                raise ServerFailed(problem)
+            await start()
+
+        monkeypatch.setattr(lb, "start", failing)
+        keeping = asyncio.create_task(lb.keep(lambda part, text: said.append(f"{part} {text}")))
+        lb.process.signal_leader(signal.SIGKILL)
+        await eventually(lambda: asyncio.sleep(0, len(tried_s) == 3))
+        await eventually(lambda: reaches(port, "only"))
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    assert said == [
+        "HAProxy was ended by SIGKILL; starts again",
+        "HAProxy does not start: no room",
+        "HAProxy does not start: no luck",
+    ]
+    for failures, (before_s, after_s) in enumerate(pairwise(tried_s), 1):  # a pause is never shorter
+        assert after_s - before_s >= after_failure(failures, 0.0, RESTARTS).pause_s > RESTARTS.pause_s
 
 
 async def test_a_drained_replica_keeps_its_sessions_and_gets_no_new_one(folder: Path, ports: PortReservation) -> None:

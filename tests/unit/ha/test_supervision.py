@@ -15,6 +15,13 @@ def test_what_needs_a_person_is_left_down() -> None:
         assert after_end(code, 0, 100.0, POLICY) == StartAgain(102.0, 2.0, 1)
 
 
+def test_what_has_no_such_exit_code_is_always_started_again() -> None:
+    """Goal: an unknown end is no reason to give up. Method: every kind of end under a policy without the code."""
+    steady = RestartPolicy(pause_s=0.1, pause_max_s=2.0)
+    for code in (0, EXIT_CONFIGURATION, EXIT_FAILED, -9, None):
+        assert after_end(code, 0, 100.0, steady) == StartAgain(100.1, 0.1, 1)
+
+
 def test_the_pause_doubles_with_each_failure_in_a_row_up_to_its_bound() -> None:
     """Goal: a crash loop does not eat the machine. Method: failures in a row; then a policy whose pause is constant."""
     assert [after_end(1, failures, 0.0, POLICY) for failures in (1, 4, 5, 10_000)] == [
