@@ -97,7 +97,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", activation.intake.queued)
         yield _gauge(
             "notary_eta_seconds",
-            "Longest a request that comes now will take, as clients are told",
+            "Longest time to answer a request that comes now, as estimated for clients",
             activation.intake.wait_s,
         )
         published = -1 if activation.publisher.position is None else activation.publisher.position.offset
