@@ -24,6 +24,7 @@ app = typer.Typer(help="Check and show a participant's configuration.", no_args_
 
 ROUND_TRIP_MS = 5  # between log nodes, as assumed for their outage
 DEFAULT, FILE, ENVIRONMENT = "default", "file", "environment"
+_CONNECTION_STRINGS = {("database", "conninfo"), ("log", "postgres", "conninfo")}
 
 
 @app.command()
@@ -139,7 +140,7 @@ def _origin(setting: Setting, in_file: Mapping[str, Any], variables: set[str]) -
 
 
 def _without_password(setting: Setting, value: object) -> object:
-    if setting.path != ("database", "conninfo"):
+    if setting.path not in _CONNECTION_STRINGS or value is None:
         return value
     from replica.database import participant_database
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from replica.cli import log_set_up
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, run
 from replica.cli.salvage import make_salvage
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from replica.config.model import Config
     from replica.log.interface import RequestLog
 
-app = typer.Typer(help="Read the request log.", no_args_is_help=True)
+app = typer.Typer(help="Create, check and read the request log.", no_args_is_help=True)
+app.command("create")(log_set_up.create)
+app.command("check")(log_set_up.check)
+app.command("roles")(log_set_up.roles)
 app.command("salvage")(make_salvage)
 
 READ_WAIT_S = 1.0

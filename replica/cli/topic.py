@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, find_config, load, out, run
+from replica.cli.log_set_up import check_log
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -29,8 +30,9 @@ def create(config: ConfigChoice = None) -> None:
 def check(config: ConfigChoice = None) -> None:
     """Check the topic's settings, and that it is the one that the database belongs to. Changes nothing."""
     settings = load(find_config(config))
-    topic_id, records = run(_check(settings))
-    out.print(f"topic {_topic(settings).topic} keeps the contract; its id is {topic_id}; {records} records")
+    topic = _topic(settings).topic
+    topic_id, records = run(check_log(settings))
+    out.print(f"topic {topic} keeps the contract; its id is {topic_id}; {records} records")
 
 
 @app.command()
@@ -61,18 +63,3 @@ def _topic(config: Config) -> KafkaSettings:
     if not isinstance(settings, KafkaSettings):
         raise ConfigError(f"log.kind is {settings.kind}: only a request log on Kafka has a topic")
     return settings
-
-
-async def _check(config: Config) -> tuple[str, int]:
-    from replica.log.open import open_log
-    from replica.notary.errors import LogRefused
-
-    log = open_log(_topic(config))
-    try:
-        topic_id = await log.check()
-        bound_to = (await config.shared_database().status()).topic_id
-        if bound_to not in (None, topic_id):
-            raise LogRefused(f"the database belongs to topic id {bound_to}, the topic's is {topic_id}")
-        return topic_id, await log.end_offset()
-    finally:
-        await log.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import DATA_FOLDER, out, run, say
+from replica.cli.profiles import KnownProfileOption
 
 if TYPE_CHECKING:
     from replica.local.cluster import ClusterSettings, LocalCluster
@@ -34,14 +35,16 @@ PartiesOption = Annotated[int, typer.Option("--parties", min=1, max=100, help="P
 
 def run_cluster(
     name: NameArgument = "local",
+    *,
     replicas: ReplicasOption = 3,
     standby: StandbyOption = Standby.FOLLOWING,
     api_workers: WorkersOption = 2,
     parties: PartiesOption = 5,
+    profile: KnownProfileOption = None,
 ) -> None:
-    """Bring up Postgres, a broker, replicas and HAProxy here, and keep them running until Ctrl-C.
+    """Bring up Postgres, the log's servers, replicas and HAProxy here, and keep them running until Ctrl-C.
 
-    For development: one broker and one database server, all on loopback. A replica that ends is started again, and so
+    For development: one server of each kind, all on loopback. A replica that ends is started again, and so
     is HAProxy. What the cluster keeps, settings and keys among it, is found again at the next start.
     """
     from replica.local.cluster import ClusterSettings
@@ -53,6 +56,7 @@ def run_cluster(
         api_workers=api_workers,
         parties=parties,
         endpoint_port=ENDPOINT_PORT,
+        log=None if profile is None else profile.log,
     )
     try:
         run(_serve(settings))

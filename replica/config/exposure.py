@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from replica.config.model import Config
-from replica.notary.loopback import is_loopback
+from replica.notary.libpq import is_local
 from replica.store.open import kind_of
 
 
@@ -23,22 +23,18 @@ def plaintext_connections(config: Config) -> list[str]:
 
 
 def _api(config: Config) -> Iterator[str]:
-    exposed = [replica.name for replica in config.replicas if not _is_local(replica.host)]
+    exposed = [replica.name for replica in config.replicas if not is_local(replica.host)]
     if exposed and config.api.tls is None:
         yield f"the API of {', '.join(exposed)} is not on a loopback address: set api.tls"
 
 
 def _tracing(config: Config) -> Iterator[str]:
     url = config.tracing.endpoint
-    if url is not None and url.scheme != "https" and not _is_local(url.host or ""):
+    if url is not None and url.scheme != "https" and not is_local(url.host or ""):
         yield "a collector of traces beyond this machine: tracing.endpoint needs https"
 
 
 def _database(conninfo: str) -> Iterator[str]:
     kind = kind_of(conninfo)
-    if not all(map(_is_local, kind.hosts_in_clear(conninfo))):
+    if not all(map(is_local, kind.hosts_in_clear(conninfo))):
         yield kind.PROTECTED_BY
-
-
-def _is_local(host: str) -> bool:
-    return host.startswith("/") or is_loopback(host)

@@ -26,7 +26,7 @@ from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
-from replica.store.open import parse_conninfo, with_password
+from replica.store.open import kind_of, parse_conninfo, with_password
 from replica.telemetry.settings import TracingSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
@@ -161,6 +161,11 @@ class Config(BaseSettings):
         if log.one_machine_only and not all(map(is_loopback, hosts)):
             raise ValueError(
                 f"log.kind = {log.kind} is for tests on one machine: endpoint and replicas need a loopback address"
+            )
+        if log.kind == "postgres" and kind_of(self.database.conninfo).NAME != "postgres":
+            raise ValueError(
+                "log.kind = postgres with another kind of database: one Postgres is lock, log and store, or the log is "
+                "of another kind"
             )
         step_down_s = 3 * self.core.drain_answers_s + log.close_max_s
         if step_down_s > self.election.drain_max_s:

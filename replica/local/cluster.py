@@ -41,6 +41,8 @@ from replica.local.replica import ReplicaProcess, Say
 from replica.local.run_file import ReplicaRun, RunFile, this_process
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin
+from replica.log.postgres.install import grant
+from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import NotaryError
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement
@@ -51,7 +53,9 @@ _RIGHTS = b"""
 GRANT CONNECT ON DATABASE notary TO notary_reader;
 GRANT notary_writer, notary_archivist TO notary;
 GRANT notary_reader TO notary_api;
+GRANT pg_read_all_stats TO notary_owner; -- the owner of a log in the database counts its standbys
 """
+LogKind = Literal["kafka", "postgres", "memory"]
 STANDBY_NAME = "standby"  # the standby's name at the primary
 LOG_FOLDER = "kafka"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
@@ -65,8 +69,9 @@ POSTGRES_SETTINGS = {"autovacuum_naptime": "5s", "wal_retrieve_retry_interval": 
 class ClusterSettings:
     """The parts of a local cluster. `further`: any other settings, nested as in the configuration file.
 
-    With `memory_log` no broker runs, and the request log ends with the cluster; the folder must be new. With three
-    brokers and a database standby the cluster equals the reference deployment, except for the machines.
+    `log`: the kind of the request log; None: as the cluster was made, on Kafka where it is new. On Postgres it is in
+    the database; in memory it ends with the cluster, whose folder must be new. With three brokers and a database
+    standby the cluster equals the reference deployment, except for the machines.
     """
 
     folder: Path
@@ -74,7 +79,7 @@ class ClusterSettings:
     standby: Literal["following", "disconnected"] = "following"
     api_workers: int = 2
     parties: int = 5
-    memory_log: bool = False
+    log: LogKind | None = None
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
@@ -93,10 +98,11 @@ class LocalCluster:
     notary_key: bytes
     postgres: PostgresServer
     postgres_standby: PostgresServer | None
-    kafka: KafkaCluster  # unless the log is in memory
-    memory_log: MemoryLogProcess  # else
+    kafka: KafkaCluster  # where the log is on Kafka
+    memory_log: MemoryLogProcess  # where it is in memory
     haproxy: HaproxyServer
     topic_id: str
+    log_kind: LogKind
 
     def __init__(self, settings: ClusterSettings, say: Say = lambda part, text: None) -> None:
         self.settings = settings
@@ -156,11 +162,12 @@ class LocalCluster:
         self._stack.callback(self._ports.close)
         self._http = await self._stack.enter_async_context(aiohttp.ClientSession())
         before = self._files.settings()
+        self.log_kind = self._kind_of_log(before)
         await self._start_servers(before)
         self.notary_key, self.parties = self._files.notary_key(), self._files.parties(self.settings.parties)
         self._files.write_config(self._values(before), ROLE, READER)
         self.config = load_config(self.config_path)
-        self.topic_id = await self._timed("request log", f"topic {self.topic}", self.prepare_log())
+        self.topic_id = await self._timed("request log", self.topic, self.prepare_log())
         await self._start_replicas()
         self._write_run_file()
         self._stack.callback(RunFile.remove, self.folder)
@@ -169,11 +176,22 @@ class LocalCluster:
 
     async def prepare_log(self) -> str:
         """Have the log there before the replicas start; returns the topic's id. A recovery restores it here."""
+        if self.log_kind == "postgres":
+            await self._make_log_in_database()
         admin = open_log_admin(self.config.log.settings)
         try:
             return await admin.create()
         finally:
             await admin.close()
+
+    async def _make_log_in_database(self) -> None:
+        """As the owner of the log's schema, which the replicas' role may only append to."""
+        owner = open_log_admin(PostgresLogSettings(conninfo=self.owner_dsn(), single_server=True))
+        try:
+            await owner.create()
+        finally:
+            await owner.close()
+        await grant(self.owner_dsn(), writers=(ROLE,))
 
     async def stop(self) -> None:
         """Stop everything in reverse order. May be repeated."""
@@ -264,16 +282,35 @@ class LocalCluster:
         """Database and request log at the same time: the log takes longest."""
         self.postgres = self._database_server("postgres", "db1")
         self.postgres_standby = self._database_server("standby", "db2") if self.settings.database_standby else None
-        log_starts = self._prepare_memory_log() if self.settings.memory_log else self._prepare_brokers()
+        log_starts = self._prepare_log_servers()
         names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
         self._ways = {name: self._ways_of(name) for name in names}
         self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._start_database())
-                group.create_task(log_starts)
+                if log_starts is not None:
+                    group.create_task(log_starts)
         except* NotaryError as errors:
             raise errors.exceptions[0] from None
+
+    def _kind_of_log(self, before: Mapping[str, Any]) -> LogKind:
+        """The kind of the request log. Raises ServerFailed where the cluster was made with another one."""
+        asked = self.settings.log
+        made: LogKind | None = before.get("log", {}).get("kind", "kafka") if before else None
+        if asked is not None and made not in (None, asked):
+            raise ServerFailed(f"the cluster in {self.folder} has log.kind = {made}, not {asked}: give it another name")
+        return asked or made or "kafka"
+
+    def _prepare_log_servers(self) -> Coroutine[Any, Any, None] | None:
+        """Make the log's own servers; returns the coroutine that starts them. None: the log is in the database."""
+        match self.log_kind:
+            case "kafka":
+                return self._prepare_brokers()
+            case "memory":
+                return self._prepare_memory_log()
+            case "postgres":
+                return None
 
     def _prepare_brokers(self) -> Coroutine[Any, Any, None]:
         """Make the brokers; returns the coroutine that starts them."""
@@ -357,21 +394,38 @@ class LocalCluster:
         machine = self._machine(name)
         if machine.way is None:
             return {}
-        return {
-            "NOTARY_DATABASE__CONNINFO": self._database_conninfo(machine),
-            "NOTARY_LOG__KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take),
-        }
+        database = self._database_conninfo(machine)
+        log = (
+            {"NOTARY_LOG__POSTGRES__CONNINFO": database}
+            if self.log_kind == "postgres"
+            else {"NOTARY_LOG__KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take)}
+        )
+        return {"NOTARY_DATABASE__CONNINFO": database, **log}
 
     def _log_values(self) -> dict[str, Any]:
-        if self.settings.memory_log:
-            return self.memory_log.settings()
-        servers, single = self.kafka.bootstrap_servers, self.settings.brokers == 1
-        return {"kafka": {"bootstrap_servers": servers, "single_broker": single}}
+        match self.log_kind:
+            case "kafka":
+                servers, single = self.kafka.bootstrap_servers, self.settings.brokers == 1
+                return {"kafka": {"bootstrap_servers": servers, "single_broker": single}}
+            case "memory":
+                return self.memory_log.settings()
+            case "postgres":
+                values = {
+                    "conninfo": self._database_conninfo(THIS_MACHINE),
+                    "password_file": self._files.password_file(ROLE),
+                    "single_server": self.postgres_standby is None,
+                }
+                return {"kind": "postgres", "postgres": values}
 
     def _log_pids(self) -> tuple[int, ...]:
-        if self.settings.memory_log:
-            return (self.memory_log.process.pid,)
-        return tuple(broker.process.pid for broker in self.kafka.brokers)
+        """Process ids of the log's own servers."""
+        match self.log_kind:
+            case "kafka":
+                return tuple(broker.process.pid for broker in self.kafka.brokers)
+            case "memory":
+                return (self.memory_log.process.pid,)
+            case "postgres":
+                return ()
 
     def _database_conninfo(self, client: Machine) -> str:
         servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]

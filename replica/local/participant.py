@@ -49,6 +49,10 @@ class ParticipantFiles:
                 file.write(secrets.token_urlsafe(24))
         return path.read_text()
 
+    def password_file(self, role: str) -> str:
+        """The file with that password, as the configuration names it."""
+        return self._password_path(role).name
+
     def notary_key(self) -> bytes:
         """The public key that the notary signs with: that of the configuration, else a new one."""
         path = self._folder / self.settings().get("notary_key_file", self._key_path.name)
@@ -81,9 +85,9 @@ class ParticipantFiles:
             "data_dir": "replicas",
             "api": {"registry_path": self._registry_path.name},
             "database": {
-                "password_file": self._password_path(role).name,
+                "password_file": self.password_file(role),
                 "reader_user": reader,
-                "reader_password_file": self._password_path(reader).name,
+                "reader_password_file": self.password_file(reader),
             },
         }
         before = self.settings()

@@ -14,7 +14,7 @@ from replica.log.settings import LogSettings
 from replica.notary.errors import RestoreRefused
 
 
-def open_log(settings: LogSettings | PostgresLogSettings) -> RequestLog:
+def open_log(settings: LogSettings) -> RequestLog:
     """The request log. It connects when first asked."""
     match settings:
         case KafkaSettings():
@@ -35,7 +35,7 @@ def open_log(settings: LogSettings | PostgresLogSettings) -> RequestLog:
             return RaftLog(settings)
 
 
-def open_log_admin(settings: LogSettings | PostgresLogSettings) -> LogAdmin:
+def open_log_admin(settings: LogSettings) -> LogAdmin:
     """The operations of tools on that log. It connects when first asked."""
     match settings:
         case KafkaSettings():

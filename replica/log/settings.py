@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
+from replica.log.postgres.settings import PostgresLogSettings
 from replica.log.raft.log_settings import RaftLogSettings
 
-LogSettings = KafkaSettings | RaftLogSettings | MemoryLogSettings
+LogSettings = KafkaSettings | PostgresLogSettings | RaftLogSettings | MemoryLogSettings
 
 
 class LogChoice(BaseModel):
@@ -23,15 +24,20 @@ class LogChoice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    kind: Literal["kafka", "raft", "memory"] = Field(
+    kind: Literal["kafka", "postgres", "raft", "memory"] = Field(
         "kafka",
-        description="What the request log is kept in: a topic, log nodes of our own beside the replicas, or, for tests "
-        "on one machine, memory.",
+        description="What the request log is kept in: a topic; the database itself, so that one Postgres is lock, log "
+        "and store; log nodes of our own beside the replicas; or, for tests on one machine, memory.",
     )
     kafka: KafkaSettings | None = Field(
         None,
         description="The request log on Kafka: where it is, and how long its client waits. No setting changes a "
         "verdict. In files of earlier releases this table is `[kafka]`, which is still read.",
+    )
+    postgres: PostgresLogSettings | None = Field(
+        None,
+        description="The request log on Postgres: where it is, and how long its client waits. No setting changes a "
+        "verdict.",
     )
     raft: RaftLogSettings | None = Field(
         None,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 
 import psycopg
 
 from replica.log.admin import LogSurvey, Stretch
+from replica.log.interface import LogMissing
 from replica.log.postgres.install import install, read_sql
 from replica.log.postgres.log import PostgresLog
 from replica.log.postgres.session import BATCHES_MAX, connection_parameters, meaning_of
@@ -47,8 +47,10 @@ class PostgresLogAdmin:
 
     async def create(self) -> str:
         """See `LogAdmin.create`. Needs the schema's owner, except where there is a log already."""
-        with suppress(LogRefused):  # a log exists, or we lack the right; the checks below judge what is there
-            await install(self._settings.conninfo)
+        try:
+            return await self._log.check()
+        except LogMissing:
+            await install(self._settings.login())
         return await self._log.check()
 
     def stretch(self, first: int, end: int) -> Iterator[Stretch]:

@@ -12,10 +12,12 @@ from psycopg import sql
 from replica.notary.errors import LogRefused, LogUnavailable
 
 PARTITION_RECORDS = 1 << 24
-_READER_TABLES = sql.SQL("GRANT SELECT ON notary_log.log_head, notary_log.log_batch TO {}")
-_READER_FUNCTIONS = sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.flushed, notary_log.sees_standbys TO {}")
-_WRITER_FUNCTIONS = sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.append, notary_log.make_partitions TO {}")
-_USAGE = sql.SQL("GRANT USAGE ON SCHEMA notary_log TO {}")
+_READER = (
+    sql.SQL("GRANT USAGE ON SCHEMA notary_log TO {}"),
+    sql.SQL("GRANT SELECT ON notary_log.log_head, notary_log.log_batch TO {}"),
+    sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.flushed, notary_log.sees_standbys TO {}"),
+)
+_WRITER = (*_READER, sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.append, notary_log.make_partitions TO {}"))
 
 
 def read_sql(name: str) -> bytes:
@@ -46,11 +48,14 @@ async def grant(conninfo: str, *, readers: tuple[str, ...] = (), writers: tuple[
     Only the owner may change or delete a record. Raises LogRefused, LogUnavailable.
     """
     async with _opened(conninfo) as connection:
-        for role in (*readers, *writers):
-            for statement in (_USAGE, _READER_TABLES, _READER_FUNCTIONS):
-                await connection.execute(statement.format(sql.Identifier(role)))
-        for role in writers:
-            await connection.execute(_WRITER_FUNCTIONS.format(sql.Identifier(role)))
+        for statement in rights(readers=readers, writers=writers):
+            await connection.execute(statement)
+
+
+def rights(*, readers: tuple[str, ...] = (), writers: tuple[str, ...] = ()) -> list[sql.Composed]:
+    """The statements that `grant` runs."""
+    given = [(role, _READER) for role in readers] + [(role, _WRITER) for role in writers]
+    return [statement.format(sql.Identifier(role)) for role, statements in given for statement in statements]
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from psycopg import errors, waiting
 from psycopg.abc import RV, PQGen
 from psycopg.rows import TupleRow
 
+from replica.log.interface import LogMissing
 from replica.log.postgres.delivery import Batch, Bounds, Look
 from replica.log.postgres.install import read_sql
 from replica.log.postgres.settings import PostgresLogSettings
@@ -24,13 +25,8 @@ from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
 
 BATCHES_MAX = 256  # in the answer to one look
 _TRANSACTION_TIMEOUT_SINCE = 170_000
-_NOT_OUR_SCHEMA = (
-    errors.UndefinedTable,
-    errors.UndefinedColumn,
-    errors.UndefinedFunction,
-    errors.InvalidSchemaName,
-    errors.InsufficientPrivilege,
-)
+_NO_LOG = (errors.UndefinedTable, errors.InvalidSchemaName)
+_NOT_OUR_SCHEMA = (errors.UndefinedColumn, errors.UndefinedFunction, errors.InsufficientPrivilege)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +227,7 @@ def connection_parameters(settings: PostgresLogSettings) -> dict[str, object]:
 
     The limits are those of the lock session, except `idle_session_timeout`: between two statements we hold nothing.
     """
-    given: dict[str, object] = dict(libpq.conninfo_to_dict(settings.conninfo))
+    given: dict[str, object] = dict(libpq.conninfo_to_dict(settings.login()))
     lease_ms, answer_ms = round(settings.lease_s * 1_000), round(settings.answer_max_s * 1_000)
     limits = {
         "default_transaction_isolation": r"read\ committed",
@@ -302,8 +298,10 @@ async def _identify(connection: LogConnection, settings: PostgresLogSettings) ->
 def meaning_of(error: psycopg.Error) -> NotaryError:
     """Our error for a failure of the server."""
     detail = f"the log's server: {str(error).strip()}"
+    if isinstance(error, _NO_LOG):
+        return LogMissing(f"{detail}; make the log: notary log create")
     if isinstance(error, _NOT_OUR_SCHEMA):
-        return LogRefused(f"{detail}; make the log, and grant the rights")
+        return LogRefused(f"{detail}; grant the rights: notary log roles")
     if error.sqlstate == "NL001":
         return LogRefused(detail)
     return LogUnavailable(detail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from replica.notary.errors import ConfigError
+from replica.notary import libpq
 from replica.store.reader import CompletionReader
 from replica.store.tools import Tools
 
@@ -35,13 +35,7 @@ def reader(address: str) -> CompletionReader:
 
 def parse(conninfo: str) -> dict[str, str]:
     """See DatabaseKind."""
-    from psycopg import ProgrammingError
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
-    except ProgrammingError as error:
-        raise ConfigError(f"no libpq connection string: {str(error).strip()}") from None
+    return libpq.parse_conninfo(conninfo)
 
 
 def with_password(conninfo: str, password: str) -> str:
@@ -53,9 +47,4 @@ def with_password(conninfo: str, password: str) -> str:
 
 def hosts_in_clear(conninfo: str) -> list[str]:
     """See DatabaseKind."""
-    from psycopg.conninfo import conninfo_to_dict
-
-    given = conninfo_to_dict(conninfo)
-    if given.get("sslmode") == "verify-full":
-        return []
-    return [host for name in ("host", "hostaddr") for host in str(given.get(name) or "").split(",") if host]
+    return libpq.hosts_in_clear(conninfo)

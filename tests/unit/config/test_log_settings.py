@@ -13,6 +13,7 @@ from replica.config.model import Config
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import refill_log
+from replica.log.postgres.settings import PostgresLogSettings
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings, dump_settings, load_settings
 from replica.notary.errors import Code, ConfigError, RestoreRefused
@@ -20,6 +21,7 @@ from tests.unit.config.test_exposure import REPLICA, values
 
 FORMER = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t", "security": {"ca_file": "ca.pem"}}
 RAFT = {"group": "g", "nodes": "r1=127.0.0.1:7001,r2=127.0.0.1:7002,r3=127.0.0.1:7003"}
+POSTGRES = {"kind": "postgres", "postgres": {"conninfo": "host=127.0.0.1 dbname=notary", "password_file": "pw"}}
 MEMORY = {"kind": "memory", "memory": {"socket_path": "log.sock"}}
 
 
@@ -76,6 +78,7 @@ def test_a_kind_without_its_table_is_refused(tmp_path: Path) -> None:
         ({"kind": "memory", "kafka": FORMER}, "log.memory"),
         ({"memory": MEMORY["memory"]}, "log.kafka"),
         ({"kind": "raft", "kafka": FORMER}, "log.raft"),
+        ({"kind": "postgres", "kafka": FORMER}, "log.postgres"),
     ):
         with pytest.raises(ConfigError, match=rf"needs the table \[{needed}\]"):
             config_of(tmp_path, log)
@@ -95,7 +98,8 @@ def test_a_log_in_memory_stays_on_one_machine(tmp_path: Path) -> None:
 
 def test_each_kind_has_its_own_bound_of_the_queue(tmp_path: Path) -> None:
     """Goal: what is in flight fits whatever log there is. Method: a queue that is too short, of each kind."""
-    for kind, table in (("kafka", FORMER), ("memory", MEMORY["memory"]), ("raft", RAFT)):
+    postgres = POSTGRES["postgres"]
+    for kind, table in (("kafka", FORMER), ("memory", MEMORY["memory"]), ("raft", RAFT), ("postgres", postgres)):
         with pytest.raises(ConfigError, match=f"log.{kind}.append_queue_max = 10"):
             config_of(tmp_path, {"kind": kind, kind: table | {"append_queue_max": 10}})
 
@@ -106,6 +110,7 @@ def test_each_kind_has_its_own_bound_of_the_queue(tmp_path: Path) -> None:
         KafkaSettings(bootstrap_servers="a:1", topic="t"),
         MemoryLogSettings(socket_path=Path("/s")),
         RaftLogSettings.model_validate(RAFT | {"node": "r2"}),
+        PostgresLogSettings(conninfo="host=h", password_file=Path("/p")),
     ],
 )
 def test_settings_reach_another_process_whole(settings: LogSettings) -> None:
@@ -154,7 +159,8 @@ def test_wrong_settings_of_log_nodes_are_refused(tmp_path: Path, wrong: dict[str
 
 
 def test_what_only_a_topic_can_do_is_refused_with_a_code(tmp_path: Path) -> None:
-    """Goal: a sentence instead of a crash. Method: `topic`, a restore and another place, of a log in memory."""
+    """Goal: a sentence instead of a crash. Method: `topic`, a restore and another place, of a log in memory; the first
+    and another topic, of a log on Postgres."""
     from replica.cli.topic import _topic
 
     config = config_of(tmp_path, MEMORY)
@@ -162,6 +168,10 @@ def test_what_only_a_topic_can_do_is_refused_with_a_code(tmp_path: Path) -> None
         with pytest.raises(ConfigError, match=r"log\.kind is memory") as told:
             refused()
         assert told.value.code is Code.CONFIG_INVALID
+    config_on_postgres = config_of(tmp_path, POSTGRES)
+    for refused in (lambda: _topic(config_on_postgres), lambda: config_on_postgres.log.settings.elsewhere("t", None)):
+        with pytest.raises(ConfigError, match=r"log\.kind is postgres"):
+            refused()
     with pytest.raises(RestoreRefused, match="not restored"):
         refill_log(config.log.settings, [], 0, 0, lambda count: None)
 
@@ -177,3 +187,32 @@ def test_the_file_on_disk_may_use_the_former_name(tmp_path: Path) -> None:
     )
     settings = load_config(path).log.settings
     assert (settings.kind, settings.address, settings.for_development) == ("kafka", "127.0.0.1:1", True)
+
+
+def test_a_log_on_postgres_names_files_of_secrets_and_shows_none(tmp_path: Path) -> None:
+    """Goal: paths count from the file, and neither address nor representation has a password. Method: one given."""
+    config = config_of(tmp_path, POSTGRES)
+    settings = config.log.settings
+    assert isinstance(settings, PostgresLogSettings)
+    assert settings.password_file == tmp_path / "pw"
+    (tmp_path / "pw").write_text("from the file")
+    (tmp_path / "pw").chmod(0o640)
+    with pytest.raises(ConfigError, match="pw"):
+        settings.check_files()
+    (tmp_path / "pw").chmod(0o600)
+    settings.check_files()
+    assert "from the file" in settings.login()
+    named = PostgresLogSettings(conninfo="host=a,b port=1,2 dbname=n user=u password=secret")
+    assert (named.address, named.label) == ("n@a:1,b:2", "notary_log in n@a:1,b:2")
+    assert "secret" not in repr(named)
+    inline = config_of(tmp_path, {"kind": "postgres", "postgres": {"conninfo": "host=127.0.0.1 password=secret"}})
+    assert "secret" not in str(list(effective(inline, {}, {})))
+
+
+def test_one_postgres_is_lock_log_and_store(tmp_path: Path) -> None:
+    """Goal: what nobody has tested together is refused. Method: the log on Postgres beside an Oracle; loose strings."""
+    oracle = {"conninfo": "oracle://notary@127.0.0.1:1521/notary", "scope": "NOTARY"}
+    with pytest.raises(ConfigError, match="one Postgres is lock, log and store"):
+        config_of(tmp_path, POSTGRES, database=oracle)
+    with pytest.raises(ConfigError, match="no libpq connection string"):
+        config_of(tmp_path, {"kind": "postgres", "postgres": {"conninfo": "nothing at all"}})

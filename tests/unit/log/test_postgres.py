@@ -20,7 +20,7 @@ from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
 from tests.simulation.virtual import run_virtually
 from tests.unit.log.test_contract import LogContract
 
-SETTINGS = PostgresLogSettings(conninfo="in memory", answer_max_s=2.0, poll_every_s=0.05)
+SETTINGS = PostgresLogSettings(conninfo="dbname=memory", answer_max_s=2.0, poll_every_s=0.05)
 
 
 # ---- the contract ----

@@ -18,6 +18,7 @@ FILES = {
     "replica/log/open.py": "builds each kind by name",
     "replica/config/former_names.py": "the table's name in earlier files",
     "replica/cli/init.py": "the example of a configuration",
+    "replica/cli/profiles.py": "the profiles: which servers a participant is made of",
     "replica/cli/topic.py": "commands that only a topic has; other logs refuse them",
     "pipeline/failures.py": "what Spark's connector says in Java's words",
 }
