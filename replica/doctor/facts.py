@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
+from replica.log.words import LogWords
 from replica.store.neighbours import Neighbours
 
 
@@ -74,7 +75,7 @@ class DatabaseFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """The request log. Without `topic_id` there is no topic, or no answer: `problem` says which."""
+    """The request log. Without `topic_id` there is no log, or no answer: `problem` says which."""
 
     problem: str | None = None
     missing: bool = False
@@ -82,8 +83,8 @@ class LogFacts:
     violations: tuple[str, ...] = ()
     first_offset: int = 0
     end_offset: int = 0
-    brokers: int = 0
-    deletable: bool | None = False  # whether the brokers let topics be deleted; None: not known
+    servers: int = 0  # that keep a copy
+    deletable: bool | None = False  # whether one command of an authorised user deletes it; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class Facts:
 
     now: datetime
     version: str
+    log_words: LogWords  # what the configured kind of log is called
     development: bool  # the log is for development: what is only unsafe there is a warning
     clock_skew_max_s: float
     lock_sessions: int  # that all replicas together hold, with what else they connect for

@@ -66,17 +66,19 @@ def _clock_database(facts: Facts) -> Verdict:
 @CHECKS.check("database-lineage")
 def _database_lineage(facts: Facts) -> Verdict:
     """The database goes on from the one that granted the epoch in force: no primary that was succeeded."""
-    told = [(replica.epoch, replica.granted_by) for replica in facts.replicas if replica.answers and replica.granted_by]
+    named = [
+        (replica.epoch, replica.granted_by) for replica in facts.replicas if replica.answers and replica.granted_by
+    ]
     identity = facts.database.identity
-    if identity is None or not told:
-        return unknown("no lock session, or no replica tells of a barrier")
-    epoch, in_force = max(told)
+    if identity is None or not named:
+        return unknown("no lock session, or no replica names a barrier")
+    epoch, in_force = max(named)
     match descent(identity, in_force):
         case Descent.SUPERSEDED:
             fix = "fence this primary: another one was promoted. runbooks/database-failover.md"
             return problem(f"this database is {identity}; epoch {epoch} was granted by {in_force}", fix)
         case Descent.ANOTHER:
-            fix = "expected once after a dump was restored; else look for two participants on one topic"
+            fix = "expected once after a dump was restored; else look for two participants on one log"
             return warning(f"this database is {identity}; epoch {epoch} was granted by {in_force}", fix)
         case _:
             return ok(str(identity))

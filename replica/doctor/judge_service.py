@@ -5,78 +5,75 @@ from __future__ import annotations
 from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
 
-BROKERS_LEAST = 3
+SERVERS_LEAST = 3
 CHECKS = Checks()
 
 
 # ---- the request log ----
 
 
-@CHECKS.check("brokers")
-def _brokers(facts: Facts) -> Verdict:
-    """The request log can be reached, and lives on brokers enough."""
+@CHECKS.check("log-servers")
+def _log_servers(facts: Facts) -> Verdict:
+    """The request log can be reached, and lives on servers enough."""
+    words = facts.log_words
     if "log-secrets" in facts.files.problems:
-        return unknown("a file for the brokers is missing")
+        return unknown(f"a file for the {words.servers} is missing")
     if facts.log.problem and not facts.log.missing:
-        return problem(
-            facts.log.problem, "check what [log] says (bootstrap_servers, security), and that the brokers run"
-        )
-    if facts.log.brokers < BROKERS_LEAST:
-        text = f"{facts.log.brokers} broker{'' if facts.log.brokers == 1 else 's'}"
-        fix = "three brokers, two in sync: with fewer, a lost disk takes acknowledged requests with it"
-        return unless_development(facts, text, fix)
-    return ok(f"{facts.log.brokers} brokers")
+        return problem(facts.log.problem, words.reach)
+    text = f"{facts.log.servers} {words.server if facts.log.servers == 1 else words.servers}"
+    if facts.log.servers < SERVERS_LEAST:
+        return unless_development(facts, text, words.copies)
+    return ok(text)
 
 
-@CHECKS.check("topic-contract")
-def _topic_contract(facts: Facts) -> Verdict:
-    """The topic exists with the settings that safety rests on."""
+@CHECKS.check("log-contract")
+def _log_contract(facts: Facts) -> Verdict:
+    """The request log exists with the settings that safety rests on."""
+    words = facts.log_words
     if facts.log.missing:
-        return problem(facts.log.problem or "there is no topic", "notary topic create, if this notary is new")
+        return problem(facts.log.problem or f"there is no {words.log}", words.create)
     if facts.log.problem:
-        return unknown("the brokers were not reached")
+        return unknown(f"the {words.servers} were not reached")
     if facts.log.violations:
-        fix = "correct the topic's settings: runbooks/topic.md"
-        return problem("; ".join(facts.log.violations), fix)
+        return problem("; ".join(facts.log.violations), words.repair)
     return ok("kept")
 
 
-@CHECKS.check("topic-deletion")
-def _topic_deletion(facts: Facts) -> Verdict:
-    """The brokers delete no topic, whoever asks."""
+@CHECKS.check("log-deletion")
+def _log_deletion(facts: Facts) -> Verdict:
+    """No command deletes the request log, whoever has the right."""
+    words = facts.log_words
     if facts.log.problem:
-        return unknown("the brokers were not reached")
+        return unknown(f"the {words.servers} were not reached")
     if facts.log.deletable is None:
-        return unknown("the brokers do not tell their settings to this principal")
+        return unknown(f"the {words.servers} do not show their settings to this principal")
     if facts.log.deletable:
-        fix = "delete.topic.enable=false on every broker and controller: docs/reference-deployment.md"
-        return warning("one command of somebody who has the right deletes the notary's memory", fix)
-    return ok("refused by the brokers")
+        return warning("one command of somebody who has the right deletes the notary's memory", words.protect)
+    return ok(f"no command deletes the {words.log}")
 
 
-@CHECKS.check("topic-identity")
-def _topic_identity(facts: Facts) -> Verdict:
-    """The topic is the one that the database belongs to."""
-    bound, found = facts.database.bound_topic_id, facts.log.topic_id
+@CHECKS.check("log-identity")
+def _log_identity(facts: Facts) -> Verdict:
+    """The request log is the one that the database belongs to."""
+    words, bound, found = facts.log_words, facts.database.bound_topic_id, facts.log.topic_id
     if bound is None or found is None:
-        return unknown("the database is not bound to a topic yet, or one of the two was not reached")
+        return unknown(f"the database is not bound to a {words.log} yet, or one of the two was not reached")
     if bound != found:
-        fix = "do not serve: find out which of the two is the wrong one, runbooks/topic.md"
-        return problem(f"the database belongs to topic id {bound}, the topic's is {found}", fix)
+        fix = f"do not serve: find out which of the two is the wrong one, {words.page}"
+        return problem(f"the database belongs to {words.log} id {bound}, the {words.log}'s is {found}", fix)
     return ok(found)
 
 
-@CHECKS.check("topic-whole")
-def _topic_whole(facts: Facts) -> Verdict:
+@CHECKS.check("log-whole")
+def _log_whole(facts: Facts) -> Verdict:
     """The log begins at its first record, and reaches at least to what was published from it."""
-    log, published = facts.log, facts.database.published_offset
+    words, log, published = facts.log_words, facts.log, facts.database.published_offset
     if log.topic_id is None:
-        return unknown("the topic was not reached")
+        return unknown(f"the {words.log} was not reached")
     if log.first_offset > 0:
-        fix = "records were deleted: restore the topic from the archive, runbooks/topic.md"
-        return problem(f"the log begins at offset {log.first_offset}", fix)
+        return problem(f"the log begins at offset {log.first_offset}", f"records were deleted: {words.restore}")
     if published >= log.end_offset:
-        fix = "do not serve: the log was truncated, runbooks/topic.md"
+        fix = f"do not serve: the log was truncated, {words.page}"
         return problem(f"offset {published} was published, and the log ends at {log.end_offset}", fix)
     return ok(f"{log.end_offset} records")
 
@@ -148,7 +145,7 @@ def _front_ends(facts: Facts) -> Verdict:
 
 @CHECKS.check("steering")
 def _steering(facts: Facts) -> Verdict:
-    """Every replica has its admin listener: it can be told to hand over, and shows its status page."""
+    """Every replica has its admin listener: it can be asked to hand over, and shows its status page."""
     without = [replica.name for replica in facts.replicas if not replica.has_admin_port]
     if without:
         return warning(
@@ -192,7 +189,7 @@ def _haproxy(facts: Facts) -> Verdict:
 
 @CHECKS.check("endpoint")
 def _endpoint(facts: Facts) -> Verdict:
-    """Applications reach the notary where they were told to."""
+    """Applications reach the notary at its endpoint."""
     if facts.balancer.endpoint_problem:
         return problem(facts.balancer.endpoint_problem, "start HAProxy, check endpoint.host: runbooks/haproxy-loss.md")
     return ok("answers")

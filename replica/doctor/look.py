@@ -50,6 +50,7 @@ async def look(config: Config) -> Facts:
     return Facts(
         now=datetime.now(UTC),
         version=version("replicated-notary"),
+        log_words=config.log.settings.words,
         development=config.log.settings.for_development,
         clock_skew_max_s=config.election.clock_skew_max_s,
         lock_sessions=CONNECTIONS_PER_REPLICA * len(config.replicas),
@@ -70,13 +71,13 @@ async def look_at_log(config: Config) -> LogFacts:
         try:
             found = await admin.survey()
         except LogMissing as error:
-            return LogFacts(problem=error.detail, missing=True, brokers=servers)
+            return LogFacts(problem=error.detail, missing=True, servers=servers)
         return LogFacts(
             topic_id=found.log_id,
             violations=tuple(found.violations),
             first_offset=found.first_offset,
             end_offset=found.end_offset,
-            brokers=servers,
+            servers=servers,
             deletable=found.deletable,
         )
     except NotaryError as error:

@@ -1,8 +1,9 @@
 """Settings of the request log: of which kind it is, and each kind's own.
 
 Each kind has its own answers. `close_max_s` and `append_queue_max` are bounds that other modules rely on. `label` and
-`address` are for people. `for_development`, `one_machine_only` and `plaintext_connections` say where the kind may be
-used. `check_files` tries what a replica reads at its start. `elsewhere` names another log of the kind, to restore to.
+`address` are for people, and `words` for programs that report. `for_development`, `one_machine_only` and
+`plaintext_connections` say where the kind may be used. `check_files` tries what a replica reads at its start.
+`elsewhere` names another log of the kind, to restore to.
 """
 
 from __future__ import annotations

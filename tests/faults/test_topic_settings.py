@@ -39,7 +39,7 @@ async def test_dangerous_settings_are_told_and_end_nobody(cluster: LocalCluster,
                 await said.come(f"{name} is {dangerous}", TOLD_MAX_S)
             scenario.fired(f"{name} = {dangerous}, told by {', '.join(cluster.replicas)}")
         found = await doctor(cluster)
-        assert all(name in found["topic-contract"] for name in DANGERS), found
+        assert all(name in found["log-contract"] for name in DANGERS), found
         for name, (_, safe) in DANGERS.items():
             await cluster.kafka.set_topic_config(cluster.topic, {name: safe})
         await hazards(cluster, 0)
@@ -61,4 +61,4 @@ async def hazards(cluster: LocalCluster, count: int) -> None:
 
 async def doctor_of_topic(cluster: LocalCluster) -> str:
     """What the doctor has against the topic's settings."""
-    return (await doctor(cluster)).get("topic-contract", "")
+    return (await doctor(cluster)).get("log-contract", "")

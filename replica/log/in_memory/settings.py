@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from replica.log.words import LogWords
 from replica.notary.errors import ConfigError
 
 CLOSE_MAX_S = 1.0  # a connection that needs longer to end does so by itself
@@ -22,6 +23,18 @@ class MemoryLogSettings(BaseModel):
     close_max_s: ClassVar[float] = CLOSE_MAX_S
     one_machine_only: ClassVar[bool] = True
     for_development: ClassVar[bool] = True
+    words: ClassVar[LogWords] = LogWords(
+        log="log in memory",
+        server="process",
+        servers="processes",
+        reach="check log.memory.socket_path, and that the process of the log runs",
+        copies="for tests only: all of the log goes with its process",
+        create="start the process of the log: it makes the log",
+        repair="start again with a new log, database and data folder",
+        protect="end no process of the log that is still needed",
+        restore="such a log is not restored: start again with a new log, database and data folder",
+        page="docs/settings.md",
+    )
 
     socket_path: Path = Field(description="Unix socket of the process that has the log.")
     answer_max_s: float = Field(5.0, gt=0, le=60, description="Longest wait for an answer of that process.")

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from replica.log.words import LogWords
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import check_readable, check_secret, read_secret
 
@@ -78,6 +79,18 @@ class KafkaSettings(BaseModel):
     kind: ClassVar[str] = "kafka"
     close_max_s: ClassVar[float] = CLOSE_MAX_S
     one_machine_only: ClassVar[bool] = False
+    words: ClassVar[LogWords] = LogWords(
+        log="topic",
+        server="broker",
+        servers="brokers",
+        reach="check what [log] says (bootstrap_servers, security), and that the brokers run",
+        copies="three brokers, two in sync: with fewer, a lost disk takes acknowledged requests with it",
+        create="notary topic create, if this notary is new",
+        repair="correct the topic's settings: runbooks/topic.md",
+        protect="delete.topic.enable=false on every broker and controller: docs/reference-deployment.md",
+        restore="restore the topic from the archive, runbooks/topic.md",
+        page="runbooks/topic.md",
+    )
 
     bootstrap_servers: str = Field(
         pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$", description="Brokers to ask first, `host:port`, comma-separated."

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from ha.raft.settings import RaftSettings, RaftSettingsError
 from replica.log.raft.settings import GroupSettings, LogNodeSettings, Name
+from replica.log.words import LogWords
 from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
 
@@ -26,6 +27,18 @@ class RaftLogSettings(GroupSettings):
     kind: ClassVar[str] = "raft"
     close_max_s: ClassVar[float] = CLOSE_MAX_S
     one_machine_only: ClassVar[bool] = False
+    words: ClassVar[LogWords] = LogWords(
+        log="log",
+        server="log node",
+        servers="log nodes",
+        reach="check what [log.raft] says (nodes, tls), and that the log nodes run: docs/raft.md",
+        copies="three log nodes: with fewer, a lost disk takes acknowledged requests with it",
+        create="notary log-node --new-group on one node, if this notary is new: docs/raft.md",
+        repair="see the log nodes' own logs: docs/raft.md",
+        protect="end no log node that is still needed: docs/raft.md",
+        restore="such a log is not restored from the archive; its nodes have the copies: docs/raft.md",
+        page="docs/raft.md",
+    )
 
     nodes: str = Field(
         pattern=rf"^{_NODE}(,{_NODE}){{0,32}}$",

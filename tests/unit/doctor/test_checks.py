@@ -23,6 +23,10 @@ from replica.doctor.facts import (
     ReplicaFacts,
 )
 from replica.doctor.verdict import Finding, Severity
+from replica.log.in_memory.settings import MemoryLogSettings
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.raft.log_settings import RaftLogSettings
+from replica.log.words import LogWords
 from replica.store.neighbours import Ledger, NamedSession, Neighbours
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
@@ -48,7 +52,7 @@ DATABASE = DatabaseFacts(
     bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE,
     identity=DatabaseIdentity("postgres", "7301", 3), lock_owner=OWNER, neighbours=NEIGHBOURS,
 )  # fmt: skip
-LOG = LogFacts(topic_id="t", end_offset=10, brokers=3)
+LOG = LogFacts(topic_id="t", end_offset=10, servers=3)
 REPLICAS = tuple(
     ReplicaFacts(
         name=name,
@@ -65,6 +69,7 @@ REPLICAS = tuple(
 HEALTHY = Facts(
     now=NOW,
     version="1.0",
+    log_words=KafkaSettings.words,
     development=False,
     clock_skew_max_s=1.0,
     lock_sessions=6,
@@ -190,14 +195,14 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("database-rights", Severity.WARNING, postgres(excess_rights=("delete completions",)), "notary_writer"),
     ("database-rights", Severity.WARNING, postgres(superuser=True), "notary_writer"),
     ("database-encryption", Severity.WARNING, postgres(encrypted=False), "sslmode=verify-full"),
-    ("brokers", Severity.PROBLEM, log(problem="no answer", topic_id=None), "bootstrap_servers"),
-    ("brokers", Severity.PROBLEM, log(brokers=1), "three brokers"),
-    ("topic-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "notary topic create"),
-    ("topic-deletion", Severity.WARNING, log(deletable=True), "delete.topic.enable=false"),
-    ("topic-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
-    ("topic-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),
-    ("topic-whole", Severity.PROBLEM, log(first_offset=5), "restore"),
-    ("topic-whole", Severity.PROBLEM, log(end_offset=9), "truncated"),
+    ("log-servers", Severity.PROBLEM, log(problem="no answer", topic_id=None), "bootstrap_servers"),
+    ("log-servers", Severity.PROBLEM, log(servers=1), "three brokers"),
+    ("log-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "notary topic create"),
+    ("log-deletion", Severity.WARNING, log(deletable=True), "delete.topic.enable=false"),
+    ("log-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
+    ("log-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),
+    ("log-whole", Severity.PROBLEM, log(first_offset=5), "restore"),
+    ("log-whole", Severity.PROBLEM, log(end_offset=9), "truncated"),
     ("active", Severity.PROBLEM, replicas(SILENT, SILENT, SILENT), "start them"),
     ("active", Severity.PROBLEM, replicas(PASSIVE), "failover"),
     ("active", Severity.WARNING, replicas({}, {"active": True}), "look again"),
@@ -241,7 +246,7 @@ def test_what_could_not_be_looked_at_is_no_problem_of_its_own() -> None:
     silent = DatabaseFacts(session_problem=("HA_LOCK_UNAVAILABLE", "refused"), reach_problem="refused")
     facts = replace(HEALTHY, database=silent, log=LogFacts(problem="no answer"))
     problems = {found.check for found in examine(facts) if found.severity is Severity.PROBLEM}
-    assert problems == {"database-session", "brokers"}
+    assert problems == {"database-session", "log-servers"}
 
 
 def test_a_missing_secret_is_one_finding_and_not_a_server_that_is_down() -> None:
@@ -263,12 +268,27 @@ def test_a_refused_configuration_is_a_finding_and_nothing_else_was_looked_at() -
 
 def test_a_development_set_up_is_warned_of_not_refused() -> None:
     """Goal: `notary up` is no heap of problems. Method: one broker, no standby, and said so."""
-    facts = replace(setting("synchronous_standby_names", ""), development=True, log=replace(LOG, brokers=1))
+    facts = replace(setting("synchronous_standby_names", ""), development=True, log=replace(LOG, servers=1))
     found: list[Finding] = [one for one in examine(facts) if one.severity is not Severity.OK]
     assert [(one.check, one.severity) for one in found] == [
         ("synchronous-standby", Severity.WARNING),
-        ("brokers", Severity.WARNING),
+        ("log-servers", Severity.WARNING),
     ]
+
+
+@pytest.mark.parametrize("words", [MemoryLogSettings.words, RaftLogSettings.words])
+def test_a_finding_uses_the_words_of_the_log_that_is_configured(words: LogWords) -> None:
+    """Goal: nobody looks for a broker that is not there. Method: all that can be wrong, with logs of other kinds."""
+    about_the_log = [replace(facts, log_words=words) for name, _, facts, _ in BROKEN if name.startswith("log-")]
+    about_the_log += [
+        replace(HEALTHY, log_words=words),
+        replace(HEALTHY, log_words=words, log=LogFacts(problem="away")),
+    ]
+    found = [one for facts in about_the_log for one in examine(facts) if one.check.startswith("log-")]
+    texts = [f"{one.text} {one.fix}" for one in found]
+    assert [text for text in texts if re.search(r"\b(broker|topic|delete\.topic)", text.replace("no topic", ""))] == []
+    assert any(words.servers in text for text in texts)
+    assert any(words.log in text for text in texts)
 
 
 def test_the_documentation_lists_every_check() -> None:

@@ -192,15 +192,15 @@ async def test_with_everything_broken_every_check_still_reports(set_up: SetUp) -
     assert {check for check, _ in BROKEN.values()} <= problems
     assert {"active", "passives", "endpoint"} <= problems
     assert all(findings[name]["fix"] for name in problems)
-    assert {findings[name]["severity"] for name in ("database-session", "brokers", "haproxy")} == {"unknown"}
+    assert {findings[name]["severity"] for name in ("database-session", "log-servers", "haproxy")} == {"unknown"}
 
 
 async def test_servers_that_are_away_are_findings(set_up: SetUp) -> None:
     """Goal: as above, with all files there. Method: nothing listens; what was met on the way to the brokers is told."""
     _, findings = await doctor(set_up, set_up.write())
     problems = {name: found["text"] for name, found in findings.items() if found["severity"] == "problem"}
-    assert list(problems) == ["database-session", "brokers", "active", "passives", "endpoint"]
-    assert "refused" in problems["brokers"]
+    assert list(problems) == ["database-session", "log-servers", "active", "passives", "endpoint"]
+    assert "refused" in problems["log-servers"]
 
 
 @pytest.mark.parametrize(
