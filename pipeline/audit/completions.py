@@ -19,11 +19,11 @@ from pipeline.audit.findings import FindingCode
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.jobs.verdicts import NOTARISED
-from pipeline.judging.columns import Columns
+from pipeline.judging.columns import FORMAT, Columns
 from pipeline.judging.plan import Counted, Plan, counted
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code
-from replica.notary.records import FORMAT, RequestRecord, SettledCommand, SettlementRecord, decode_record
+from replica.notary.records import RequestRecord, SettledCommand, SettlementRecord, decode_record
 from replica.notary.requests import Submission
 from replica.notary.rules import Conflict, Usage
 from replica.store.interface import Completion

@@ -19,11 +19,11 @@ from pipeline.jobs.judge import Judged, judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import numbered
 from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
-from pipeline.judging.columns import Columns
+from pipeline.judging.columns import FORMAT, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.plan import counted
 from replica.notary.canonical import decode_request
-from replica.notary.records import FORMAT, RequestRecord, decode_record, record_digest
+from replica.notary.records import RequestRecord, decode_record, record_digest
 from replica.notary.requests import format_state_ref
 from replica.notary.signatures import signature_holds
 

@@ -15,8 +15,10 @@ import pyarrow as pa
 from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread
 from replica.notary.canonical import REQUEST_TAG, decode_request
 from replica.notary.errors import BadRequest
-from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, Undecodable, decode_record
+from replica.notary.records import BarrierRecord, RequestRecord, Undecodable, decode_record
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
+
+FORMAT, RULES = 1, 1  # the record format and the rules that the pipeline judges
 
 UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST = range(5)
 """Kinds of record. BAD_REQUEST: a request record whose request is not canonical."""

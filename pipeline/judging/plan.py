@@ -16,14 +16,13 @@ from operator import attrgetter, itemgetter
 import msgspec
 import numpy as np
 
-from pipeline.judging.columns import REQUEST, SETTLEMENT, Columns
+from pipeline.judging.columns import FORMAT, REQUEST, RULES, SETTLEMENT, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import BEGIN, POSITION_VERSION, Position
 from replica.notary.reading import VoidReason, read_records
-from replica.notary.records import ACTIVATION_ID_BYTES, FORMAT, BarrierRecord, encode_record, record_digest
-from replica.notary.rules import RULES_VERSION
+from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, encode_record, record_digest
 
 _first_offset = attrgetter("first_offset")
 
@@ -214,7 +213,7 @@ class _Making:
         record = msgspec.msgpack.decode(value, type=BarrierRecord)
         if self.barriers and record.epoch <= self.barriers[-1][1].epoch:
             return
-        if record.record_format != FORMAT or record.rules_version != RULES_VERSION:
+        if (record.record_format, record.rules_version) != (FORMAT, RULES):
             raise FormatUnknown(
                 f"epoch {record.epoch} writes record format {record.record_format} under rules {record.rules_version},"
                 " which this release's pipeline does not know"

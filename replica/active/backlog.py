@@ -6,7 +6,7 @@ import msgspec
 
 from replica.active.completions import completions_of
 from replica.following.apply import judge_records
-from replica.following.follower import bounded_runs, open_after
+from replica.following.log_reading import bounded_runs, open_after
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable

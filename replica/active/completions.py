@@ -27,7 +27,7 @@ def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None
     for entry, verdict in applied.decided():
         if isinstance(entry, CountedSettlement):
             completions.extend(_of_settlement(entry))
-        elif verdict is not None:
+        elif isinstance(entry, CountedRequest) and verdict is not None:
             completions.append(_of_request(entry, verdict, known.get(entry.offset)))
     return completions
 
@@ -36,7 +36,7 @@ def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) 
     submission = entry.record.submission
     return Completion(
         entry.offset,
-        change_id(submission.user_id, submission.command_id, submission.act_as),
+        entry.change_id,
         submission.user_id,
         submission.command_id,
         submission.act_as,

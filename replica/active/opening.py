@@ -20,7 +20,7 @@ from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.read_back import ReadBack
 from replica.active.tasks import SessionTasks
-from replica.following.follower import end_after
+from replica.following.log_reading import end_after
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import to_write
 from replica.notary.position import Position

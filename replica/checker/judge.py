@@ -123,6 +123,7 @@ class ReferenceJudge:
                 return JudgedVoid(offset, NOT_IN_FORCE)
             if isinstance(record, SettlementRecord):
                 return self._settlement(record, barrier)
+            assert isinstance(record, RequestRecord)
             return self._request(record, barrier, *decode_request(record.submission.request))
         except (Undecodable, BadRequest):
             return JudgedVoid(offset, UNDECODABLE)

@@ -16,6 +16,7 @@ from replica.cli.salvage import make_salvage
 if TYPE_CHECKING:
     from replica.config.model import Config
     from replica.log.interface import RequestLog
+    from replica.notary.records import NoteRecord
 
 app = typer.Typer(help="Create, check and read the request log.", no_args_is_help=True)
 app.command("create")(log_set_up.create)
@@ -105,10 +106,17 @@ def describe(offset: int, value: bytes) -> Line:
     """The fields of a record for display. Pure. A record that cannot be decoded is shown as undecodable."""
     from replica.notary.canonical import decode_request
     from replica.notary.errors import BadRequest
-    from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, Undecodable, decode_record
+    from replica.notary.records import (
+        BarrierRecord,
+        RequestRecord,
+        SettlementRecord,
+        Undecodable,
+        decode_record,
+        format_named,
+    )
 
     try:
-        record = decode_record(value, FORMAT)
+        record = decode_record(value, format_named(value))
         if isinstance(record, BarrierRecord):
             text = f"epoch {record.epoch} of {record.replica}, {record.database}, format {record.record_format}"
             return Line(offset, "barrier", record.activation_id.hex()[:8], None, None, text)
@@ -120,11 +128,26 @@ def describe(offset: int, value: bytes) -> Line:
             text = f"tx {request.tx_id.hex()}, {states}, by {request.party}, command {submission.command_id!r}"
             tx_ids = (request.tx_id.hex(),)
             return Line(offset, "request", activation, record.sequence, record.stamp_us, text, tx_ids)
-        settled = tuple(command.tx_id.hex() for command in record.commands)
-        text = f"{len(record.commands)} commands that were never logged are rejected"
-        return Line(offset, "settlement", activation, record.sequence, None, text, settled)
+        if isinstance(record, SettlementRecord):
+            settled = tuple(command.tx_id.hex() for command in record.commands)
+            text = f"{len(record.commands)} commands that were never logged are rejected"
+            return Line(offset, "settlement", activation, record.sequence, None, text, settled)
+        kind, text = _note(record)
+        return Line(offset, kind, activation, record.sequence, None, text)
     except (Undecodable, BadRequest, ValueError) as error:
         return Line(offset, "undecodable", "", None, None, f"{len(value)} bytes, void: {error}")
+
+
+def _note(record: NoteRecord) -> tuple[str, str]:
+    """The kind and the text of a record without a verdict."""
+    from replica.notary.records import ActRecord, SalvageRecord
+
+    if isinstance(record, ActRecord):
+        return "act", f"{record.name} by {record.operator}: {record.reason}"
+    if isinstance(record, SalvageRecord):
+        lost = f"{record.first_offset} to {record.last_offset}"
+        return "salvage", f"offsets {lost} are lost; salvage {record.digest.hex()}"
+    return "registration", f"key {record.party_key.hex()} of {record.party}, by {record.operator}"
 
 
 def _show(line: Line, as_json: bool) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import msgspec
 
+from replica.index.commands import knows_commands
 from replica.index.interface import Index
 from replica.log.interface import LogRecords
 from replica.notary.counted import Counted, CountedRequest
-from replica.notary.errors import IndexMismatch
+from replica.notary.errors import CommandsLag, IndexMismatch
 from replica.notary.position import Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
-from replica.notary.rules import Verdict, judge, keys_of
+from replica.notary.rules import DEDUPLICATING_FROM, Verdict, judge, keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
 
 
@@ -38,9 +39,10 @@ def judge_records(
 ) -> tuple[Applied, dict[bytes, bytes]]:
     """Read and judge the records after `position`, without changing anything; also returns the index entries to add.
 
-    The index may be newer than the position: its entries at or after a request's own offset do not count.
-    Lost records add the entries of their salvage, at their own offsets. Raises SalvageMissing when it is not held, and
-    IndexMismatch when the index contradicts it.
+    The index may be newer than the position: its entries at or after a request's own offset do not count. Where its
+    acceptances do not reach the position, none are added. Lost records add the entries of their salvage, at their own
+    offsets. Raises SalvageMissing when it is not held, IndexMismatch when the index contradicts it, and CommandsLag
+    when the records are judged by acceptances that the index does not have.
     """
     reading = read_records(position, records)
     lost = _lost_entries(index, reading, records, salvages)
@@ -50,7 +52,7 @@ def judge_records(
     if lost:
         asked = chain.from_iterable(keys)
         known = [value or lost.get(key) for key, value in zip(asked, known, strict=True)]
-    of_requests, added = judge(requests, keys, known)
+    of_requests, added = judge(requests, keys, known, _newest(index, position, requests))
     if not added.keys().isdisjoint(lost):
         raise IndexMismatch("the salvage names what the log itself decided right before the lost range")
     added |= lost
@@ -58,6 +60,16 @@ def judge_records(
         return Applied(reading, list(of_requests)), added
     verdicts = iter(of_requests)
     return Applied(reading, [next(verdicts) if isinstance(e, CountedRequest) else None for e in reading.counted]), added
+
+
+def _newest(index: Index, position: Position, requests: Sequence[CountedRequest]) -> list[bytes | None] | None:
+    """The newest acceptance of each command, below its record; None where the index does not have them all."""
+    if knows_commands(index, position.offset):
+        return index.commands.newest([entry.change_id for entry in requests], [entry.offset for entry in requests])
+    judged_by = max((entry.rules_version for entry in requests), default=1)
+    if judged_by >= DEDUPLICATING_FROM:
+        raise CommandsLag(f"acceptances of commands are not known up to offset {position.offset}")
+    return None
 
 
 def _lost_entries(index: Index, reading: Reading, records: LogRecords, salvages: Salvages) -> dict[bytes, bytes]:

@@ -11,11 +11,13 @@ import structlog
 
 from ha.clock import Clock
 from replica.following.apply import Applied, Applier
+from replica.following.commands import complete_commands
+from replica.following.log_reading import bounded_runs, end_after, open_after
+from replica.index.commands import offset_of
 from replica.index.interface import Index
-from replica.log.interface import LogReader, LogRecords, RequestLog
-from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.log.interface import LogRecords, RequestLog
+from replica.notary.errors import Code, CommandsLag, LogUnavailable, NotaryError
 from replica.notary.position import BEGIN, Position
-from replica.notary.records import record_digest
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
 from replica.telemetry.core_spans import UNTRACED, Trace
@@ -82,6 +84,11 @@ class Follower:
         """Records known to be in the log and not applied here."""
         return max(0, self._known_end - 1 - self.applied_offset)
 
+    @property
+    def commands_lag_records(self) -> int:
+        """Applied records whose acceptances of commands the index does not have yet."""
+        return max(0, self.applied_offset - offset_of(self._index.commands.position()))
+
     def hurry(self, hurry: bool) -> None:
         """Read each record as soon as it arrives (true: an active must), or in larger runs, which cost less (false)."""
         (self._hurry.set if hurry else self._hurry.clear)()
@@ -121,21 +128,33 @@ class Follower:
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         reader = await open_after(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self.watch_end())
+        completing = asyncio.create_task(self._complete_commands(topic_id))
         silent_s = 0.0
         try:
             while True:
                 records = await reader.read(self._settings.read_batch_max, self._settings.read_wait_s)
                 silent_s = self.silent_s(silent_s, len(records))
                 for run in bounded_runs(records, self._settings.read_batch_states_max):
-                    self._apply(self._applier, run)
+                    try:
+                        self._apply(self._applier, run)
+                    except CommandsLag:  # judged by commands that this index does not know yet
+                        await completing
+                        self._apply(self._applier, run)
                     await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
-                if watch.done():
-                    watch.result()
+                for task in (watch, completing):
+                    if task.done():
+                        task.result()
                 if len(records) < self._settings.read_batch_max:
                     await self._pause()
         finally:
             watch.cancel()
+            completing.cancel()
             await reader.close()
+
+    async def _complete_commands(self, topic_id: str) -> None:
+        await complete_commands(
+            self._log, self._index, topic_id, clock=self._clock, settings=self._settings, salvages=self._salvages
+        )
 
     def silent_s(self, silent_s: float, records: int) -> float:
         """How long the reader has returned nothing although the log is known to have more, seconds.
@@ -197,57 +216,3 @@ class Follower:
                     log.error("log_unsafe", code=Code.TOPIC_UNSAFE.name, detail="; ".join(found))
                 elif before and not found:
                     log.info("log_safe_again")
-
-
-async def open_after(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
-    """A reader that begins after `position`, once the log has proved that the position was read from it.
-
-    Raises LogRefused when the topic is another one or has another record there, LogTruncated when it ends before, and
-    LogUnavailable.
-    """
-    if position.topic_id != topic_id:
-        raise LogRefused(f"the position was read from topic id {position.topic_id}, the log's is {topic_id}")
-    if position.offset == BEGIN:
-        return await request_log.open_reader(0)
-    await end_after(request_log, position.offset)
-    reader = await request_log.open_reader(position.offset)
-    try:
-        records = await reader.read(1, 5.0)
-        if not records:
-            raise LogUnavailable(f"no record at offset {position.offset} in time")
-        offset, value = records[0]
-        if (offset, record_digest(value)) != (position.offset, position.digest):
-            raise LogRefused(f"the log's record at offset {position.offset} is not the one that was applied")
-    except BaseException:
-        await reader.close()
-        raise
-    return reader
-
-
-async def end_after(request_log: RequestLog, offset: int) -> int:
-    """The log's end. It lies after the record at `offset`, because that record was read from the log.
-
-    Raises LogTruncated when most brokers report an earlier end. A single broker that is cut off from its peers may
-    report less than there is. Raises LogUnavailable.
-    """
-    end = await request_log.end_offset()
-    if end <= offset:
-        end = await request_log.agreed_end_offset()
-    if end <= offset:
-        raise LogTruncated(f"the log ends at {end}, but the record at {offset} was read from it already")
-    return end
-
-
-def bounded_runs(records: LogRecords, states_max: int) -> list[LogRecords]:
-    """Cut a read into runs whose bytes bound the states in them, so that no run blocks the event loop for long."""
-    bytes_max = states_max * 36
-    runs: list[LogRecords] = []
-    start = size = 0
-    for at, (_, value) in enumerate(records):
-        if size and size + len(value) > bytes_max:
-            runs.append(records[start:at])
-            start, size = at, 0
-        size += len(value)
-    if start < len(records):
-        runs.append(records[start:])
-    return runs

@@ -10,15 +10,18 @@ compared: two that derived the same verdicts from the same log have the same dig
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
 
 from replica.following.apply import judge_records
+from replica.index.commands import split
 from replica.index.compare import recorded_at
 from replica.index.interface import Index
 from replica.index.summary import IndexSummary, add_entries
 from replica.log.interface import LogRecords
+from replica.notary.acceptances import first_key
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexMismatch, LogRefused
 from replica.notary.position import Position, begin
@@ -26,7 +29,7 @@ from replica.notary.rules import keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.untrusted import UNREADABLE
 
-CHECK_VERSION = 1
+CHECK_VERSION = 2
 MARK_SPACING = 4_096  # records between two digests; doubled as the log grows
 MARKS_MAX = 16
 CHECKSUM_BYTES = 32
@@ -46,6 +49,9 @@ class IndexCheck(msgspec.Struct, frozen=True, array_like=True):
     spacing: int = MARK_SPACING
     marks: tuple[tuple[int, bytes], ...] = ()
     began_us: int = 0  # when this pass began, microseconds UTC; 0 before it did
+    command_count: int = 0  # acceptances of commands up to there, and their digest
+    command_digest: bytes = bytes(32)
+    command_marks: tuple[tuple[int, bytes], ...] = ()  # at the same numbers of records as `marks`
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -56,7 +62,8 @@ def begin_check(topic_id: str, before: IndexCheck | None = None) -> IndexCheck:
     """A check from the log's first record; it keeps the marks of the one before, and is compared with them."""
     if before is None:
         return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32))
-    return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32), before.spacing, before.marks)
+    kept = before.command_marks
+    return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32), before.spacing, before.marks, command_marks=kept)
 
 
 def room_of(check: IndexCheck, applied_offset: int, records_max: int) -> int:
@@ -71,19 +78,37 @@ def continue_check(
 ) -> IndexCheck:
     """Compare the index with the next records. Raises IndexMismatch where they differ, IndexUnreadable, and LogRefused
     when the log up to a mark is not what it was in the check before."""
-    applied, added = judge_records(index, check.position, records, salvages)
+    applied, found = judge_records(index, check.position, records, salvages)
+    added, accepted = split(found)
     requests = [entry for entry in applied.reading.counted if isinstance(entry, CountedRequest)]
     keys = list({key: None for entry in requests for key in keys_of(entry)} | dict.fromkeys(added))
-    for key, value in zip(keys, index.lookup(keys) if keys else (), strict=True):
-        recorded_here = value is not None and check.position.offset < recorded_at(value) <= applied.position.offset
-        if (value if recorded_here else None) != added.get(key):
-            raise IndexMismatch(_difference(key, value, added.get(key)))
+    commands = list({first_key(entry.change_id): None for entry in requests} | dict.fromkeys(accepted))
+    recorded = range(check.position.offset + 1, applied.position.offset + 1)
+    _compare(recorded, keys, index.lookup(keys) if keys else [], added)
+    _compare(recorded, commands, index.commands.lookup(commands) if commands else [], accepted)
     before = IndexSummary(check.position, check.entry_count, check.digest)
     summary = add_entries(before, applied.position, added.items())
+    of_commands = IndexSummary(check.position, check.command_count, check.command_digest)
+    of_commands = add_entries(of_commands, applied.position, accepted.items())
     checked = msgspec.structs.replace(
-        check, position=applied.position, entry_count=summary.entry_count, digest=summary.digest
+        check,
+        position=applied.position,
+        entry_count=summary.entry_count,
+        digest=summary.digest,
+        command_count=of_commands.entry_count,
+        command_digest=of_commands.digest,
     )
     return _mark(checked)
+
+
+def _compare(
+    recorded: range, keys: Sequence[bytes], found: Sequence[bytes | None], expected: Mapping[bytes, bytes]
+) -> None:
+    """Raises IndexMismatch unless exactly the expected entries were recorded at these offsets."""
+    for key, value in zip(keys, found, strict=True):
+        recorded_here = value is not None and recorded_at(value) in recorded
+        if (value if recorded_here else None) != expected.get(key):
+            raise IndexMismatch(_difference(key, value, expected.get(key)))
 
 
 def check_complete(check: IndexCheck, entry_count: int) -> None:
@@ -92,6 +117,15 @@ def check_complete(check: IndexCheck, entry_count: int) -> None:
         raise IndexMismatch(
             f"up to offset {check.position.offset} the log makes {check.entry_count} entries,"
             f" the index has {entry_count}"
+        )
+
+
+def check_commands_complete(check: IndexCheck, command_count: int) -> None:
+    """Compare the number of acceptances, once the check is where the index is. Raises IndexMismatch."""
+    if check.command_count != command_count:
+        raise IndexMismatch(
+            f"up to offset {check.position.offset} the log makes {check.command_count} acceptances of commands,"
+            f" the index has {command_count}"
         )
 
 
@@ -118,15 +152,17 @@ def _mark(check: IndexCheck) -> IndexCheck:
     checked = check.position.offset + 1
     if checked % check.spacing:
         return check
-    marks = dict(check.marks)
-    if marks.get(checked, check.digest) != check.digest:
+    marks, command_marks = dict(check.marks), dict(check.command_marks)
+    was = (marks.get(checked, check.digest), command_marks.get(checked, check.command_digest))
+    if was != (check.digest, check.command_digest):
         raise LogRefused(f"the first {checked} records are not what they were when they were last read")
-    marks[checked] = check.digest
+    marks[checked], command_marks[checked] = check.digest, check.command_digest
     spacing = check.spacing
     while len(marks) > MARKS_MAX:
         spacing *= 2
         marks = {at: digest for at, digest in marks.items() if at % spacing == 0}
-    return msgspec.structs.replace(check, spacing=spacing, marks=tuple(sorted(marks.items())))
+    kept = tuple(sorted((at, digest) for at, digest in command_marks.items() if at in marks))
+    return msgspec.structs.replace(check, spacing=spacing, marks=tuple(sorted(marks.items())), command_marks=kept)
 
 
 def _difference(key: bytes, found: bytes | None, expected: bytes | None) -> str:

@@ -15,18 +15,21 @@ import msgspec
 import structlog
 
 from ha.clock import Clock
-from replica.following.follower import Follower, bounded_runs, open_after
+from replica.following.follower import Follower
 from replica.following.index_check import (
     IndexCheck,
     begin_check,
+    check_commands_complete,
     check_complete,
     continue_check,
     decode_check,
     encode_check,
     room_of,
 )
+from replica.following.log_reading import bounded_runs, open_after
 from replica.following.pace import Pace, choose_pace, room_for
 from replica.health import ScrubProgress
+from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.notary.errors import LogUnavailable
@@ -77,6 +80,15 @@ class Scrubber:
         self._record_s = 0.0  # how long the event loop was held up by each record lately
         self.records = 0  # compared by this process
         self.complete_walks = 0
+
+    def command_digests(self) -> dict[int, bytes]:
+        """Digest of all acceptances of commands, by the number of records that made them."""
+        return {} if self.check is None else dict(self.check.command_marks)
+
+    @property
+    def _checkable_offset(self) -> int:
+        """What can be compared now: applied, and with its acceptances of commands in the index."""
+        return min(self._follower.applied_offset, offset_of(self._index.commands.position()))
 
     def digests(self) -> dict[int, bytes]:
         """Digest of all entries, by the number of records that made them: the same at every replica."""
@@ -147,6 +159,7 @@ class Scrubber:
                 check = await self._check_a_tick(reader, check, await self._next_tick())
                 self._keep(check)
             check_complete(check, self._entry_count())
+            check_commands_complete(check, self._index.commands.entry_count)
         finally:
             self.pace = Pace(0.0, 0.0)
             await reader.close()
@@ -181,7 +194,7 @@ class Scrubber:
     async def _check_a_tick(self, reader: LogReader, check: IndexCheck, records_max: int) -> IndexCheck:
         """Compare up to `records_max` records; stop early when other work needs the replica."""
         left = records_max
-        while left > 0 and check.position.offset < self._follower.applied_offset and self._room_per_s() > 0:
+        while left > 0 and check.position.offset < self._checkable_offset and self._room_per_s() > 0:
             records = await self._read(reader, check, min(left, RUN_RECORDS_MAX))
             for run in bounded_runs(records, RUN_STATES_MAX):
                 began_s = self._clock.boottime_s()
@@ -193,7 +206,7 @@ class Scrubber:
         return check
 
     async def _read(self, reader: LogReader, check: IndexCheck, records_max: int) -> LogRecords:
-        records = await reader.read(room_of(check, self._follower.applied_offset, records_max), READ_MAX_S)
+        records = await reader.read(room_of(check, self._checkable_offset, records_max), READ_MAX_S)
         if not records:
             raise LogUnavailable(f"no record after offset {check.position.offset} within {READ_MAX_S} s")
         return records

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-_OFFSET_AT = 32  # every value ends in the log offset that it was recorded at
+_OFFSET_BYTES = 8  # every value ends in the log offset that it was recorded at
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 def recorded_at(value: bytes) -> int:
     """The log offset of an entry."""
-    return int.from_bytes(value[_OFFSET_AT:], "big")
+    return int.from_bytes(value[-_OFFSET_BYTES:], "big")
 
 
 def differences(

@@ -15,8 +15,38 @@ from replica.notary.position import Position
 POSITION_KEY = b"m/position"
 
 
+class Commands(Protocol):
+    """The acceptances of commands (replica.notary.acceptances), with a position of their own. Errors as Index."""
+
+    def position(self) -> Position | None:
+        """The position up to which every acceptance is here; None for a new table."""
+
+    @property
+    def entry_count(self) -> int:
+        """How many acceptances there are."""
+
+    def newest(self, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        """The newest acceptance of each command that was recorded below the log offset in the same place, or None."""
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, None where there is none."""
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        """Add entries and move the position: both or neither. No key exists yet."""
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries, in key order."""
+
+
 class Index(Protocol):
-    """One replica's index. Every method raises IndexUnreadable when storage fails or is corrupt."""
+    """One replica's index. Every method raises IndexUnreadable when storage fails or is corrupt.
+
+    Its position is that of states and transactions. `commands` has one of its own: see replica/index/commands.py.
+    """
+
+    @property
+    def commands(self) -> Commands:
+        """The acceptances of commands."""
 
     def position(self) -> Position | None:
         """The position up to which the log is applied; None for a new index."""
@@ -27,11 +57,12 @@ class Index(Protocol):
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
         """Add entries and move the position: both or neither (one write batch).
 
-        No key exists yet. The rules record each entry once, and it never changes.
+        No key exists yet. The rules record each entry once, and it never changes. Acceptances among the entries go to
+        `commands`, before the rest is written, and only as far as they follow on what is there.
         """
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """All entries but the position, in key order."""
+        """All entries of states and transactions, in key order."""
 
     def checkpoint(self, folder: Path) -> None:
         """Write a consistent copy, position included, into a folder that does not exist yet."""

@@ -5,8 +5,66 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from replica.index.commands import due, split
+from replica.notary.acceptances import FIRST_KEY_BYTES, first_key, later_key
 from replica.notary.errors import IndexUnreadable
 from replica.notary.position import Position, encode_position
+
+
+class MemoryCommands:
+    """See Commands. Keys of later acceptances are listed by their first one's key."""
+
+    def __init__(self) -> None:
+        self.fail_with: str | None = None
+        self._entries: dict[bytes, bytes] = {}
+        self._of: dict[bytes, list[bytes]] = {}
+        self._position: Position | None = None
+
+    def position(self) -> Position | None:
+        """See Commands."""
+        self._check()
+        return self._position
+
+    @property
+    def entry_count(self) -> int:
+        """See Commands."""
+        return len(self._entries)
+
+    def newest(self, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        """See Commands."""
+        self._check()
+        return [self._newest(change_id, offset) for change_id, offset in zip(change_ids, below, strict=True)]
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See Commands."""
+        self._check()
+        return [self._entries.get(key) for key in keys]
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        """See Commands."""
+        self._check()
+        encode_position(position)
+        for key, value in entries.items():
+            self._entries[key] = value
+            self._of.setdefault(key[:FIRST_KEY_BYTES], []).append(key)
+        self._position = position
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """See Commands."""
+        self._check()
+        return iter(sorted(self._entries.items()))
+
+    def _newest(self, change_id: bytes, below: int) -> bytes | None:
+        first = first_key(change_id)
+        value = self._entries.get(first)
+        if value is None or int.from_bytes(value[-8:], "big") >= below:
+            return None
+        bound = later_key(change_id, below)
+        return self._entries[max(key for key in self._of[first] if key < bound)]
+
+    def _check(self) -> None:
+        if self.fail_with is not None:
+            raise IndexUnreadable(self.fail_with)
 
 
 class MemoryIndex:
@@ -14,6 +72,7 @@ class MemoryIndex:
 
     def __init__(self) -> None:
         self.fail_with: str | None = None
+        self.commands = MemoryCommands()
         self._entries: dict[bytes, bytes] = {}
         self._position: Position | None = None
 
@@ -31,7 +90,11 @@ class MemoryIndex:
         """See Index."""
         self._check()
         encode_position(position)  # the double, too, refuses a position that cannot be stored
-        self._entries.update(entries)
+        of_states, accepted = split(entries)
+        accepted_due = due(accepted, self.commands.position(), self._position, position)
+        if accepted_due is not None:
+            self.commands.write(accepted_due, position)
+        self._entries.update(of_states)
         self._position = position
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:

@@ -1,4 +1,4 @@
-"""The committed-state index on RocksDB: one column family, one write batch for entries and position.
+"""The committed-state index on RocksDB: two databases, each with one write batch for entries and position.
 
 RocksDB can hide losses in three ways. Each has a remedy here, and a test:
 
@@ -37,12 +37,16 @@ from rocksdict import (
     WriteBatch,
 )
 
+from replica.index.commands import due, split
+from replica.index.compare import recorded_at
 from replica.index.interface import POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
+from replica.notary.acceptances import first_key, later_key
 from replica.notary.errors import FormatUnknown, IndexDamaged, IndexUnreadable
 from replica.notary.position import Position, decode_position, encode_position
 
 MIB = 1 << 20
+COMMANDS_NAME = "commands"  # the folder of acceptances, inside the index's: an older release leaves it alone
 _COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
 
 # Measured: docs/decisions/0005.
@@ -74,8 +78,9 @@ _SIZES = {
 }
 
 
-class RocksIndex:
-    """See Index. One process at a time; all calls from one thread; a call waits only for the disk.
+class RocksTable:
+    """Entries and the position up to which they are written. One process at a time; all calls from one thread; a call
+    waits only for the disk.
 
     The first failure is final: every later call raises IndexUnreadable with the same detail.
     """
@@ -185,6 +190,62 @@ class RocksIndex:
     def _fail(self, what: str, error: Exception) -> NoReturn:
         self._failure = _unreadable(what, error)
         raise self._failure from None
+
+
+class RocksCommands(RocksTable):
+    """See Commands."""
+
+    def newest(self, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        """See Commands. One exact look-up for all, and a seek only for commands that were accepted before."""
+        found = self.lookup([first_key(change_id) for change_id in change_ids])
+        for at, value in enumerate(found):
+            if value is not None:
+                found[at] = self._newest(change_ids[at], below[at])
+        return found
+
+    def _newest(self, change_id: bytes, below: int) -> bytes | None:
+        if below <= 0:
+            return None
+        try:
+            cursor = self._db.iter()
+            cursor.seek_for_prev(later_key(change_id, below - 1))
+            key, value = (cursor.key(), cursor.value()) if cursor.valid() else (b"", b"")
+            cursor.status()  # raises if the iterator stopped at an error
+        except Exception as error:
+            self._fail("a seek failed", error)
+        is_of_command = key.startswith(first_key(change_id)) and recorded_at(value) < below
+        return value if is_of_command else None
+
+
+class RocksIndex(RocksTable):
+    """See Index: the table of states and transactions, and that of commands in a folder inside its own."""
+
+    def __init__(self, folder: Path) -> None:
+        """As RocksTable."""
+        super().__init__(folder)
+        try:
+            self.commands = RocksCommands(folder / COMMANDS_NAME)
+        except IndexUnreadable:
+            super().close()
+            raise
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        """See Index."""
+        of_states, accepted = split(entries)
+        accepted_due = due(accepted, self.commands.position(), self._position, position)
+        if accepted_due is not None:
+            self.commands.write(accepted_due, position)
+        super().write(of_states, position)
+
+    def checkpoint(self, folder: Path) -> None:
+        """See Index. The copy of the commands is made last, so that it does not lag."""
+        super().checkpoint(folder)
+        self.commands.checkpoint(folder / COMMANDS_NAME)
+
+    def close(self) -> None:
+        """See Index."""
+        super().close()
+        self.commands.close()
 
 
 def verify_index(folder: Path) -> IndexSummary:

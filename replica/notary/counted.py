@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from replica.notary.records import RequestRecord, SettlementRecord
+from replica.notary.records import NoteRecord, RequestRecord, SettlementRecord
 from replica.notary.requests import Request
 
 
 class CountedRequest(msgspec.Struct, frozen=True):
-    """A request record that counts. `judged_us` is the highest stamp so far, its own included."""
+    """A request record that counts. `judged_us` is the highest stamp so far, its own included. `change_id` identifies
+    its command."""
 
     offset: int
     record: RequestRecord
@@ -17,6 +18,7 @@ class CountedRequest(msgspec.Struct, frozen=True):
     content_digest: bytes
     judged_us: int
     rules_version: int
+    change_id: bytes
 
 
 class CountedSettlement(msgspec.Struct, frozen=True):
@@ -27,4 +29,12 @@ class CountedSettlement(msgspec.Struct, frozen=True):
     judged_us: int
 
 
-Counted = CountedRequest | CountedSettlement
+class CountedNote(msgspec.Struct, frozen=True):
+    """An act, a registration or a salvage that counts. `judged_us` is the highest stamp before it."""
+
+    offset: int
+    record: NoteRecord
+    judged_us: int
+
+
+Counted = CountedRequest | CountedSettlement | CountedNote

@@ -312,6 +312,12 @@ class Code(Enum):
         "it rebuilds the index from the log; see runbooks/index-loss.md.",
         *_A_PERSON,
     )
+    INDEX_INCOMPLETE = (
+        0,
+        "The committed-state index does not have the acceptances of all commands yet",
+        "Wait: the replica completes it from the log by itself, and `notary status` shows how far it is. It neither "
+        "applies nor writes records that are judged by commands before that.",
+    )
     INDEX_MISMATCH = (
         0,
         "The committed-state index and the request log disagree, though both can be read",
@@ -525,6 +531,12 @@ class IndexMismatch(NotaryError):
     """Index and log disagree, and it is not known which is wrong. Do not serve; a person must look."""
 
     default_code = Code.INDEX_MISMATCH
+
+
+class CommandsLag(NotaryError):
+    """The index does not have the acceptances that records are judged by. They are completed from the log."""
+
+    default_code = Code.INDEX_INCOMPLETE
 
 
 class IndexDamagedAgain(NotaryError):

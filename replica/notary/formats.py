@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from replica.notary.errors import FormatUnknown
+from replica.notary.reading import are_known
 from replica.notary.records import FORMATS_KNOWN, BarrierRecord
 from replica.notary.rules import RULES
 
@@ -58,7 +59,7 @@ def to_write(raised: Formats, in_force: BarrierRecord | None) -> Formats:
     """
     before = Formats() if in_force is None else Formats(in_force.record_format, in_force.rules_version)
     formats = raised.raised(before)
-    if not known().includes(formats):
+    if not known().includes(formats) or not are_known(formats.records, formats.rules):
         raise FormatUnknown(f"the next activation writes {formats}, which this release does not know")
     return formats
 
@@ -67,6 +68,8 @@ def why_not_raise(wanted: Formats, present: Formats, replicas: Mapping[str, Know
     """Why the formats may not be raised now; None if they may. `replicas`: the formats each knows; None: no answer."""
     if not known().includes(wanted):
         return f"this release does not know {wanted}; it knows up to {known().newest}"
+    if not are_known(wanted.records, wanted.rules):
+        return f"{wanted} do not go together: raise both"
     if wanted.raised(present) != wanted:
         return f"{present} is raised already, and nothing goes back"
     silent = [name for name, what in replicas.items() if what is None]

@@ -6,8 +6,11 @@ from replica.notary.errors import Code
 from replica.notary.rules import Outcome
 
 NOTARISED = "NOTARISED"
+DEDUPLICATED = "DEDUPLICATED"  # a repeated success: the command was accepted before, within its period
 
 CODE_OF = {
+    Outcome.DEDUPLICATED: DEDUPLICATED,
+    Outcome.COMMAND_ID_REUSED: Code.COMMAND_ID_REUSED.name,
     Outcome.NOTARISED: NOTARISED,
     Outcome.TX_ID_REUSED: Code.TX_ID_REUSED.name,
     Outcome.CONFLICT: Code.STATE_CONFLICT.name,

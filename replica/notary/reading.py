@@ -12,20 +12,19 @@ from enum import Enum
 
 import msgspec
 
-from replica.notary.canonical import decode_request
-from replica.notary.counted import Counted, CountedRequest, CountedSettlement
+from replica.notary.canonical import change_id, decode_request
+from replica.notary.counted import Counted, CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.position import Position
 from replica.notary.records import (
-    FORMATS_KNOWN,
     BarrierRecord,
+    NoteRecord,
     RequestRecord,
     SettlementRecord,
     Undecodable,
     decode_record,
     record_digest,
 )
-from replica.notary.rules import RULES
 
 
 class VoidReason(Enum):
@@ -107,8 +106,10 @@ class RunReader:
                 void = VoidReason.NOT_IN_FORCE
             elif isinstance(record, RequestRecord):
                 void = self.read_request(record, self.barrier.rules_version)
-            else:
+            elif isinstance(record, SettlementRecord):
                 void = self.read_settlement(record)
+            else:
+                void = self.read_note(record)
         except (Undecodable, BadRequest):
             void = VoidReason.UNDECODABLE
         if void is not None:
@@ -118,7 +119,7 @@ class RunReader:
     def read_barrier(self, record: BarrierRecord) -> VoidReason | None:
         in_force = self.barrier
         if in_force is None or record.epoch > in_force.epoch:
-            if record.record_format not in FORMATS_KNOWN or record.rules_version not in RULES:
+            if not are_known(record.record_format, record.rules_version):
                 raise FormatUnknown(
                     f"epoch {record.epoch} writes record format {record.record_format} under rules"
                     f" {record.rules_version}, which this release does not know"
@@ -133,13 +134,21 @@ class RunReader:
         if not first_time(self.seen, record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)
-        self.counted.append(CountedRequest(self.offset, record, request, digest, self.stamp_us, rules_version))
+        submission = record.submission
+        command = change_id(submission.user_id, submission.command_id, submission.act_as)
+        self.counted.append(CountedRequest(self.offset, record, request, digest, self.stamp_us, rules_version, command))
         return None
 
     def read_settlement(self, record: SettlementRecord) -> VoidReason | None:
         if not first_time(self.seen, record.sequence):
             return VoidReason.REPEAT
         self.counted.append(CountedSettlement(self.offset, record, self.stamp_us))
+        return None
+
+    def read_note(self, record: NoteRecord) -> VoidReason | None:
+        if not first_time(self.seen, record.sequence):
+            return VoidReason.REPEAT
+        self.counted.append(CountedNote(self.offset, record, self.stamp_us))
         return None
 
     def reading(self) -> Reading:
@@ -156,6 +165,15 @@ class RunReader:
                 tuple([(start, end) for start, end in self.seen]),
             )
         return Reading(position, self.counted, self.voids, self.barriers)
+
+
+KNOWN_TOGETHER = frozenset({(1, 1), (2, 2)})
+"""Record formats and versions of the rules, as barriers name them. Rules 2 need the periods that format 2 has."""
+
+
+def are_known(record_format: int, rules_version: int) -> bool:
+    """Whether this release can read what a barrier names."""
+    return (record_format, rules_version) in KNOWN_TOGETHER
 
 
 def first_time(seen: list[list[int]], sequence: int) -> bool:

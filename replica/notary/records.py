@@ -1,8 +1,10 @@
 """The records of the request log, as MessagePack arrays (docs/decisions/0001 has the measurements behind the choice).
 
-Three kinds. A *barrier* opens an activation; its layout is fixed for ever, so that each release can read each barrier.
-A *request* is one submission. A *settlement* names commands that were accepted but can never reach the log any more.
-Request and settlement records begin with kind, format, activation id and sequence number in every format.
+A *barrier* opens an activation; its layout is fixed for ever, so that each release can read each barrier. A *request*
+is one submission. A *settlement* names commands that were accepted but can never reach the log any more. Format 2 adds
+to a request its deduplication period, and three kinds without a verdict: *acts* of operators, *registrations* of
+parties, and *salvages* of a lost range. Every record but a barrier begins with kind, format, activation id and sequence
+number, in every format.
 
 The bounds in the types are part of the format: a record that breaks one is undecodable. So a counting record always
 fits a position and the database columns. No element may follow the last one, because a reader would have to skip it.
@@ -17,21 +19,38 @@ from typing import Annotated
 import msgspec
 
 from replica.notary.errors import BadRequest, InvariantBroken
-from replica.notary.requests import DIGEST_BYTES, TIME_MAX_US, TX_ID_BYTES, Submission, check_command
+from replica.notary.requests import (
+    DIGEST_BYTES,
+    TIME_MAX_US,
+    TX_ID_BYTES,
+    PublicKey,
+    Signature,
+    Submission,
+    check_command,
+    check_party,
+    check_user_id,
+)
 from replica.notary.untrusted import UNREADABLE
 
-FORMAT = 1  # the newest record format that this release writes and reads
-FORMATS_KNOWN = frozenset({1})
+FORMAT = 2  # the newest record format that this release reads
+FORMATS_KNOWN = frozenset({1, 2})
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
 SETTLED_PER_RECORD = 1_000  # commands in one settlement record; see `settled_together` for its bytes
 BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
+NOTE_TEXT_MAX = 512  # characters of each text of an act or a registration
+BODY_MAX_BYTES = 65_536  # of an act
+NO_OFFSET = -1  # acceptances at any log offset count
 
 ActivationId = Annotated[bytes, msgspec.Meta(min_length=ACTIVATION_ID_BYTES, max_length=ACTIVATION_ID_BYTES)]
 BarrierText = Annotated[str, msgspec.Meta(max_length=BARRIER_TEXT_MAX)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
+AfterOffset = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+NoteText = Annotated[str, msgspec.Meta(max_length=NOTE_TEXT_MAX)]
+Body = Annotated[bytes, msgspec.Meta(max_length=BODY_MAX_BYTES)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 
 
 class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
@@ -58,6 +77,14 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     submission: Submission
 
 
+class RequestRecordV2(RequestRecord, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+    """One submission, with its deduplication period: an acceptance of its command counts if it was judged at most
+    `deduplication_us` microseconds before this record, at a log offset above `after_offset` (-1: at any)."""
+
+    deduplication_us: StampUs
+    after_offset: AfterOffset
+
+
 class SettledCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A command that an earlier activation accepted and that is not in the log: rejected, may be resubmitted."""
 
@@ -78,14 +105,73 @@ class SettlementRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
     commands: Annotated[tuple[SettledCommand, ...], msgspec.Meta(max_length=SETTLED_PER_RECORD)]
 
 
-Record = BarrierRecord | RequestRecord | SettlementRecord
+class ActRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+    """What an operator did or decided. `name` says what it is about; `replaces` is the number of acts of this name that
+    the operator knew of; `body` depends on the name. `signature` is by `public_key` over docs/formats.md's bytes."""
+
+    format: int
+    activation_id: ActivationId
+    sequence: SequenceNumber
+    stamp_us: StampUs
+    name: NoteText
+    replaces: SequenceNumber
+    body: Body
+    operator: NoteText
+    reason: NoteText
+    public_key: PublicKey
+    signature: Signature
+
+
+class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
+    """A key of a party, valid in [from_us, until_us) from this record on; an empty period revokes it."""
+
+    format: int
+    activation_id: ActivationId
+    sequence: SequenceNumber
+    stamp_us: StampUs
+    party: NoteText
+    party_key: PublicKey
+    from_us: StampUs
+    until_us: StampUs
+    operator: NoteText
+    public_key: PublicKey
+    signature: Signature
+
+
+class SalvageRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+    """Declares that the log lacks the records of a range, and which salvage stands in for them."""
+
+    format: int
+    activation_id: ActivationId
+    sequence: SequenceNumber
+    first_offset: SequenceNumber
+    last_offset: SequenceNumber
+    digest: Digest
+
+
+NoteRecord = ActRecord | RegistrationRecord | SalvageRecord
+"""Records that count and have no verdict: no completion comes from them."""
+
+Record = BarrierRecord | RequestRecord | SettlementRecord | NoteRecord
 
 _BARRIER_HEAD = b"\x97\x00"  # an array of seven whose first element, the kind, is 0
 _encoder = msgspec.msgpack.Encoder()
 _barrier_decoder = msgspec.msgpack.Decoder(BarrierRecord)
-_format_1_decoder: msgspec.msgpack.Decoder[RequestRecord | SettlementRecord] = msgspec.msgpack.Decoder(
-    RequestRecord | SettlementRecord
-)
+_InForce = RequestRecord | SettlementRecord | NoteRecord
+_decoders: dict[int, msgspec.msgpack.Decoder[_InForce]] = {
+    1: msgspec.msgpack.Decoder(RequestRecord | SettlementRecord),
+    2: msgspec.msgpack.Decoder(RequestRecordV2 | SettlementRecord | NoteRecord),
+}
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """The first elements of every record; the rest is skipped."""
+
+    kind: int
+    format: int
+
+
+_head_decoder = msgspec.msgpack.Decoder(_Head)
 
 
 class Undecodable(ValueError):
@@ -106,15 +192,43 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
     try:
         if value[:2] == _BARRIER_HEAD:
             return _barrier_decoder.decode(value)
-        record = _format_1_decoder.decode(value)
+        decoder = _decoders.get(format_in_force)
+        if decoder is None:
+            raise Undecodable("no format is in force")
+        record = decoder.decode(value)
         if record.format != format_in_force:
             raise Undecodable(f"format {record.format}, in force is {format_in_force}")
-        commands = (record.submission,) if isinstance(record, RequestRecord) else record.commands
-        for command in commands:
-            check_command(command.user_id, command.command_id, command.act_as, command.submission_id)
+        if isinstance(record, RequestRecord):
+            submission = record.submission
+            check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
+        elif isinstance(record, SettlementRecord):
+            for command in record.commands:
+                check_command(command.user_id, command.command_id, command.act_as, command.submission_id)
+        else:
+            _check_note(record)
         return record
     except (*UNREADABLE, BadRequest) as error:  # a validation error is a decode error too
         raise Undecodable(str(error)) from None
+
+
+def _check_note(record: NoteRecord) -> None:
+    """Raises BadRequest for a range or a text that no writer makes."""
+    if isinstance(record, SalvageRecord):
+        if record.first_offset > record.last_offset:
+            raise BadRequest("a lost range begins after its end")
+    elif isinstance(record, RegistrationRecord):
+        check_party(record.party)
+    else:
+        check_user_id(record.name)
+
+
+def format_named(value: bytes) -> int:
+    """The format that a record's bytes name; 0 where they name none that is known, as those of a barrier do not."""
+    try:
+        named = _head_decoder.decode(value)
+    except UNREADABLE:
+        return 0
+    return named.format if named.kind and named.format in FORMATS_KNOWN else 0
 
 
 def settled_together(commands: Sequence[SettledCommand]) -> tuple[SettledCommand, ...]:

@@ -3,7 +3,7 @@
 The index holds two kinds of entry. Key `s` + state reference: the transaction that consumed the state. Key `t` +
 transaction id: the content digest it was notarised with. Both values end in the log offset at which they were recorded.
 An entry counts only if that offset is below the offset of the judged record. So an old record, judged again on a newer
-index, gets the old verdict.
+index, gets the old verdict. Rules 2 judge the record's command first, by its newest acceptance (acceptances.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from hashlib import sha256
 
 import msgspec
 
+from replica.notary.acceptances import Acceptance, counts, decode_acceptance, encode_acceptance, first_key, later_key
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
+from replica.notary.records import RequestRecordV2
 from replica.notary.requests import Request
 
-RULES_VERSION = 1  # the newest version of the rules that this release writes into its barriers
+RULES_VERSION = 2  # the newest version of the rules that this release knows
+DEDUPLICATING_FROM = 2  # the first version of the rules that judges commands
 STATE_KEY, TX_KEY = b"s", b"t"
 _OFFSET_AT = 32  # both kinds of value are 32 bytes and a big-endian offset
 
@@ -26,6 +29,8 @@ _OFFSET_AT = 32  # both kinds of value are 32 bytes and a big-endian offset
 class Outcome(Enum):
     """What the log decided for one request. Judged in this order; only NOTARISED is remembered."""
 
+    DEDUPLICATED = "deduplicated"  # its command was accepted before, with this transaction: a repeated success
+    COMMAND_ID_REUSED = "command_id_reused"
     NOTARISED = "notarised"
     TX_ID_REUSED = "tx_id_reused"
     CONFLICT = "conflict"
@@ -68,21 +73,27 @@ def keys_of(entry: CountedRequest) -> list[bytes]:
 
 
 def judge(
-    entries: Iterable[CountedRequest], keys: Sequence[Sequence[bytes]], known: Sequence[bytes | None]
+    entries: Iterable[CountedRequest],
+    keys: Sequence[Sequence[bytes]],
+    known: Sequence[bytes | None],
+    newest: Sequence[bytes | None] | None = None,
 ) -> tuple[list[Verdict], dict[bytes, bytes]]:
     """Judge requests in log order, with the index's values of their keys. Earlier entries of the batch count.
 
-    `keys` are `keys_of` each entry. `known` has a value or None for each key, in the order of the entries.
-    Returns a verdict for each entry, and the index entries to add. `known` may come from a newer index than the
-    entries': values recorded at or after an entry's own offset do not count for it.
-    Raises InvariantBroken when keys and values do not match in number.
+    Returns a verdict for each entry, and the index entries to add. `keys` are `keys_of` each entry. `known` has a value
+    or None for each key, in the order of the entries. It may come from a newer index than the entries': values recorded
+    at or after an entry's own offset do not count for it.
+    `newest` has, for each entry, the newest acceptance of its command that was recorded below its own offset. It is
+    None where acceptances are not known as far as that: then rules that judge commands cannot be applied, and no
+    acceptance is added. Raises InvariantBroken in that case, and when keys and values do not match in number.
     """
     if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
         raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
+    commands = _Commands(newest)
     start = 0
-    for entry, own in zip(entries, keys, strict=True):
+    for at, (entry, own) in enumerate(zip(entries, keys, strict=True)):
         end = start + len(own)
         recorded = known[start:end]
         start = end
@@ -91,15 +102,50 @@ def judge(
                 if_recorded_before(entry.offset, added.get(key) or value)
                 for key, value in zip(own, recorded, strict=True)
             ]
-        verdict = RULES[entry.rules_version](entry, recorded)
+        acceptance = commands.newest_of(at, entry)
+        verdict = RULES[entry.rules_version](entry, recorded, acceptance)
         verdicts.append(verdict)
-        if verdict.outcome is Outcome.NOTARISED and verdict.notarised_offset == entry.offset:
-            at = entry.offset.to_bytes(8, "big")
-            added[own[0]] = entry.content_digest + at
-            consumed = entry.request.tx_id + at
+        if verdict.outcome is not Outcome.NOTARISED:
+            continue
+        commands.accept(entry, acceptance)
+        if verdict.notarised_offset == entry.offset:
+            offset = entry.offset.to_bytes(8, "big")
+            added[own[0]] = entry.content_digest + offset
+            consumed = entry.request.tx_id + offset
             for key in own[1 : 1 + len(entry.request.inputs)]:
                 added[key] = consumed
-    return verdicts, added
+    if newest is not None and len(newest) != len(verdicts):
+        raise InvariantBroken(f"acceptances of {len(newest)} commands for {len(verdicts)} requests")
+    return verdicts, added | commands.accepted
+
+
+class _Commands:
+    """The acceptances of one batch: those that the index has, and those that the batch itself adds."""
+
+    __slots__ = ("_added", "_newest", "accepted")
+
+    def __init__(self, newest: Sequence[bytes | None] | None) -> None:
+        self._newest = newest
+        self._added: dict[bytes, Acceptance] = {}  # the newest of each command
+        self.accepted: dict[bytes, bytes] = {}
+
+    def newest_of(self, at: int, entry: CountedRequest) -> Acceptance | None:
+        """The newest acceptance of the command of the entry in this place, below the entry's own offset."""
+        if self._newest is None:
+            if entry.rules_version >= DEDUPLICATING_FROM:
+                raise InvariantBroken(f"commands are judged at offset {entry.offset}, and their acceptances not known")
+            return None
+        value = self._newest[at]
+        return self._added.get(entry.change_id) or (None if value is None else decode_acceptance(value))
+
+    def accept(self, entry: CountedRequest, before: Acceptance | None) -> None:
+        """Remember that the command of the entry was accepted; `before`: the newest acceptance of it so far."""
+        if self._newest is None:
+            return
+        acceptance = Acceptance(entry.request.tx_id, entry.content_digest, entry.judged_us, entry.offset)
+        key = first_key(entry.change_id) if before is None else later_key(entry.change_id, entry.offset)
+        self.accepted[key] = encode_acceptance(acceptance)
+        self._added[entry.change_id] = acceptance
 
 
 def if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
@@ -111,7 +157,7 @@ Recorded = Sequence[bytes | None]
 """What was recorded before, in the order of `keys_of`; None where nothing was."""
 
 
-def _judge_v1(entry: CountedRequest, recorded: Recorded) -> Verdict:
+def _judge_v1(entry: CountedRequest, recorded: Recorded, _newest: Acceptance | None) -> Verdict:
     request = entry.request
     notarised = recorded[0]
     if notarised is not None:
@@ -125,6 +171,36 @@ def _judge_v1(entry: CountedRequest, recorded: Recorded) -> Verdict:
     return Verdict(Outcome.NOTARISED, entry.offset)
 
 
+def _judge_v2(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
+    """The command first: what it was accepted with counts within its period. Then as rules 1."""
+    record = entry.record
+    assert isinstance(record, RequestRecordV2)  # rules 2 come with format 2 only: reading.py
+    if newest is not None and counts(newest, entry.judged_us, record.deduplication_us, record.after_offset):
+        if (newest.tx_id, newest.content_digest) == (entry.request.tx_id, entry.content_digest):
+            return Verdict(Outcome.DEDUPLICATED, _notarised_at(entry, recorded))
+        if not is_named_after_transaction(entry, newest):
+            return Verdict(Outcome.COMMAND_ID_REUSED)
+    return _judge_v1(entry, recorded, newest)
+
+
+def is_named_after_transaction(entry: CountedRequest, newest: Acceptance) -> bool:
+    """Whether the command has no id that a caller chose, and was accepted with other content of the same transaction.
+
+    Such a command is named after its transaction. In a conflict then no command id was used twice, but a transaction
+    id: that is TX_ID_REUSED.
+    """
+    tx_id = entry.request.tx_id
+    return newest.tx_id == tx_id and entry.record.submission.command_id == tx_id.hex()
+
+
+def _notarised_at(entry: CountedRequest, recorded: Recorded) -> int:
+    """Where a transaction that was accepted was first notarised."""
+    notarised = recorded[0]
+    if notarised is None or notarised[:_OFFSET_AT] != entry.content_digest:
+        raise InvariantBroken(f"the command at offset {entry.offset} was accepted, and its transaction is nowhere")
+    return int.from_bytes(notarised[_OFFSET_AT:], "big")
+
+
 def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
     """Every consumed state that the request uses, inputs first."""
     for at, (ref, value) in enumerate(zip((*request.inputs, *request.references), spent, strict=True)):
@@ -133,5 +209,5 @@ def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
             yield Conflict(ref, hash_of_tx_id(value[:_OFFSET_AT]), usage)
 
 
-RULES: dict[int, Callable[[CountedRequest, Recorded], Verdict]] = {1: _judge_v1}
+RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None], Verdict]] = {1: _judge_v1, 2: _judge_v2}
 """Every version of the rules that was ever in force; old ones stay, because old records are judged again."""

@@ -14,8 +14,7 @@ import time
 from confluent_kafka import Producer
 
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, encode_record
-from replica.notary.rules import RULES_VERSION
+from replica.notary.records import BarrierRecord, RequestRecord, encode_record
 from tests.bench.workload import unsigned_submission
 
 FLUSH_MAX_S = 120.0
@@ -35,11 +34,11 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> No
             "on_delivery": _refuse_failure,
         }
     )
-    barrier = BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", FORMAT, RULES_VERSION)
+    barrier = BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", 1, 1)
     producer.produce(settings.topic, encode_record(barrier), partition=0)
     for sequence in range(count):
         stamp_us = time.time_ns() // 1_000
-        record = RequestRecord(FORMAT, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
+        record = RequestRecord(1, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
         while True:
             try:
                 producer.produce(settings.topic, encode_record(record), partition=0)

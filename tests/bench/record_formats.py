@@ -23,7 +23,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 from replica.notary.canonical import decode_request, encode_request
-from replica.notary.records import FORMAT, RequestRecord, decode_record, encode_record
+from replica.notary.records import RequestRecord, decode_record, encode_record
 from replica.notary.requests import Submission, make_request, state_ref
 
 RECORDS = 2_000
@@ -60,7 +60,7 @@ def _sample(random: Random, activation_id: bytes, number: int) -> RequestRecord:
         (request.party,),
         f"{random.getrandbits(128):032x}",
     )
-    return RequestRecord(FORMAT, activation_id, number, 1_790_000_000_000_000 + 40 * number, submission)
+    return RequestRecord(1, activation_id, number, 1_790_000_000_000_000 + 40 * number, submission)
 
 
 # ---- MessagePack and JSON through msgspec ----
@@ -221,7 +221,7 @@ def main() -> None:
         encode_us, decode_us = fastest_us(candidate.encode, records), fastest_us(candidate.decode, encoded)
         print(f"| {candidate.name} | {size:.0f} | {encode_us:.2f} | {decode_us:.2f} |")
     canonical = [record.submission.request for record in records]
-    checked_us = fastest_us(lambda raw: decode_record(raw, FORMAT), map(encode_record, records))
+    checked_us = fastest_us(lambda raw: decode_record(raw, 1), map(encode_record, records))
     print(f"\nof these bytes the signed request has {len(canonical[0])}, and the key with the signature 96;")
     print(f"MessagePack with the checks of `decode_record` takes {checked_us:.2f} µs to decode;")
     print(f"taking the request itself apart costs every form {fastest_us(decode_request, canonical):.2f} µs more")

@@ -24,7 +24,7 @@ from replica.local.replica import ReplicaProcess
 from replica.local.topic_reader import read_topic
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
-from replica.notary.records import FORMAT, RECORD_MAX_BYTES, BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecord, encode_record
 from tests.ends import ends_by_design
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -144,7 +144,7 @@ NOISE: dict[str, tuple[bytes, VoidReason]] = {
     "deep nesting": (b"\x91" * 100_000, VoidReason.UNDECODABLE),
     "as large as the topic takes": (b"\xa5" * (RECORD_MAX_BYTES + 500), VoidReason.UNDECODABLE),
     "a barrier of an older epoch": (
-        encode_record(BarrierRecord(1, b"z" * 16, "stranger", "postgres:0:1", FORMAT, 1)),
+        encode_record(BarrierRecord(1, b"z" * 16, "stranger", "postgres:0:1", 1, 1)),
         VoidReason.BARRIER_NOT_HIGHER,
     ),
 }

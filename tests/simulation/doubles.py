@@ -20,7 +20,10 @@ from ha.lock import notes
 from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
+from replica.index.commands import due, split
+from replica.index.memory import MemoryCommands
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
+from replica.notary.acceptances import FIRST_KEY_BYTES
 from replica.notary.errors import IndexUnreadable, LogUnavailable, ValuesRefused
 from replica.notary.position import Position
 from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned
@@ -518,12 +521,17 @@ class Disk:
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.position: Position | None = None
+        self.commands = DiskCommands()
         self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
 
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
-        """One batch."""
-        self._undo.append(([key for key in entries if key not in self.entries], self.position))
-        self.entries.update(entries)
+        """One batch each for commands and the rest."""
+        of_states, accepted = split(entries)
+        accepted_due = due(accepted, self.commands.position(), self.position, position)
+        if accepted_due is not None:
+            self.commands.write(accepted_due, position)
+        self._undo.append(([key for key in of_states if key not in self.entries], self.position))
+        self.entries.update(of_states)
         self.position = position
 
     def tear(self, batches: int) -> int:
@@ -533,7 +541,28 @@ class Disk:
             added, self.position = self._undo.pop()
             for key in added:
                 del self.entries[key]
+        self.commands.tear(batches)  # a table of its own: it may lose other batches than the rest does
         return lost
+
+
+class DiskCommands(MemoryCommands):
+    """The acceptances on one machine's disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        self._undo.append((list(entries), self._position))
+        super().write(entries, position)
+
+    def tear(self, batches: int) -> None:
+        """Lose the newest batches, each whole."""
+        for _ in range(min(batches, len(self._undo))):
+            added, self._position = self._undo.pop()
+            for key in added:
+                del self._entries[key]
+                self._of[key[:FIRST_KEY_BYTES]].remove(key)
 
 
 class DiskIndex:
@@ -546,6 +575,11 @@ class DiskIndex:
 
     def position(self) -> Position | None:
         return self._disk.position
+
+    @property
+    def commands(self) -> MemoryCommands:
+        self._require_disk("index_read_failed")
+        return self._disk.commands
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._require_disk("index_read_failed")

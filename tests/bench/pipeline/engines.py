@@ -25,7 +25,7 @@ from pipeline.judging.claims import CONSUMES, claims_of
 from pipeline.judging.contested import Resolver
 from pipeline.judging.plan import Survey, counted, make_plan, survey
 from replica.following.apply import Applier
-from replica.following.follower import bounded_runs
+from replica.following.log_reading import bounded_runs
 from replica.index.rocks import RocksIndex
 from replica.index.tables import adopt_tables, write_table
 from replica.notary.position import Position, begin

@@ -25,7 +25,6 @@ from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
 from replica.notary.receipts import Receipt, make_receipts
 from replica.notary.records import (
-    FORMAT,
     RequestRecord,
     encode_record,
 )
@@ -53,7 +52,7 @@ def answer_before_read_back(patch: MonkeyPatch) -> None:
 
     def answer(self: Activation, waiting: Waiting, ahead: int) -> None:
         parts = self._parts
-        record = RequestRecord(FORMAT, self.appender.activation_id, 0, parts.clock.wall_us(), waiting.submission)
+        record = RequestRecord(1, self.appender.activation_id, 0, parts.clock.wall_us(), waiting.submission)
         start = msgspec.structs.replace(parts.follower.position, seen=())
         run = [(start.offset + 1, encode_record(record))]
         applied, _ = judge_records(parts.index, start, run)
@@ -73,6 +72,7 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
     class Remembering:
         def __init__(self, index: Any) -> None:
             self._index = index
+            self.commands = index.commands
             self._memory = memories.setdefault(id(index), {})
 
         def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,11 +24,15 @@ from replica.notary.rules import judge as judge_all
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import START_US
 
-_judge = RULES[1]
+_rules_1 = RULES[1]
+
+
+def _judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
+    return _rules_1(entry, recorded, None)
 
 
 def _rules(patch: MonkeyPatch, judge: Callable[[CountedRequest, Recorded], Verdict]) -> None:
-    patch.setitem(RULES, 1, judge)
+    patch.setitem(RULES, 1, lambda entry, recorded, _newest: judge(entry, recorded))
 
 
 @mutant("an old record is judged on what the index learnt later")
@@ -71,8 +75,8 @@ def conflict_names_the_wrong_winner(patch: MonkeyPatch) -> None:
 
 @mutant("a request that came outside its window is remembered as refused")
 def refusals_remembered(patch: MonkeyPatch) -> None:
-    def judge(entries: list[CountedRequest], known: Mapping[bytes, bytes | None]) -> Any:
-        verdicts, added = judge_all(entries, known)
+    def judge(entries: list[CountedRequest], *rest: Any) -> Any:
+        verdicts, added = judge_all(entries, *rest)
         for entry, verdict in zip(entries, verdicts, strict=True):
             if verdict.outcome is Outcome.TIME_WINDOW_CLOSED:
                 added[TX_KEY + entry.request.tx_id] = bytes(32) + entry.offset.to_bytes(8, "big")
@@ -83,8 +87,12 @@ def refusals_remembered(patch: MonkeyPatch) -> None:
 
 @mutant("earlier records of the same run do not count")
 def earlier_records_of_a_run_do_not_count(patch: MonkeyPatch) -> None:
-    def judge(entries: list[CountedRequest], known: Mapping[bytes, bytes | None]) -> Any:
-        each = [judge_all([entry], known) for entry in entries]
+    def judge(entries: list[CountedRequest], keys: Any, known: Any, newest: Any) -> Any:
+        found = iter(known)
+        each = [
+            judge_all([entry], [own], [next(found) for _ in own], None if newest is None else [newest[at]])
+            for at, (entry, own) in enumerate(zip(entries, keys, strict=True))
+        ]
         return [verdict for (verdict,), _ in each], {k: v for _, added in each for k, v in added.items()}
 
     patch.setattr(replica.following.apply, "judge", judge)
@@ -117,6 +125,7 @@ def read_error_counts_as_unspent(patch: MonkeyPatch) -> None:
     class Optimist:
         def __init__(self, index: Any) -> None:
             self._index = index
+            self.commands = index._disk.commands
 
         def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
             try:

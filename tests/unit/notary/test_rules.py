@@ -34,7 +34,7 @@ from tests.worlds.notary_logs import (
 
 def _counted(request: Request, offset: int, judged_us: int = 50, digest: bytes = b"d" * 32) -> CountedRequest:
     record = RequestRecord(1, activation(1), offset, judged_us, submission_of(request))
-    return CountedRequest(offset, record, request, digest, judged_us, RULES_VERSION)
+    return CountedRequest(offset, record, request, digest, judged_us, 1, bytes(32))
 
 
 def _spent(by: int, offset: int) -> bytes:

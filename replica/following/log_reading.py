@@ -1,0 +1,62 @@
+"""Reading on: where a reader begins, where the log ends, and how much is judged at a time."""
+
+from __future__ import annotations
+
+from replica.log.interface import LogReader, LogRecords, RequestLog
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
+from replica.notary.position import BEGIN, Position
+from replica.notary.records import record_digest
+
+
+async def open_after(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:
+    """A reader that begins after `position`, once the log has proved that the position was read from it.
+
+    Raises LogRefused when the topic is another one or has another record there, LogTruncated when it ends before, and
+    LogUnavailable.
+    """
+    if position.topic_id != topic_id:
+        raise LogRefused(f"the position was read from topic id {position.topic_id}, the log's is {topic_id}")
+    if position.offset == BEGIN:
+        return await request_log.open_reader(0)
+    await end_after(request_log, position.offset)
+    reader = await request_log.open_reader(position.offset)
+    try:
+        records = await reader.read(1, 5.0)
+        if not records:
+            raise LogUnavailable(f"no record at offset {position.offset} in time")
+        offset, value = records[0]
+        if (offset, record_digest(value)) != (position.offset, position.digest):
+            raise LogRefused(f"the log's record at offset {position.offset} is not the one that was applied")
+    except BaseException:
+        await reader.close()
+        raise
+    return reader
+
+
+async def end_after(request_log: RequestLog, offset: int) -> int:
+    """The log's end. It lies after the record at `offset`, because that record was read from the log.
+
+    Raises LogTruncated when most brokers report an earlier end. A single broker that is cut off from its peers may
+    report less than there is. Raises LogUnavailable.
+    """
+    end = await request_log.end_offset()
+    if end <= offset:
+        end = await request_log.agreed_end_offset()
+    if end <= offset:
+        raise LogTruncated(f"the log ends at {end}, but the record at {offset} was read from it already")
+    return end
+
+
+def bounded_runs(records: LogRecords, states_max: int) -> list[LogRecords]:
+    """Cut a read into runs whose bytes bound the states in them, so that no run blocks the event loop for long."""
+    bytes_max = states_max * 36
+    runs: list[LogRecords] = []
+    start = size = 0
+    for at, (_, value) in enumerate(records):
+        if size and size + len(value) > bytes_max:
+            runs.append(records[start:at])
+            start, size = at, 0
+        size += len(value)
+    if start < len(records):
+        runs.append(records[start:])
+    return runs

@@ -1,0 +1,55 @@
+"""Acceptances: what a replica remembers of commands, as keys and values of its index. A function of the log.
+
+Every notarised verdict is an acceptance of its command, under whatever rules, and also where it repeats a transaction
+that another command had notarised. A deduplicated verdict is none, or retries would prolong the period. The first
+acceptance of a command has the key `c` + change id. Each later one has that key + its log offset, so no entry changes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from replica.notary.requests import DIGEST_BYTES, TX_ID_BYTES
+
+COMMAND_KEY = b"c"
+FIRST_KEY_BYTES = 1 + DIGEST_BYTES  # a later one has 8 bytes more
+_VALUE = struct.Struct(f">{TX_ID_BYTES}s{DIGEST_BYTES}sQQ")
+VALUE_BYTES = _VALUE.size
+
+
+class Acceptance(NamedTuple):
+    """An acceptance of a command: of which transaction and content, at which time judged, at which log offset."""
+
+    tx_id: bytes
+    content_digest: bytes
+    judged_us: int
+    offset: int
+
+
+def encode_acceptance(acceptance: Acceptance) -> bytes:
+    """The value of an entry. It ends in the log offset, as all values of an index do."""
+    return _VALUE.pack(*acceptance)
+
+
+def decode_acceptance(value: bytes) -> Acceptance:
+    """The acceptance in a value that `encode_acceptance` made."""
+    return Acceptance(*_VALUE.unpack(value))
+
+
+def first_key(change_id: bytes) -> bytes:
+    """The key of a command's first acceptance; keys of later ones begin with it."""
+    return COMMAND_KEY + change_id
+
+
+def later_key(change_id: bytes, offset: int) -> bytes:
+    """The key of an acceptance that is not the first one. They are in the order of their log offsets."""
+    return COMMAND_KEY + change_id + offset.to_bytes(8, "big")
+
+
+def counts(acceptance: Acceptance, judged_us: int, deduplication_us: int, after_offset: int) -> bool:
+    """Whether the newest acceptance below a record is within the record's deduplication period.
+
+    `judged_us`: the time that the record is judged at, or an active's newest time, before there is a record.
+    """
+    return acceptance.offset > after_offset and judged_us - acceptance.judged_us <= deduplication_us
