@@ -74,12 +74,12 @@ def _settings(shuffle_partitions: int | None) -> dict[str, str]:
 
 
 def _log_level() -> str:
-    """What Spark itself says on standard error: nothing, unless asked, as failures come back as errors of ours."""
+    """The level of Spark's own log on standard error: off by default, because failures come back as our errors."""
     return os.environ.get("NOTARY_SPARK_LOG", "FATAL")
 
 
 def connector_jars() -> list[Path]:
-    """The jars of Spark's own connector to the log; empty when they are not there and the Python source must do.
+    """The jars of Spark's own connector to the log; empty when they are missing and the Python source is used.
 
     In $NOTARY_SPARK_JARS, else in .tools/spark/libs beside the source.
     """

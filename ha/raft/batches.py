@@ -1,4 +1,4 @@
-"""How many entries go into one message: as many as made up the size limit lately, averaged over some hundred ticks."""
+"""How many entries go into one message: as many as recently filled one, averaged over some hundred ticks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class BatchSize:
         self._bytes = self._entries = 0
 
     def count(self, entries: int, size_bytes: int) -> bool:
-        """Note what was appended; True once a whole message's worth has gathered since the last update."""
+        """Count what was appended; True once that fills a whole message since the last update."""
         self._entries += entries
         self._bytes += size_bytes
         return self._bytes >= self._limit_bytes
 
     def update(self) -> None:
-        """Take what gathered into the average. Where nothing did, an entry counts as large as the limit."""
+        """Include what was appended in the average. If nothing was, an entry counts as large as the limit."""
         average = self._bytes // self._entries if self._entries else self._limit_bytes
         self._bytes = self._entries = 0
         if not self._fixed:

@@ -10,8 +10,8 @@ from ha.raft.state import Leadership, State
 def advance_leader(s: State) -> None:
     """Commit the highest signature that a majority of every configuration has, if it is of this leader's own view.
 
-    One of an earlier view may be on a majority and still be lost to a leader with a later signature; once a signature
-    of its own view is committed, all before it is.
+    A signature of an earlier view may be on a majority, and a leader with a later signature may still replace it. Once
+    a signature of the leader's own view is committed, everything before it is committed as well.
     """
     if not s.is_leader or not s.members.configurations:
         return
@@ -28,7 +28,7 @@ def _match_idx(s: State, node: NodeId) -> int:
 
 
 def advance_follower(s: State, known_idx: int) -> None:
-    """Commit the highest signature up to `known_idx`: committed by the leader, and checked against its log."""
+    """Commit the highest signature up to `known_idx`, which the leader committed and this node checked."""
     idx = s.log.highest_committable(known_idx)
     if idx and s.log.views.view_at(idx) <= s.view:
         commit(s, idx)
@@ -54,9 +54,9 @@ def _leave(s: State) -> None:
 
 
 def nominate(s: State, to: NodeId | None = None) -> None:
-    """Ask a peer to stand for election at once: `to`, or the one with the most of the log.
+    """Ask a peer to stand for election at once: `to`, or the peer with the longest matching log.
 
-    Of several such, the one in the newest configuration, then the lowest id. This node leads on until voted out.
+    Ties go to the member of the newest configuration, then to the lowest id. This node leads until another is elected.
     """
     if not s.is_leader or not s.peers or (to is not None and to not in s.peers):
         return

@@ -1,9 +1,9 @@
-"""The consensus of a log: what one node decides. `Raft` is driven by calls, and its effects are taken as data.
+"""The consensus of a log: the decisions of one node. A driver calls `Raft`, and takes its effects as data.
 
     driver:  tick(ms)  receive(src, message)  replicate(entries, view)  flush()  nominate(to)  synced(at)  ask_end()
              take() -> Effects: write the hard state, cut, append, sync, then send what has become safe
 
-Every message comes in by `receive`. It settles views first, and hands on to the room that the message is for.
+Every message enters through `receive`. It settles views first, and passes the message to the module that handles it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ FIRST_VIEW_STEP = 2  # CCF's first view is 2
 
 
 class LogIncomplete(HaError):
-    """The disk has less than it once had. Such a node must neither vote nor acknowledge: what it said may be gone."""
+    """The disk has less than it once had. The node must neither vote nor acknowledge: its promises may be lost."""
 
     code = "HA_LOG_INCOMPLETE"
     remedy = "Remove this node from the configuration, and let it join again as a new one with an empty disk"
 
 
 class Raft:
-    """One node. `random` returns floats in [0, 1); `ticking`: do not wait for a first signature to run the timer."""
+    """One node. `random` returns floats in [0, 1); `ticking`: run the timer without waiting for a first signature."""
 
     def __init__(
         self, node_id: NodeId, settings: RaftSettings, random: Callable[[], float], *, ticking: bool = False
@@ -60,11 +60,11 @@ class Raft:
         hard_state: HardState,
         log: Iterable[Entry],
     ) -> Raft:
-        """A node that comes back with what its disk has: the last hard state, and its log from the first entry on.
+        """A node that returns with the content of its disk: the last hard state, and its log from the first entry on.
 
-        Of RAW entries only the first of each view and the very last need be there; all others must. The log may end in
-        entries that nobody signed, or that others replaced; the leader will say. Raises LogIncomplete where the disk
-        has lost what was committed.
+        `log` may leave out RAW entries, except the first of each view and the very last; all other kinds must be there.
+        The log may end in entries that are not signed, or that other nodes have replaced: the leader corrects that.
+        Raises LogIncomplete if the disk has lost committed entries.
         """
         raft = cls(node_id, settings, random)
         s = raft.state
@@ -90,7 +90,7 @@ class Raft:
         leading.become_leader(self.state)
 
     def tick(self, ms: int) -> None:
-        """So much time has passed, in milliseconds."""
+        """`ms` milliseconds have passed."""
         s = self.state
         s.elapsed_ms += ms
         s.leader_age_ms += ms
@@ -100,7 +100,7 @@ class Raft:
             electing.tick(s)
 
     def receive(self, src: NodeId, message: Message) -> None:
-        """A message came. A later view than ours is adopted before it is looked at, if it is one that counts."""
+        """Handle a message. A later view than ours is adopted first, if it is valid for this kind of message."""
         s = self.state
         if s.is_expelled:
             return
@@ -126,33 +126,33 @@ class Raft:
                 s.is_expelled, s.leadership, s.leader_id = True, Leadership.NONE, None
 
     def replicate(self, entries: Sequence[Entry], view: int) -> bool:
-        """Append entries that carry the next indices and this view. False: not taken, and nothing has changed."""
+        """Append entries with the next indices and this view. False: refused, and nothing has changed."""
         return leading.replicate(self.state, entries, view)
 
     def flush(self) -> None:
-        """Send what was appended now; without, it waits for the next message that is due."""
+        """Send now what was appended; without this call it goes with the next message that is due."""
         if self.state.is_leader:
             leading.send_news(self.state)
 
     def announce(self) -> None:
-        """Tell everybody what is committed; without, it goes with the next message. No-op unless leading."""
+        """Announce the commit now; without this call it goes with the next message. No-op unless leading."""
         if self.state.is_leader:
             leading.send_all(self.state)
 
     def nominate(self, to: NodeId | None = None) -> None:
-        """Ask a peer to take over: before this node stops, or because another should lead. No-op unless leading."""
+        """Ask a peer to take over, because this node stops or another should lead. No-op unless leading."""
         committing.nominate(self.state, to)
 
     def teach(self, node: NodeId) -> None:
-        """Bring a node up to date that is to become a member; no-op unless leading."""
+        """Send the log to a node that is to become a member; no-op unless leading."""
         leading.teach(self.state, node)
 
     def has_caught_up(self, node: NodeId) -> bool:
-        """Whether a node that is taught may become a member."""
+        """Whether a node that gets the log (`teach`) may become a member."""
         return self.state.is_leader and leading.has_caught_up(self.state, node)
 
     def synced(self, at: TxId) -> None:
-        """This node's disk has its log up to the entry `at`. Late news of an entry since cut off changes nothing."""
+        """This node's disk has its log up to the entry `at`. A report on an entry since cut changes nothing."""
         s = self.state
         if s.log.view_of(at.idx) == at.view and at.idx > s.durable_idx:
             s.durable_idx = at.idx
@@ -161,13 +161,13 @@ class Raft:
     def ask_end(self) -> int | None:
         """Ask whether this node still leads; the number of the round.
 
-        Once `answered_round` has reached it in this view, all that anybody had committed before the question was
-        committed here by then. None: not leading, or nothing of its own view is committed yet.
+        Once `answered_round` has reached that number in this view, this node had committed everything that any node
+        had committed before the question. None: not leading, or nothing of its own view is committed yet.
         """
         return reading.ask(self.state)
 
     def take(self) -> Effects:
-        """What is to be carried out since the last call."""
+        """The effects to carry out since the last call."""
         s = self.state
         effects, s.effects = s.effects, Effects()
         hard_state = s.hard_state()
@@ -204,17 +204,17 @@ class Raft:
 
     @property
     def should_sign(self) -> bool:
-        """A new leader that has not signed yet: nothing of earlier views is committed before it does."""
+        """Whether this is a new leader that has not signed yet. Until then it commits nothing of earlier views."""
         return self.state.should_sign and self.state.is_leader
 
     @property
     def is_expelled(self) -> bool:
-        """A leader found this node's disk set back: what it said may be gone. It has fallen silent; end it."""
+        """A leader found this node's disk set back: its promises may be lost. It sends nothing more; end it."""
         return self.state.is_expelled
 
     @property
     def removable_nodes(self) -> tuple[NodeId, ...]:
-        """Nodes that are of no more use: their removal is committed, and every later leader knows."""
+        """Nodes that may be switched off: their removal is committed, and every later leader knows of it."""
         return tuple(sorted(self.state.members.retired_committed))
 
     def view_history(self) -> list[int]:
@@ -241,13 +241,13 @@ class Raft:
 
 
 def next_entries(raft: Raft, bodies: Iterable[bytes], kind: Kind = Kind.RAW) -> list[Entry]:
-    """Bodies as the entries that would come next in this node's log and view."""
+    """The bodies as the next entries of this node's log and view."""
     view = raft.view
     return [Entry(view, idx, kind, body) for idx, body in enumerate(bodies, raft.last_idx + 1)]
 
 
 def _moves_view(s: State, src: NodeId, message: Message) -> bool:
-    """A leader's or a candidate's view always counts; an answer's, for whoever waits for one from a node it knows."""
+    """Whether a message may raise the view. An answer may only if this node waits for one, and knows the sender."""
     match message:
         case AppendEntries() | RequestVote() | RequestPreVote():
             return True

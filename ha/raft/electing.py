@@ -16,13 +16,13 @@ from ha.raft.state import Leadership, State
 
 
 def tick(s: State) -> None:
-    """Stand for election when no leader was heard for long enough."""
+    """Stand for election if no leader was heard for the time-out."""
     if s.ticking and not s.members.is_gone and s.elapsed_ms >= s.settings.election_timeout_ms:
         campaign(s)
 
 
 def campaign(s: State) -> None:
-    """Ask first, if that is on: a node that cannot win does not disturb those who have a leader."""
+    """Ask for pre-votes first, if they are on: a node that cannot win then disturbs no node that has a leader."""
     if s.settings.pre_vote:
         _stand(s, Leadership.PRE_VOTE_CANDIDATE, RequestPreVote)
     else:
@@ -64,7 +64,7 @@ def _count(s: State, voter: NodeId) -> None:
 
 
 def receive_request_vote(s: State, src: NodeId, message: RequestVote) -> None:
-    """Give the vote of this view once, to a candidate whose signed log is not shorter; whoever asks is answered."""
+    """Vote once in a view, for a candidate whose signed log is not shorter. Every request is answered."""
     _notice(s, message)
     granted = message.view == s.view and _vote_is_free(s, src) and _is_up_to_date(s, message)
     if granted:
@@ -75,16 +75,17 @@ def receive_request_vote(s: State, src: NodeId, message: RequestVote) -> None:
 
 
 def receive_request_pre_vote(s: State, src: NodeId, message: RequestPreVote) -> None:
-    """Say whether the candidate's log would do. Nothing is promised."""
+    """Answer whether the candidate's log is long enough. The answer promises nothing."""
     _notice(s, message)
     granted = message.view == s.view and _is_up_to_date(s, message) and not _sticks_to_leader(s)
     s.send(src, PreVoteResponse(s.view, granted))
 
 
 def _notice(s: State, message: RequestVote | RequestPreVote) -> None:
-    """Somebody counts on this node, which is ahead: run the timer, even if no signature here made it a member.
+    """Run the timer if a candidate with an older log asks, even if no signature here made this node a member.
 
-    Its vote may be what everybody needs, and then only it can win. A joiner taught by a leader that died gets there.
+    The other nodes may need this node's vote, and then only this node can win. That happens to a joiner if the leader
+    that sent it the log has died.
     """
     if not _is_up_to_date(s, message):
         s.ticking = True
@@ -104,13 +105,13 @@ def _sticks_to_leader(s: State) -> bool:
 
 
 def receive_vote(s: State, src: NodeId, message: VoteResponse | PreVoteResponse) -> None:
-    """Count an answer to the question that is open, in this view, by a node that is known."""
+    """Count an answer to the present candidacy, in this view, from a known node."""
     asked = Leadership.CANDIDATE if isinstance(message, VoteResponse) else Leadership.PRE_VOTE_CANDIDATE
     if s.leadership is asked and message.view == s.view and message.granted and src in s.peers:
         _count(s, src)
 
 
 def receive_proposal(s: State, message: ProposeRequestVote) -> None:
-    """The leader of this very view wants this node to take over: stand at once, without asking first."""
+    """The leader of this view wants this node to take over: stand at once, without pre-votes."""
     if message.view == s.view and s.ticking and not s.members.is_gone:
         become_candidate(s)

@@ -1,4 +1,4 @@
-"""What a follower does with a leader's entries: check, cut at most once, append, commit, and say what it checked."""
+"""How a follower handles a leader's entries: check, cut at most once, append, commit, acknowledge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
     if message.view < s.view:
         _refuse(s, src, message, TxId(s.view, s.log.last_idx))
         return
-    if s.is_candidate:  # somebody else won this view
+    if s.is_candidate:  # another node won this view
         s.become_follower()
     if not agrees(s, message):
         _refuse(s, src, message, estimate(s, message))
@@ -20,7 +20,7 @@ def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
     s.restart_timer()
     s.leader_id = src
     s.leader_age_ms = 0
-    if message.prev_idx < s.log.commit_idx:  # long outdated: nothing in it is news, nor is an answer
+    if message.prev_idx < s.log.commit_idx:  # long outdated: it brings nothing new, and needs no answer
         return
     if not _is_whole(message):
         _refuse(s, src, message, TxId(s.view, s.log.last_idx))
@@ -35,7 +35,7 @@ def agrees(s: State, message: AppendEntries) -> bool:
 
 
 def estimate(s: State, message: AppendEntries) -> TxId:
-    """Where this log and the leader's may still agree: the end of this one, or before every later view than named."""
+    """Up to where this log and the leader's may agree: this log's end, or before its views later than `prev_view`."""
     if message.prev_idx > s.log.last_idx:
         return TxId(s.view, s.log.last_idx)
     idx = s.log.views.highest_possible_match(TxId(message.prev_view, message.prev_idx), s.log.last_idx)
@@ -47,7 +47,7 @@ def _refuse(s: State, src: NodeId, message: AppendEntries, at: TxId) -> None:
 
 
 def _is_whole(message: AppendEntries) -> bool:
-    """Whether the entries are those that the header names, by their own TxIDs: the sender's log may have changed."""
+    """Whether the entries have the TxIDs that the header names: the sender's log may have changed since."""
     first, view, entries = message.prev_idx + 1, message.view_of_idx, message.entries
     return (
         message.prev_view <= view <= message.view
@@ -57,9 +57,9 @@ def _is_whole(message: AppendEntries) -> bool:
 
 
 def _clear(s: State, message: AppendEntries) -> bool:
-    """Cut this log where it differs from the message; False where it may not be cut, and the message is to be ignored.
+    """Cut this log where it differs from the message. False: it may not be cut, and the message must be ignored.
 
-    Once in each leadership: what was taken since then is the leader's own, and was acknowledged.
+    A log is cut at most once in each leadership: later entries came from this leader, and were acknowledged.
     """
     conflict = first_conflict(s, message)
     if conflict is None:
@@ -89,10 +89,10 @@ def _append(s: State, message: AppendEntries) -> None:
 
 
 def known_commit(message: AppendEntries) -> int:
-    """What is committed of what was checked: this log may go on past the message with entries of a dead branch."""
+    """The commit, bounded by what was checked: past the message, this log may have entries that the leader lacks."""
     return min(message.leader_commit_idx, message.idx)
 
 
 def acknowledge(s: State, src: NodeId, message: AppendEntries) -> None:
-    """Say what was checked, which may be less than this log has."""
+    """Acknowledge what was checked, which may be less than this log has."""
     s.send(src, AppendResponse(s.view, message.idx, success=True, round=message.round), durable_idx=message.idx)

@@ -1,4 +1,4 @@
-"""What a leader does: append, send, take answers, and give up when no majority answers."""
+"""How a leader works: append, send, process answers, and step down if no majority answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ha.raft.state import Leadership, Peer, State
 
 
 def become_leader(s: State) -> None:
-    """Lead this view: cut the unsigned end off, which nobody can commit any more, and let everybody know."""
+    """Lead this view: cut the unsigned end, which can never be committed, and announce the leadership."""
     s.leadership = Leadership.LEADER
     s.leader_id = s.node_id
     s.elapsed_ms = 0
@@ -23,14 +23,14 @@ def become_leader(s: State) -> None:
 
 
 def discard_unsigned(s: State) -> None:
-    """CCF keeps the whole log where nothing was committed yet; a node that came back from its disk never does."""
+    """Cut the unsigned end. CCF keeps it if nothing was committed yet; a node that is `durable` never does."""
     idx = s.log.last_committable.idx
     if s.log.commit_idx > 0 or (s.settings.durable and idx > 0):
         s.rollback(idx)
 
 
 def tick(s: State, ms: int) -> None:
-    """Send when it is time, and step down in the same view where a configuration's majority is silent (CheckQuorum)."""
+    """Send when due. Step down, in the same view, if the majority of a configuration is silent (CheckQuorum)."""
     if s.elapsed_ms >= s.settings.message_timeout_ms:
         s.elapsed_ms = 0
         s.batch.update()
@@ -43,7 +43,7 @@ def tick(s: State, ms: int) -> None:
 
 
 def _end_probes(s: State) -> None:
-    """No answer so far: ask where the log ends. Entries from before a follower's commit are never answered."""
+    """End unanswered probes and send a heartbeat instead: a follower never answers entries older than its commit."""
     for peer in s.peers.values():
         if peer.probe_idx is not None:
             peer.probe_idx, peer.sent_idx = None, s.log.last_idx
@@ -58,7 +58,7 @@ def _is_live(s: State, node: NodeId) -> bool:
 
 
 def replicate(s: State, entries: Sequence[Entry], view: int) -> bool:
-    """Append entries of this view; False, and nothing is changed, where that cannot be."""
+    """Append entries of this view. False: refused, and nothing has changed."""
     if not s.is_leader or view != s.view or not entries or not _continues(s, entries) or not _may_add(s, entries):
         return False
     for node in s.append(entries):
@@ -79,7 +79,7 @@ def _continues(s: State, entries: Sequence[Entry]) -> bool:
 
 
 def _may_add(s: State, entries: Sequence[Entry]) -> bool:
-    """Behind switches: no id comes back, and a new member has caught up before quorums count on it."""
+    """Two rules that have switches: no id returns, and a new member has caught up before quorums include it."""
     wanted = {node for entry in entries if entry.kind is Kind.RECONFIGURATION for node in entry.nodes}
     if s.settings.ids_once and not s.members.may_join(wanted):
         return False
@@ -97,14 +97,14 @@ def has_caught_up(s: State, node: NodeId) -> bool:
 
 
 def teach(s: State, node: NodeId) -> None:
-    """Send the log to a node that is in no configuration yet: from now on, as long as this leader lives."""
+    """Send the log to a node that is in no configuration yet, from now on while this node leads."""
     if s.is_leader and node != s.node_id and node not in s.peers and node not in s.members.retired_committed:
         s.peers[node] = Peer(sent_idx=s.log.last_idx)
         send_entries(s, node)
 
 
 def _greet(s: State, node: NodeId) -> None:
-    """A heartbeat from just before the entry that makes it a member; a node without a log answers what it lacks."""
+    """Send a heartbeat from before the entry that makes it a member; a node without a log answers what it lacks."""
     s.send(node, _header(s, s.peers[node].sent_idx, s.peers[node].sent_idx))
 
 
@@ -112,22 +112,22 @@ def _greet(s: State, node: NodeId) -> None:
 
 
 def send_all(s: State) -> None:
-    """Send what is new to everybody, or a heartbeat."""
+    """Send to each peer what is new for it, or a heartbeat."""
     for node in sorted(s.peers):
         send_entries(s, node)
 
 
 def send_news(s: State) -> None:
-    """Send to those for whom there is something new."""
+    """Send to the peers for which there is something new."""
     for node in sorted(s.peers):
         if s.peers[node].sent_idx < _send_limit(s, s.peers[node]):
             send_entries(s, node)
 
 
 def send_entries(s: State, node: NodeId) -> None:
-    """Send what was not sent yet, split by batch size and at the end of each view; nothing new is a heartbeat.
+    """Send what was not sent yet, split by batch size and at the end of each view; if nothing is new, a heartbeat.
 
-    Nobody waits for answers: what is sent counts as received until an answer says otherwise.
+    The leader does not wait for answers: what is sent counts as received until an answer contradicts it.
     """
     peer = s.peers[node]
     if peer.probe_idx is not None:
@@ -160,7 +160,7 @@ def _header(s: State, prev_idx: int, idx: int) -> AppendEntries:
 
 
 def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
-    """An answer of any kind shows that the node lives; only a success says what it has."""
+    """Any answer shows that the node is alive; only a success shows what it has."""
     peer = s.peers.get(src)
     if not s.is_leader or peer is None:
         return
@@ -173,7 +173,7 @@ def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
             send_entries(s, src)
     elif _is_set_back(s, peer, message):
         s.expelled.add(src)
-        del s.peers[src]  # counts for nothing, and gets nothing
+        del s.peers[src]  # it counts in no quorum, and gets no entries
         s.send(src, Expelled(s.view))
     elif _step_back(s, peer, TxId(message.view, message.last_log_idx)):
         send_entries(s, src)
@@ -188,15 +188,15 @@ def _acknowledged(s: State, peer: Peer, message: AppendResponse) -> None:
 
 
 def _is_set_back(s: State, peer: Peer, refusal: AppendResponse) -> bool:
-    """Whether a node has lost what it acknowledged. It shares the log up to the match, so no true estimate is below."""
+    """Whether a node has lost entries that it acknowledged: a correct estimate is never below what it acknowledged."""
     return s.settings.ordered_links and refusal.last_log_idx < peer.match_idx
 
 
 def _step_back(s: State, peer: Peer, estimate: TxId) -> bool:
-    """Send again from where the logs can agree, by both nodes' word. An old view in it means just that: keep it.
+    """Go back to where the logs may agree, by the estimates of both nodes. An estimate may name an old view.
 
-    With probes a refusal that tells nothing new is ignored: a single lost message makes all after it be refused, and
-    if each brought all of them again, there would be no end.
+    With probes, a refusal without new information is ignored. After a single lost message all later ones are refused.
+    If each refusal made the leader send all of them again, that would never end.
     """
     possible = s.log.views.highest_possible_match(estimate, s.log.last_idx)
     idx = max(min(possible, peer.sent_idx), peer.match_idx)

@@ -1,13 +1,13 @@
-"""Who belongs: the active configurations, and this node's own retirement.
+"""The members: active configurations, and this node's own retirement.
 
-A configuration counts from the moment its entry is in the log, committed or not; any number may be pending. All from
-the newest committed one on are active: votes and commits need a majority in each.
+A configuration counts as soon as its entry is in the log, committed or not. Several may be pending. The newest
+committed one and all after it are active: votes and commits need a majority in each.
 
-A node that a configuration leaves out retires in phases, and goes on voting, answering and leading until the last:
+A node that a configuration leaves out retires in phases. It votes, answers and leads until the last one:
 
     Ordered --its first signature--> Signed --committed--> Completed --RETIRED_COMMITTED committed--> RetiredCommitted
 
-Left earlier, it might take along the majority that the rest still needs to learn that the removal is committed.
+If it left earlier, the other nodes might lack the majority that they need to learn that the removal is committed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Configuration:
 
 @dataclass(slots=True)
 class Retirement:
-    """This node's own. `idx`: where it was left out; `committable_idx`: the first signature after, or 0."""
+    """This node's retirement. `idx`: where it was left out; `committable_idx`: the first signature after that, or 0."""
 
     idx: int
     phase: Phase = Phase.ORDERED
@@ -46,7 +46,7 @@ class Retirement:
 
 
 class Membership:
-    """What the reconfiguration entries of the log say, as one node knows it."""
+    """The members and retirements that follow from the log's reconfiguration entries, as one node has them."""
 
     __slots__ = ("_former", "_leaving", "configurations", "node_id", "retired_committed", "retirement")
 
@@ -54,7 +54,7 @@ class Membership:
         self.node_id = node_id
         self.configurations: list[Configuration] = []  # all are active, oldest first
         self.retirement: Retirement | None = None  # None: Active
-        self.retired_committed: set[NodeId] = set()  # of no more use to consensus: may be removed
+        self.retired_committed: set[NodeId] = set()  # consensus does not need them any more: they may be switched off
         self._former: set[NodeId] = set()  # left by a committed configuration
         self._leaving: list[Entry] = []  # RETIRED_COMMITTED entries that are not committed yet
 
@@ -65,7 +65,7 @@ class Membership:
 
     @property
     def is_gone(self) -> bool:
-        """Whether this node has nothing left to do but to answer."""
+        """Whether this node only answers any more."""
         return self.phase is Phase.RETIRED_COMMITTED
 
     def active_nodes(self) -> set[NodeId]:
@@ -77,7 +77,7 @@ class Membership:
         return bool(self.configurations) and self.node_id in self.configurations[-1].nodes
 
     def append(self, entry: Entry) -> None:
-        """Learn from an entry, as it comes into the log."""
+        """Take an entry's effect on the members, as it is appended."""
         if entry.kind is Kind.SIGNATURE:
             self._sign(entry.idx)
         elif entry.kind is Kind.RECONFIGURATION:
@@ -97,7 +97,7 @@ class Membership:
         self.configurations.append(configuration)
 
     def rollback(self, idx: int) -> None:
-        """Forget what entries above `idx` said; a retirement that is gone from the log never was."""
+        """Undo the effect of entries above `idx`; a retirement whose entry is cut never happened."""
         self.configurations = [c for c in self.configurations if c.idx <= idx]
         self._leaving = [entry for entry in self._leaving if entry.idx <= idx]
         if self.retirement is None:
@@ -108,7 +108,7 @@ class Membership:
             self.retirement.phase, self.retirement.committable_idx = Phase.ORDERED, 0
 
     def commit(self, idx: int) -> set[NodeId]:
-        """All up to `idx` is committed. Returns the nodes that nobody needs to talk to any more."""
+        """Everything up to `idx` is committed. Returns the nodes that need no more messages."""
         retirement = self.retirement
         if retirement is not None and retirement.phase is Phase.SIGNED and idx >= retirement.committable_idx:
             retirement.phase = Phase.COMPLETED
@@ -135,5 +135,5 @@ class Membership:
         return tuple(sorted(self._former - self.active_nodes() - self.retired_committed - named))
 
     def may_join(self, nodes: Iterable[NodeId]) -> bool:
-        """Ids never come back: one that has left for good names a disk and votes that are gone."""
+        """Whether no id has left before. Ids never return: a former id stands for a disk and votes that are gone."""
         return self.retired_committed.isdisjoint(nodes)

@@ -1,6 +1,6 @@
 """What a node keeps, sends and asks of its driver: entries, the messages, and effects.
 
-CCF's messages say "term" where its states say "view"; here it is "view" throughout. A view is one leadership.
+CCF's messages name "term" what its states name "view". Here it is always "view". A view is one leadership.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ NodeId: TypeAlias = str
 
 
 class Kind(IntEnum):
-    """All that the core knows of an entry. Only a signature can be committed, and all before it with it."""
+    """All that the core knows about an entry. Only a signature can be committed, and with it everything before it."""
 
     RAW = 0
     SIGNATURE = 1
     RECONFIGURATION = 2  # `nodes`: the members from here on
-    RETIRED_COMMITTED = 3  # `nodes`: members whose removal is committed, and known to be by every later leader
+    RETIRED_COMMITTED = 3  # `nodes`: members whose removal is committed, and every later leader knows that
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TxId(NamedTuple):
-    """A place in the log. They compare as logs do: the later view is ahead, then the longer log."""
+    """A place in the log. TxIds compare as logs do: the later view wins, then the longer log."""
 
     view: int
     idx: int
@@ -47,7 +47,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class AppendEntries(_Message, frozen=True, tag="AE"):
     """A leader's entries (prev_idx, idx], all of one view; none of them is a heartbeat.
 
-    The core fills in the header only: the driver puts the entries in as it sends, from the log as it is then.
+    The core fills in the header only. The driver adds the entries when it sends, from the log as it is then.
     """
 
     prev_idx: int
@@ -60,9 +60,9 @@ class AppendEntries(_Message, frozen=True, tag="AE"):
 
 
 class AppendResponse(_Message, frozen=True, tag="AER"):
-    """`success`: the sender's log agrees with the leader's up to `last_log_idx`, which is the idx it was sent.
+    """`success`: the sender's log agrees with the leader's up to `last_log_idx`, the idx of the message it answers.
 
-    Otherwise (view, last_log_idx) is an estimate of where the logs still agree; `view` may then be an old one.
+    Otherwise (view, last_log_idx) is an estimate of the last place where the logs agree; `view` may be an old one.
     """
 
     last_log_idx: int
@@ -80,7 +80,7 @@ class RequestVote(_Candidacy, frozen=True, tag="RV"):
 
 
 class RequestPreVote(_Candidacy, frozen=True, tag="RPV"):
-    """Would you vote for me? Asked in the present view, and nothing is recorded."""
+    """Asks whether the receiver would vote for the sender. Sent in the present view; nothing is recorded."""
 
 
 class VoteResponse(_Message, frozen=True, tag="RVR"):
@@ -112,19 +112,19 @@ Message: TypeAlias = (
 
 
 class HardState(NamedTuple):
-    """What a node that may restart must find again, beside its log."""
+    """What a node needs after a restart, apart from its log."""
 
     view: int
     voted_for: NodeId | None
-    commit_idx: int  # a lower bound; need not be synced for its own sake
+    commit_idx: int  # a lower bound; a change of it alone needs no sync
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """A message, and what must be on disk before it is sent.
 
-    Every message: the newest hard state taken so far. `durable_idx` above 0: the log too, up to there. What must be
-    durable is the state as of the message or any later one: an entry that was truncated meanwhile need not come back.
+    Every message needs the newest hard state taken so far. `durable_idx` above 0: also the log up to there. The state
+    as of the message or any later state must be durable: an entry that was truncated since need not be on disk.
     """
 
     to: NodeId
@@ -137,7 +137,7 @@ class Effects:
     """What a driver carries out, in this order: hard state, truncation, appends, then messages as they become safe."""
 
     hard_state: HardState | None = None
-    truncated_to: int | None = None  # entries above this are gone; then `appended` follows
+    truncated_to: int | None = None  # entries above this are cut; `appended` comes after
     appended: list[Entry] = field(default_factory=list)
     committed_idx: int | None = None
     messages: list[Outgoing] = field(default_factory=list)

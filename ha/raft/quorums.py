@@ -1,4 +1,4 @@
-"""Majorities. Each active configuration is asked by itself: a majority of the union would be none of either."""
+"""Majorities. Each active configuration counts separately: a majority of the union may be a majority of none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ha.raft.messages import NodeId
 
 
 def majority(nodes: int) -> int:
-    """The smallest number of nodes such that any two such sets share one."""
+    """The smallest number of nodes such that any two sets of that size share a node."""
     return nodes // 2 + 1
 
 

@@ -1,8 +1,8 @@
-"""Where the log ends: a leader answers a reader only once a majority has said, after the question, that it still leads.
+"""Where the log ends. A leader answers only after a majority confirmed, after the question, that it still leads.
 
-CCF's reads do not ask: a deposed leader may answer for a while from what it knew. Here each message of a leader carries
-the number of its newest round, and each answer repeats it. A quorum of such answers is what a commit would have needed,
-so nobody else had committed anything when the question came.
+CCF does not confirm its reads: a deposed leader may answer from old knowledge for a while. Here each message of a
+leader carries the number of its newest round, and each answer repeats it. Such answers by a quorum show that no other
+leader had committed anything when the question came, because that would have needed the same quorum.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ha.raft.state import Peer, State
 
 
 def ask(s: State) -> int | None:
-    """Begin a round, and send its number to everybody.
+    """Begin a round, and send its number to all peers.
 
-    None: this node does not lead, or nothing of its own view is committed yet. What earlier leaders committed may then
-    be more than it knows of.
+    None: this node does not lead, or nothing of its own view is committed yet. Earlier leaders may then have committed
+    more than it knows.
     """
     if not s.is_leader or s.log.views.view_at(s.log.commit_idx) != s.view:
         return None
@@ -26,7 +26,7 @@ def ask(s: State) -> int | None:
 
 
 def note_answer(s: State, peer: Peer, message: AppendResponse) -> None:
-    """A node answered in this view: it had not turned to a later leader when it had seen this round."""
+    """Record an answer. In this view it shows that the node followed no later leader when it saw the round."""
     if message.view == s.view:
         peer.round = max(peer.round, message.round)
 

@@ -1,13 +1,13 @@
-"""Settings of the replicated log, and what they cost when a leader dies.
+"""Settings of the replicated log, and the length of an outage when a leader dies.
 
-The leader sends to everybody each `message_timeout_ms`. A follower that heard nothing for a time drawn between half of
-and the whole of `election_timeout_ms` stands for election; the leader itself steps down when it hears no majority for
-as long. So an election without need takes several messages in a row lost or late:
+The leader sends to all peers every `message_timeout_ms`. A follower stands for election if it hears nothing for a time
+drawn between half and all of `election_timeout_ms`. A leader steps down if no majority answers for
+`election_timeout_ms`. An unnecessary election therefore needs several lost or late messages in a row:
 
 1. `message_timeout_ms <= election_timeout_ms / 2 / 3`: three in a row, within the shortest wait.
-2. `tick_ms <= message_timeout_ms`: the node looks at its clock at least as often as it has something to send.
+2. `tick_ms <= message_timeout_ms`: the node checks its clock at least as often as it has something to send.
 
-Views, signatures and quorums are what is safe; these figures only say how soon somebody leads.
+Safety rests on views, signatures and quorums. These figures only decide how soon a node leads.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class RaftSettings:
     message_timeout_ms: int = 50
     election_timeout_ms: int = 600
     tick_ms: int = 10  # how often the driver calls `tick`
-    append_limit_bytes: int = 20_000  # as many entries go into a message as make up about this
+    append_limit_bytes: int = 20_000  # approximate size of the entries in one message
     batch_entries_first: int = 20
     batch_entries_min: int = 1
     batch_is_fixed: bool = False
-    unacknowledged_max: int = 0  # entries sent to one node ahead of its answers; 0: no bound, as in CCF
-    probes: bool = False  # after a refusal, send one message at a time until one is accepted, not all that is left
-    pre_vote: bool = True  # ask whether an election can be won before a view is spent on it
-    durable: bool = False  # this node comes back with its log, view and vote; a leader counts what it has synced only
+    unacknowledged_max: int = 0  # entries sent to one node that it has not acknowledged; 0: no bound, as in CCF
+    probes: bool = False  # after a refusal, send one message at a time until one is accepted
+    pre_vote: bool = True  # ask whether an election can be won before a view is used for it
+    durable: bool = False  # this node returns with its log, view and vote; a leader counts only what it has synced
     sticky_voters: bool = False  # no pre-vote while a leader was heard lately
     joiners_catch_up: bool = False  # a new member must have the log before it can be added
-    ordered_links: bool = False  # a node's messages come in order and once; then a disk that was set back shows
+    ordered_links: bool = False  # a node's messages arrive in order, at most once: shows a disk that was set back
     ids_once: bool = False  # a node that left for good cannot be added again
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class RaftSettings:
             raise RaftSettingsError("a timeout, tick or size is not above 0")
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules of the module's text with these settings' figures, in its order."""
+        """The rules of the module's docstring with these settings' figures, in its order."""
         return (
             Rule(
                 "message_timeout_ms",
@@ -69,14 +69,14 @@ class RaftSettings:
 
     @property
     def sticky_ms(self) -> int:
-        """A leader heard within this is not given up: less than the shortest wait for an election, by one message."""
+        """A voter keeps a leader heard within this time: the shortest wait for an election, less one message."""
         return self.election_timeout_ms // 2 - self.message_timeout_ms
 
     def outage_ms(self, round_trip_ms: int) -> tuple[int, int]:
-        """Typical and worst time from a leader's death until another has committed, where no vote is split.
+        """Typical and worst time from a leader's death until another has committed, if no vote is split.
 
-        Typical: two followers are left, and the first of two even draws ends a third into the range. After that come
-        pre-vote, vote and the first signature, a round trip each; ticks make each draw later by up to one.
+        Typical: two followers are left, and the earlier of two uniform draws ends a third into the range. Pre-vote,
+        vote and the first signature follow, a round trip each. Each draw ends up to one tick late.
         """
         least = self.election_timeout_ms // 2
         rounds = 2 + self.pre_vote

@@ -1,4 +1,4 @@
-"""All that one node knows, and the few moves that more than one room makes."""
+"""The state of one node, and the few changes that more than one module makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ha.raft.views import ViewHistory
 
 
 class Leadership(StrEnum):
-    """What a node is doing. NONE: a joiner that has heard nobody, or a node that has retired for good."""
+    """What a node is doing. NONE: a joiner that has heard no leader, or a node that has retired permanently."""
 
     NONE = "None"
     FOLLOWER = "Follower"
@@ -27,17 +27,17 @@ class Leadership(StrEnum):
 
 @dataclass(slots=True)
 class Peer:
-    """What a leader knows of another node. Peers are not members: one that was left out is still sent to."""
+    """What a leader knows about another node. A peer may be no member: one that was left out still gets messages."""
 
     sent_idx: int  # sent up to here, answered or not
     match_idx: int = 0  # agrees up to here; never falls within a leadership
-    ack_age_ms: int = 0  # since any answer at all
-    round: int = 0  # the newest that it has answered (reading.py)
+    ack_age_ms: int = 0  # since any answer, success or refusal
+    round: int = 0  # the newest round that it has answered (reading.py)
     probe_idx: int | None = None  # refused: one message from here at a time, until one is accepted
 
 
 class Log:
-    """The shape of the log: the driver has the entries."""
+    """The shape of the log; the driver has the entries."""
 
     __slots__ = ("commit_idx", "committable", "last_idx", "views")
 
@@ -49,7 +49,7 @@ class Log:
 
     @property
     def last_committable(self) -> TxId:
-        """The last signature: votes are judged by it."""
+        """The last signature, which votes compare."""
         idx = self.committable[-1] if self.committable else self.commit_idx
         return TxId(self.views.view_at(idx), idx)
 
@@ -58,7 +58,7 @@ class Log:
         return self.views.view_at(idx) if idx <= self.last_idx else 0
 
     def highest_committable(self, idx: int) -> int:
-        """The highest signature above the commit and not above `idx`; 0 if there is none."""
+        """The highest signature after the commit, at most `idx`; 0 if there is none."""
         place = bisect_right(self.committable, idx)
         return self.committable[place - 1] if place else 0
 
@@ -98,12 +98,12 @@ class State:
         self.peers: dict[NodeId, Peer] = {}
         self.granted: set[NodeId] = set()  # votes, or pre-votes, in this view
         self.may_truncate = False  # once in each leadership that this node follows
-        self.round = 0  # of questions whether this node still leads
+        self.round = 0  # of questions about the log's end
         self.should_sign = False  # a new leader commits nothing before it has signed
         self.ticking = ticking  # no election before the first signature
         self.elapsed_ms = 0  # since the timer was restarted
-        self.leader_age_ms = 0  # since the leader was heard
-        self.expelled: set[NodeId] = set()  # nodes that showed less than they once acknowledged
+        self.leader_age_ms = 0  # since a message of the leader
+        self.expelled: set[NodeId] = set()  # nodes that have less than they once acknowledged
         self.is_expelled = False  # this one did
         self.durable_idx = 0  # synced by this node's own disk
         self.batch = BatchSize(
@@ -126,7 +126,7 @@ class State:
         return self.leadership in {Leadership.CANDIDATE, Leadership.PRE_VOTE_CANDIDATE}
 
     def hard_state(self) -> HardState:
-        """What must be found again after a restart. The commit is named once what it covers is on disk."""
+        """What must survive a restart. The commit is included once what it covers is on disk."""
         return HardState(self.view, self.voted_for, min(self.log.commit_idx, self.durable_idx))
 
     def send(self, to: NodeId, message: Message, durable_idx: int = 0) -> None:
@@ -134,19 +134,19 @@ class State:
         self.effects.messages.append(Outgoing(to, message, durable_idx))
 
     def restart_timer(self) -> None:
-        """Wait anew, for half of the election timeout up to the whole of it."""
+        """Restart the timer, with a wait of half to all of the election timeout."""
         self.elapsed_ms = int(self.random() * self.settings.election_timeout_ms / 2)
 
     # ---------------------------------------------------------------------------------------------------- leadership
 
     def adopt(self, view: int) -> None:
-        """Somebody is in a later view: follow there, with a vote to give."""
+        """Another node is in a later view: follow in that view, without having voted in it."""
         self.view = view
         self.voted_for = None
         self.become_follower()
 
     def become_follower(self) -> None:
-        """Follow in the present view. The vote stays, and the unsigned end of the log: it may be acknowledged."""
+        """Follow in the present view. Vote and unsigned end of the log stay: that end may be acknowledged."""
         self.leadership = Leadership.FOLLOWER
         self.leader_id = None
         self.may_truncate = True
@@ -162,7 +162,7 @@ class State:
         return self.learn(entries)
 
     def learn(self, entries: Sequence[Entry]) -> list[NodeId]:
-        """Take in what the entries mean; the driver has them already, or is about to be told."""
+        """Take the effect of entries; the driver has them already, or gets them with the next effects."""
         self.log.append(entries)
         joined: list[NodeId] = []
         for entry in entries:
@@ -171,7 +171,7 @@ class State:
         return joined
 
     def _learn_mark(self, entry: Entry) -> list[NodeId]:
-        """Who belongs counts from the entry's execution on, not from its commit."""
+        """Membership changes when an entry is appended, not when it is committed."""
         self.members.append(entry)
         if entry.kind is Kind.SIGNATURE and self.members.in_latest():
             self.ticking = True
@@ -182,7 +182,7 @@ class State:
         return joined
 
     def rollback(self, idx: int) -> None:
-        """Cut the log after `idx`. Raises InvariantBroken below the commit: nothing may ever ask for that."""
+        """Cut the log after `idx`. Raises InvariantBroken if that would cut committed entries."""
         if idx < self.log.commit_idx:
             raise InvariantBroken(f"rollback to {idx}, committed {self.log.commit_idx}")
         if idx >= self.log.last_idx:
@@ -195,5 +195,5 @@ class State:
         effects.truncated_to = idx if effects.truncated_to is None else min(effects.truncated_to, idx)
 
     def synced_idx(self) -> int:
-        """What this node's own log counts for in a quorum."""
+        """Up to where this node's own log counts in a quorum."""
         return self.durable_idx if self.settings.durable else self.log.last_idx

@@ -1,4 +1,4 @@
-"""Which view each entry is of: kept as the first index of each view, so that it costs nothing per entry."""
+"""The view of each entry, stored as the first index of each view: no memory per entry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ha.raft.messages import TxId
 
 
 class ViewHistory:
-    """The views that have entries, ascending, and where each begins. View 0 is "none"."""
+    """The views that have entries, ascending, and the first index of each. View 0 is "none"."""
 
     __slots__ = ("_starts", "_views")
 

@@ -126,7 +126,7 @@ class Connection:
     async def _exchange(
         self, method: str, path: str, body: bytes | None, token: str | None, on_wait: OnWait
     ) -> tuple[int, bytes]:
-        """One HTTP exchange. It may take `attempt_max_s`, and longer only while the server's estimates say so."""
+        """One HTTP exchange. It may take `attempt_max_s`, or longer if the server's estimates are longer."""
         session, headers = self.session, headers_with(token, _HEADERS)
         data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_MAX_BYTES else body
         try:

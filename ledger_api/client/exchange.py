@@ -1,4 +1,4 @@
-"""Reads answers from the network. Whatever arrives instead of an answer raises one of a few errors and never hangs."""
+"""Reads answers from the network. Anything else that arrives raises one of a few errors, and never hangs."""
 
 from __future__ import annotations
 

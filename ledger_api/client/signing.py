@@ -160,7 +160,7 @@ def check_offset(offset: int) -> int:
 
 
 def certifies(answer: Notarised, submission: Submission, notary_key: bytes | str) -> bool:
-    """Whether a success bears the notary's signature and certifies exactly what was submitted.
+    """Whether a success has the notary's signature and certifies exactly what was submitted.
 
     `notary_key`: 32 bytes or 64 hexadecimal digits. Raises BadRequest if it is neither.
     """

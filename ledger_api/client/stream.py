@@ -204,7 +204,7 @@ class SubmissionStream:
                     break
                 number = self._queue.popleft()
                 asked = self._asked.get(number)
-                if asked is not None:  # not given up meanwhile
+                if asked is not None:  # the caller has not given up
                     asked.attempts += 1
                     self._sent.add(number)
                     batch.append((number, asked.submission))
@@ -213,7 +213,7 @@ class SubmissionStream:
                 await socket.send_bytes(encoder.encode(Submissions(batch, *self._terms)))
             else:
                 await self._wake.wait()
-                await asyncio.sleep(0)  # what is submitted in the same turn goes into the same frame
+                await asyncio.sleep(0)  # all submissions of one turn go into one frame
 
     # ---- answers ----
 

@@ -92,7 +92,7 @@ class TokenAuthentication:
         return caller
 
     def reload(self) -> None:
-        """Read the file of keys again; tokens are checked anew. Raises ConfigError: then the old keys stay."""
+        """Read the file of keys again; every token is checked again. Raises ConfigError: then the old keys stay."""
         if self._settings.keys_file is not None:
             self._use(read_keys(self._settings.keys_file))
 
@@ -114,7 +114,7 @@ class TokenAuthentication:
         asked_at_s = self._now_s()
         async with self._fetching:
             if self._fetched_at_s > asked_at_s:
-                return True  # by another call, meanwhile
+                return True  # another call has fetched them
             if asked_at_s - self._fetched_at_s < pause_s:
                 return False
             self._fetched_at_s = self._now_s()

@@ -67,7 +67,7 @@ def _begin(
 
 
 def _limited_logger(per_s: int) -> logging.Logger:
-    """The logger for aiohttp's errors, tracebacks included, limited to so many lines a second."""
+    """The logger for aiohttp's errors, tracebacks included, limited to a number of lines a second."""
     limit = LogLimit(max(1, per_s))
     logger = logging.Logger("aiohttp.server")
     logger.parent = logging.getLogger("aiohttp.server")
@@ -131,7 +131,7 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Write the answer, and release what it reserved whatever becomes of it.
+        """Write the answer, and release what it reserved in every case.
 
         aiohttp keeps the last answer of a connection until the next one.
         """

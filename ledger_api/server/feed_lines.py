@@ -152,7 +152,7 @@ def update_document(offset: int, completion: Completion, parties: tuple[str, ...
 
 
 def checkpoint(offset: int) -> Line:
-    """The line that says: all that matches up to this offset was sent."""
+    """The checkpoint line: everything that matches up to this offset was sent."""
     return Line(offset, "checkpoint", _encoder.encode(CheckpointDocument(offset=offset)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class LogLimit:
-    """Lets through so many log lines a second; a flood of bad requests must not become a flood of log lines."""
+    """Limits log lines a second: a flood of bad requests must not become a flood of log lines."""
 
     def __init__(self, per_s: int) -> None:
         self._loop = asyncio.get_running_loop()

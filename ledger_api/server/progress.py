@@ -33,7 +33,7 @@ class Progress:
         self._until_s = _NEVER  # by the newest estimate that was sent
 
     def report(self, wait_s: float) -> None:
-        """The answer may take so many seconds from now. Nothing is sent if an earlier estimate covers it."""
+        """Send an estimate in seconds from now, unless an earlier estimate covers it."""
         request, until_s = self._request, asyncio.get_running_loop().time() + wait_s
         transport = request.transport
         if until_s <= self._until_s or transport is None or transport.is_closing() or not _accepts_lines(request):

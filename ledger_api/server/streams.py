@@ -28,7 +28,7 @@ Explain = Callable[[FeedRefused], ProblemDocument]
 
 
 class StreamReply(Reply):
-    """Writes batches of lines as they come. When the server ends the stream, the last line says why."""
+    """Writes batches of lines as they come. When the server ends the stream, the last line has the reason."""
 
     def __init__(
         self,

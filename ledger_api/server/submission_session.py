@@ -151,7 +151,7 @@ class Session:
         return held
 
     async def _answer(self, batch: list[tuple[int, Submission]], options: SubmitOptions) -> None:
-        """Send the answers to these, each by its number, whatever happens on the way."""
+        """Send the answers to these, each with its number."""
         shared, count = self._shared, len(batch)
         refusal = shared.capacity.refusal(count)
         if refusal is not None:

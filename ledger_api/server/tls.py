@@ -28,7 +28,7 @@ def load_certificates(context: ssl.SSLContext, settings: TlsSettings) -> None:
     check_secret(settings.key_file)
     for path in (settings.certificate_file, settings.client_ca_file):
         if path is not None:
-            check_readable(path)  # OpenSSL would not say which file is missing
+            check_readable(path)  # OpenSSL does not name the file that is missing
     try:
         context.load_cert_chain(settings.certificate_file, settings.key_file)
         if settings.client_ca_file is not None:

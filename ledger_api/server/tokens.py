@@ -150,7 +150,7 @@ def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
     if expires_at_s >= EXPIRES_MAX_S:  # numbers in JSON are unbounded, floats are not
         raise TokenRefused("the token's expiry is no time")
     try:
-        check_user_id(subject)  # submissions bear it
+        check_user_id(subject)  # submissions carry it
     except BadRequest as error:
         raise TokenRefused(f"the token's subject: {error.detail}") from None
     try:

@@ -59,7 +59,7 @@ class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wait"):
-    """An interim estimate: the answer may take `estimate_s` more, and comes all the same, in a later line."""
+    """An interim estimate: the answer may take `estimate_s` more; it still follows, in a later line."""
 
     estimate_s: float
 

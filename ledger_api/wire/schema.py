@@ -1,4 +1,4 @@
-"""What the published specification says of a field beyond its type."""
+"""Notes on fields for the published specification, beyond their types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 def described(pattern: str) -> msgspec.Meta:
-    """The pattern of a text, for the specification only. Our own code checks the text, with an error that says more."""
+    """The pattern of a text, for the specification only. Our own code checks the text, with a more precise error."""
     return msgspec.Meta(extra_json_schema={"pattern": pattern})
 
 

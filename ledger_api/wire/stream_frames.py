@@ -14,7 +14,7 @@ from replica.notary.requests import DeduplicationS, Offset, Submission
 PROTOCOL = "notary.v1"  # the WebSocket subprotocol
 VERSION = 1
 Number = Offset
-"""The client's number for one of its submissions; the answer bears the same."""
+"""The client's number for one of its submissions; the answer has the same number."""
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
@@ -53,7 +53,7 @@ class Answers(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Waits(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Server to client, an interim estimate: the answers to these may take `wait_s`. They come all the same."""
+    """Server to client, an interim estimate: the answers to these may take `wait_s`. They still follow."""
 
     numbers: list[Number]
     wait_s: float

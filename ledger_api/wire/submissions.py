@@ -34,7 +34,7 @@ _NO_UNPRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]+$"
 Hex32 = Annotated[str, described("^[0-9a-fA-F]{64}$")]
 Hex64 = Annotated[str, described("^[0-9a-fA-F]{128}$")]
 StateText = Annotated[str, described("^[0-9a-fA-F]{64}:[0-9]{1,10}$")]
-Name = Annotated[str, described(_NO_UNPRINTABLE)]  # its length is bounded in bytes, which no schema can say
+Name = Annotated[str, described(_NO_UNPRINTABLE)]  # its length is bounded in bytes, which a schema cannot express
 
 
 class WindowDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The request log as files: Parquet segments named by their offsets, and a signed manifest that vouches for them.
+"""The request log as files: Parquet segments named by their offsets, and a signed manifest that names them.
 
     segment.py    one segment: a Parquet file with the records, and a file with the digest of each
     manifest.py   the chain of entries, one a segment, and its signatures

@@ -179,7 +179,7 @@ class _Auditing:
         )
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        """Keep what is used more than once, until the audit is over: Spark would give it to the next one as well."""
+        """Cache what is used more than once, and release it when the audit ends: Spark would keep it."""
         frame.persist()
         self._stack.callback(frame.unpersist)
         return frame

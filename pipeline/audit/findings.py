@@ -16,7 +16,7 @@ class FindingCode(Enum):
 
     SIGNATURE_INVALID = "SIGNATURE_INVALID"  # a request counts that its party did not sign
     DOUBLE_SPEND = "DOUBLE_SPEND"  # answered or published as notarised, though another transaction had consumed a state
-    COMPLETION_MISSING = "COMPLETION_MISSING"  # the log decided a submission, and the database does not say so
+    COMPLETION_MISSING = "COMPLETION_MISSING"  # the log decided a submission, and the database has no completion of it
     COMPLETION_EXTRA = "COMPLETION_EXTRA"  # the database has a completion that no record of the log yields
     COMPLETION_DIFFERS = "COMPLETION_DIFFERS"  # other ids, content, time or verdict than the log's
     LEDGER_NOT_DENSE = "LEDGER_NOT_DENSE"  # ledger offsets have a gap, or not the log's order

@@ -1,6 +1,6 @@
 """Passes claims from slices of the log to ranges of keys: a file for each slice, of which each range reads a part.
 
-The front of the file says where each range's part begins: 8 bytes for each range, and 8 for the end of the last.
+The file begins with the offset of each range's part: 8 bytes for each range, and 8 for the end of the last.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from replica.log.open import open_log
 from replica.log.settings import LogSettings, dump_settings, load_settings
 from replica.notary.errors import ArchiveDamaged, InvariantBroken, LogUnavailable
 
-SLICE_RECORDS = 1 << 17  # and at most so many MiB, so that what a task holds of the log is bounded
+SLICE_RECORDS = 1 << 17  # and at most this many MiB, which bounds what a task holds of the log
 SLICE_MIB = 128
 OFFSET_MAX = 2**62
 _READ_WAIT_S = 10.0

@@ -101,7 +101,7 @@ def printable(raw: Array, at: Array, size: Array) -> Array:
         kept = np.minimum(left, 8)
         shift = (8 * (8 - kept)).astype(np.uint64)  # bytes after the text are replaced by spaces
         word = (word >> shift << shift) | (low_bits & ~(~np.uint64(0) << shift))
-        below = (word - low_bits) & ~word & high  # a byte below the space, borrows aside, which only doubt more
+        below = (word - low_bits) & ~word & high  # a byte below the space; borrows only raise more doubts
         above = ((word & ~high) + np.uint64(0x0101010101010101)) & high  # 0x7f
         fits[rest[(below | above | (word & high)) != 0]] = False
         more = left > 8
@@ -110,6 +110,6 @@ def printable(raw: Array, at: Array, size: Array) -> Array:
 
 
 def _leading(words: Array, size: Array) -> Array:
-    """The big-endian integer in the first `size` bytes of each word, 1 to 8; others come out as anything."""
+    """The big-endian integer in the first `size` bytes of each word, 1 to 8; undefined for other sizes."""
     leading: Array = words >> (8 * (8 - np.clip(size, 1, 8))).astype(np.uint64)
     return leading.astype(np.int64)

@@ -137,7 +137,7 @@ def make_plan(start: Position, surveys: Iterable[Survey]) -> tuple[Plan, list[in
 def advance(position: Position, surveys: Iterable[Survey]) -> Position | None:
     """The position after slices that follow a position; None if the surveys do not determine it.
 
-    That is so when slices repeat sequence numbers: a survey does not say which of its records has the highest stamp.
+    That is so when slices repeat sequence numbers: a survey does not show which of its records has the highest stamp.
     Raises as `make_plan` does.
     """
     plan, again = make_plan(position, surveys)

@@ -17,7 +17,7 @@ from replica.notary.rules import Outcome, Verdict
 from replica.store.interface import AdmissionResult, Command
 
 Decided = tuple[Waiting, CountedRequest, Verdict]
-"""Who waits, its record, and what the rules say of it."""
+"""The waiting caller, its record, and the verdict on it."""
 
 
 class Answering:

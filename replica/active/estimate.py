@@ -23,7 +23,7 @@ class CompletionEstimate:
         self._throughput: float | None = None  # the median, until there is another sample
 
     def note_batch(self, states: int, elapsed_s: float, left_states: int) -> bool:
-        """A batch of so many states took so long, and left so many waiting; True once that was taken in.
+        """Count a batch and the states left waiting. False: no time has passed, so its states go to the next batch.
 
         Only batches that left at least as much waiting are samples. A batch with little queued after it measures
         demand, not capacity, and would make a burst look like hours of work.

@@ -101,7 +101,7 @@ class Intake:
         self._may_go.set()
 
     def close(self) -> list[Waiting]:
-        """Empty the queue, and return what was in it: the database has not heard of it."""
+        """Empty the queue, and return what was in it; nothing of it has reached the database."""
         self._may_go.clear()
         return self._queue.clear()
 

@@ -19,7 +19,7 @@ class Descent(Enum):
     CONTINUES = "continues"  # the same line of history, or one that branched off it later
     SUPERSEDED = "superseded"  # an older line, such as that of a primary whose standby was promoted
     ANOTHER = "another"  # another system: a restored dump, or an unrelated database
-    UNKNOWN = "unknown"  # the barrier does not say
+    UNKNOWN = "unknown"  # the barrier does not name its database
 
 
 def descent(ours: DatabaseIdentity, in_force: str) -> Descent:

@@ -102,7 +102,7 @@ class Pkcs11Signer:
     def _close(self) -> None:
         session, self._session, self._key = self._session, None, None
         if session is not None:
-            with suppress(PKCS11Error):  # it is gone already
+            with suppress(PKCS11Error):  # the session is gone already
                 session.close()
 
 
@@ -142,7 +142,7 @@ def open_session(settings: Pkcs11Settings, *, writable: bool = False) -> Any:
     except (RuntimeError, OSError) as error:
         raise ConfigError(f"{settings.module} is no PKCS#11 module: {error}") from None
     try:
-        library.reinitialize()  # only so does it see tokens that came back
+        library.reinitialize()  # otherwise tokens that came back stay invisible
         token = library.get_token(token_label=settings.token_label)
         return token.open(rw=writable, user_pin=pin)
     except NoSuchToken:

@@ -77,7 +77,7 @@ class ReceiptSigner:
             try:
                 signer = self._signer
                 receipts = await self._in_thread(partial(make_receipts, together, signer.public_key, signer.sign))
-            except Exception as error:  # whatever it was: who waits gets an answer
+            except Exception as error:  # any error: waiting callers get an answer
                 log.error("signer_failed", detail=str(error))
                 for _, then in asked:
                     then(None)
@@ -100,7 +100,7 @@ class ReceiptSigner:
             threading.Thread(target=_carry_out, args=(work, call, loop), name="signer", daemon=True).start()
             await asyncio.wait([call], timeout=self._sign_max_s)
             if not call.done():
-                call.add_done_callback(lambda late: late.exception())  # nobody else will look at it
+                call.add_done_callback(lambda late: late.exception())  # nothing else reads its error
                 raise SignerUnavailable(f"the token gave no signature within {self._sign_max_s:g} s")
             return call.result()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-AHEAD = 1.5  # so much faster than the time demands: the log grows meanwhile, and busy hours are not seen coming
-SPARE_SHARE = 0.15  # of a pass's time: what is left by then is read as fast as there is room
+AHEAD = 1.5  # times the rate that the time limit needs: the log grows, and busy hours are not known in advance
+SPARE_SHARE = 0.15  # of a pass's time, kept in reserve: there the rest is read as fast as there is room
 LOOP_SHARE = 0.4  # of the event loop's time, at most
 RECORDS_PER_S_MAX = 20_000.0
 
