@@ -33,7 +33,7 @@ class Applications:
     def __init__(self, endpoint: str, party: Party, after: int) -> None:
         """`after`: the ledger offset after which the follower begins."""
         self.followed: list[CompletionDocument] = []
-        self.answers: dict[str, object] = {}  # by command: the library's last word, of calls and of the stream
+        self.answers: dict[str, object] = {}  # by command: the library's last answer, of calls and of the stream
         self.accepted: list[str] = []  # attempts that got a 202, by submission id
         self.connections_count = 0  # of the stream
         self._endpoint = endpoint
@@ -84,12 +84,12 @@ class Applications:
         await self._repeat(count, ask)
 
     async def _submit_asynchronously(self) -> None:
-        """By hand, because each attempt is to have an id of its own: so that its completions can be counted."""
+        """Submit by hand: each attempt needs an id of its own, so that its completions can be counted."""
         async with aiohttp.ClientSession(headers=_JSON) as session:
             await self._repeat(ASYNCHRONOUS, lambda: self._until_notarised(session, self._fresh()))
 
     async def _until_notarised(self, session: aiohttp.ClientSession, submission: Submission) -> None:
-        """Submit until a completion says NOTARISED: what its replica died with is settled, and may be repeated."""
+        """Submit until a completion is NOTARISED: what a dead replica left is settled, and may be repeated."""
         for number in itertools.count(1):
             attempt = msgspec.structs.replace(submission, submission_id=f"{submission.command_id[:32]}/{number}")
             completed = self._completed[attempt.submission_id] = asyncio.get_running_loop().create_future()
@@ -151,12 +151,12 @@ def check(applications: Applications, after: int, end: int) -> None:
 
 
 async def ledger_end(endpoint: str) -> int:
-    """The newest offset that is published, once a replica says so."""
+    """The newest offset that is published, once a replica reports it."""
     return msgspec.json.decode(await _get(f"{endpoint}/v1/ledger-end"), type=LedgerEndDocument).ledger_end
 
 
 async def page_behind(endpoint: str, after: int, count: int) -> list[bytes]:
-    """The bytes of so many completions after an offset, `PAGE` at most."""
+    """The bytes of up to `PAGE` completions after an offset."""
     body = await _get(f"{endpoint}/v1/completions?after={after}&limit={count}")
     return [bytes(raw) for raw in msgspec.json.decode(body, type=CompletionsDocument).completions]
 

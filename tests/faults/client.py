@@ -62,7 +62,7 @@ class NamingWriter(HistoryWriter):
 
 
 class Mix:
-    """Chooses what is submitted next: fresh states, states that were sent before, and submissions that were."""
+    """Chooses what is submitted next: fresh states, states and whole submissions that were sent before."""
 
     def __init__(self, parties: list[Party], random: Random) -> None:
         self._parties = parties

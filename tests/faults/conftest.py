@@ -32,7 +32,7 @@ __all__ = [
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder on a short path that other accounts may enter: Postgres runs as one of its own when we are root."""
+    """A folder on a short path that other accounts may enter: for root, Postgres runs under an account of its own."""
     parent = Path(tempfile.mkdtemp(prefix="notary-faults-"))
     parent.chmod(0o755)
     yield parent

@@ -21,7 +21,7 @@ _DATABASE, _ASIDE = sql.Identifier(DATABASE), sql.Identifier(_KEPT)
 
 
 async def dump(cluster: LocalCluster, path: Path) -> None:
-    """Write the database to a file; replicas may run. What is in it is of one moment."""
+    """Write the database to a file, as of one moment; replicas may run."""
     await _run("pg_dump", "--format=custom", f"--file={path}", cluster.postgres.dsn(DATABASE))
 
 
@@ -39,7 +39,7 @@ async def restore(cluster: LocalCluster, path: Path, encoding: str = "UTF8") -> 
 
 @asynccontextmanager
 async def put_aside(cluster: LocalCluster) -> AsyncIterator[None]:
-    """While the block runs the database's name is free; afterwards whatever has it is dropped, and it is back."""
+    """Free the database's name while the block runs. Afterwards drop what has that name, and restore the name."""
     await _rename(cluster, _DATABASE, _ASIDE)
     try:
         yield

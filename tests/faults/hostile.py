@@ -31,11 +31,11 @@ from tests.promises import promised
 ANSWER_MAX_S = 30.0
 PAUSE_S = 0.05  # between two rounds of one caller: the machine is shared with those who are honest
 READERS, PAGES_MAX = 3, 5  # of either kind at a replica, and pages that each of them reads in a round
-ROW_MAX_BYTES = 2 * 2**20  # a page's first row is in it whatever it has: the largest conflict's
+ROW_MAX_BYTES = 2 * 2**20  # a page has its first row at any size: here the largest conflict's
 DEEP = b"[" * 100_000
 HUGE = (b"1e303", b"1e999", b"1e13", b"9223372036854775807", b"9223372036854775808", b"9" * 5_000, b"-1", b"NaN")
 SUBMIT_LARGE = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" % SUBMISSIONS.encode() + b" " * 500_000
-# What is no mistake of the caller's: another replica is active, or others have the room.
+# Not the caller's mistake: another replica is active, or other callers have the room.
 NOT_ACTIVE = (503, "NOT_ACTIVE")
 AWAY = {NOT_ACTIVE, (503, "OVERLOADED"), (503, "USER_OVERLOADED")}
 NOTES = ("[" * 7_990, '{"by":{},"to":[]}', '{"by":"nobody","to":"r2"}', "x" * 7_990, "\u202e", '{"by":"' + "9" * 7_000)
@@ -128,7 +128,7 @@ async def half_closed(target: Target) -> None:
 
 
 async def vanishing(target: Target) -> None:
-    """Resets in the middle of a head, and of a body that is said to be large."""
+    """Resets in the middle of a head, and of a body that claims to be large."""
     for raw in (b"POST ", _post(b" " * 1_000)[:-9], SUBMIT_LARGE):
         async with _connected(target) as (_, writer):
             writer.write(raw)
@@ -229,7 +229,7 @@ async def _ask(target: Target, raw: bytes, *, half_close: bool = False) -> tuple
 
 
 async def _ask_stream(target: Target, frame: bytes) -> FromServer:
-    """What is said to the first frame of a stream."""
+    """The answer to the first frame of a stream."""
     async with (
         asyncio.timeout(ANSWER_MAX_S),
         aiohttp.ClientSession() as session,

@@ -1,4 +1,4 @@
-"""Submissions at a steady rate over a stream, whatever their outcome: no waiting for answers, no retries."""
+"""Submissions at a steady rate over a stream: no waiting for answers, no retries."""
 
 from __future__ import annotations
 

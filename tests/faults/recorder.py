@@ -1,7 +1,7 @@
 """The pytest plugin that turns every scenario into an entry of build/faults.json, whatever its outcome.
 
 A test that carries `@pytest.mark.scenario("F9", "what happens")` is one scenario. It reports to the fixture `scenario`
-which faults were seen to fire and how long clients were not served, and has the clients' answers audited. A scenario
+which faults took effect and how long clients were not served, and has the clients' answers audited. A scenario
 that is skipped, or whose fixtures fail, has an entry too: as failed.
 """
 
@@ -51,7 +51,7 @@ class Scenario:
     began_s: float = field(default_factory=monotonic)
 
     def fired(self, what: str) -> None:
-        """A fault was seen to take effect; to have asked for it is not enough."""
+        """Record that a fault was seen to take effect; a request for it is not enough."""
         self.faults.append(what)
 
     def outage(self, load: ClientLoad, fault_ns: int, until_ns: int | None = None) -> float:
@@ -66,7 +66,7 @@ class Scenario:
     def served_again(self, load: ClientLoad, moment_ns: int) -> float:
         """Note how long after a moment clients had a success; returns it, in seconds.
 
-        For what nobody can be served without: the moment is that of its return, or of its successor. Call it once the
+        For a part without which no notary serves: the moment of its return, or of its successor's. Call it once the
         service is back. Raises LoadBroken when there was none.
         """
         after_ns = next((at_ns for at_ns in load.successes_ns() if at_ns > moment_ns), None)
@@ -80,7 +80,7 @@ class Scenario:
         self.histories.append(path)
 
     def checked(self, operations: int, counts: Counter[str] | None = None) -> None:
-        """So many operations were checked, by other means than `audit`, with these findings."""
+        """Record a number of operations that were checked by other means than `audit`, and their findings."""
         self.operations += operations
         self.counts.update(counts or {})
 

@@ -36,8 +36,8 @@ _LOST = {
 class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario. Counts are of the checker's findings; an outage is what clients saw between two successes.
 
-    `passed` says that the test held, that at least one fault was seen to take effect, that operations were checked, and
-    that no goal was missed.
+    `passed` means that the test held, at least one fault was seen to take effect, operations were checked, and
+    no goal was missed.
     """
 
     name: str
@@ -174,7 +174,7 @@ def report_of(scenarios: Iterable[ScenarioResult], conditions: Mapping[str, str]
 
 
 def read_report(path: Path = JSON) -> FaultsReport:
-    """What is in the file. Raises FileNotFoundError and msgspec.DecodeError."""
+    """The content of the file. Raises FileNotFoundError and msgspec.DecodeError."""
     return msgspec.json.decode(path.read_bytes(), type=FaultsReport)
 
 

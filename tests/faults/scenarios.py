@@ -42,7 +42,7 @@ class TakeOver:
     zombie_claims: int = 0  # health answers "active" of a replica that was thawed after another had taken over
 
     def outage(self, load: ClientLoad) -> Outage:
-        """How long nobody was served."""
+        """How long no client was served."""
         return outage_around(load.successes_ns(), self.fault_ns, self.until_ns)
 
 

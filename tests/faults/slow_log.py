@@ -1,4 +1,4 @@
-"""`notary` with a request log that takes only so many records a second: `python -m tests.faults.slow_log replica ...`.
+"""`notary` with a request log of limited throughput: `python -m tests.faults.slow_log replica ...`.
 
 So a load that hardly uses the processor can exceed the capacity of a real replica.
 """
@@ -47,7 +47,7 @@ class SlowWriter:
             self.append(value)
 
     def _go_on(self) -> None:
-        """Hand on what is due, several at a time when the loop is late."""
+        """Pass on what is due, several records at a time if the loop is late."""
         now_s = self._loop.time()
         self._free_at_s = max(self._free_at_s, now_s - _CATCH_UP_S)
         while self._queue and self._free_at_s <= now_s:

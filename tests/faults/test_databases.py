@@ -44,7 +44,7 @@ LOOK_EVERY_S = 0.02
 async def test_a_database_that_is_not_unicode_is_refused(
     cluster: LocalCluster, scenario: Scenario, encoding: str, tmp_path: Path
 ) -> None:
-    """Goal: nobody serves from it, and the doctor names it. Method: dump, restore into such an encoding; all refuse, no
+    """Goal: none serves from it, and the doctor names it. Method: dump, restore into such an encoding; all refuse, no
     record is written; the right one comes back."""
     async with only_witness(cluster, scenario) as spender:
         await spender.spend(200)
@@ -75,7 +75,7 @@ async def test_an_old_backup_is_caught_up_with(cluster: LocalCluster, scenario: 
         async with loaded(cluster, scenario) as load:
             await load.begun()
             await dump_in_flight(cluster, tmp_path / "notary.dump")
-            await spender.spend(200)  # the backup knows nothing of these
+            await spender.spend(200)  # the backup does not contain these
         await stop_replicas(cluster)
         newest = await read_status(cluster.conninfo)
         await asyncio.to_thread(fill_log, cluster.kafka_settings, newest.epoch + 1, BACKLOG, 1)

@@ -54,7 +54,7 @@ def newest(index: Path, pattern: str) -> Path:
 
 
 def flip_data(index: Path) -> None:
-    """One bit in each block of states of each table: what is read at the start, first and last, stays as it was."""
+    """Flip one bit in each block of states of each table, but not in the first and last, which a start reads."""
     for table in tables(index):
         for at_byte in range(BLOCK_BYTES * 3 // 2, table.stat().st_size // 2, BLOCK_BYTES):
             flip(table, at_byte)
@@ -85,7 +85,7 @@ async def test_an_active_whose_tables_rot_is_replaced_and_repairs_itself(
         load.start()
         try:
             words, fault_ns = Words(rotting), monotonic_ns()
-            with ends_by_design(rotting):  # a start puts a bad index aside
+            with ends_by_design(rotting):  # a start moves a bad index aside
                 tried = await spender.spend_again()
                 await words.come("index_quarantined")
                 scenario.fired(f"{rotting.name} read a bad block; {tried} second spends refused")
@@ -135,7 +135,7 @@ async def restarted(
 @pytest.mark.scenario("F16", "files of a passive's index are cut, lost or flipped")
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_index_is_made_anew(cluster: LocalCluster, scenario: Scenario, damage: str) -> None:
-    """Goal: nobody is called for a cache. Method: damage a stopped passive, start it: made anew, equal."""
+    """Goal: a damaged cache needs no operator. Method: damage a stopped passive, start it: rebuilt, equal."""
     async with under_load(cluster, scenario), witness(cluster, scenario) as spender:
         await spender.spend(200)
         hurt = (await cluster.passives())[0]

@@ -1,6 +1,6 @@
 """The active replica is killed, frozen or stopped under load: no answer is lost, changed or given twice.
 
-Each scenario's goal says how long an outage may be.
+Each scenario's goal bounds its outage.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ PAGE = "topic-loss"
 @pytest.mark.scenario("F34", "the topic is lost under load, its newest records are in no archive: a tail is salvaged")
 async def test_what_a_lost_tail_decided_stays_decided(scenario: Scenario, short_folder: Path) -> None:
     """Goal: every answer holds, and states of the lost tail stay spent. Method: archive, more answers, delete the topic
-    under clients, who go on; the runbook; the same states once more, and the check over all answers."""
+    under clients, which go on; the runbook; the same states once more, and the check over all answers."""
     settings = ClusterSettings(folder=short_folder / "lost-tail", topics_deletable=True)
     async with staged(settings) as stage:
         with none_ends_unasked(stage.cluster.replicas):

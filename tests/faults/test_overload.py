@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
 CAPACITY_PER_S = 200.0
 HEAVY_PER_S, LIGHT_PER_S = 540.0, 60.0  # three times the capacity together; the light user keeps to a fair share
-WARM_UP_S = 3.0  # by then there are batches for the estimate to go by
+WARM_UP_S = 3.0  # by then there are batches to estimate from
 MEMORY_GROWTH_MAX_MIB = 60.0  # of core and two front ends together
 LATENCY_MAX_S = 0.25
 REPORT = Path("build/overload.json")
@@ -131,7 +131,7 @@ async def test_three_times_the_capacity(slow_cluster: LocalCluster, duration_s: 
 
 
 async def check_latency_is_back(cluster: LocalCluster) -> None:
-    """A submission alone waits for nobody."""
+    """A submission alone waits for no other."""
     took_s = []
     async with NotaryClient(cluster.endpoint) as client:
         for _ in range(20):

@@ -32,7 +32,7 @@ SAME = ("end_offset", "outcomes", "voids", "epochs", "completions", "counts")  #
 
 @pytest.mark.scenario("F25", "the archive job is killed half way, run again, and run during a fail-over")
 async def test_a_job_that_dies_leaves_nothing_wrong(cluster: LocalCluster, scenario: Scenario) -> None:
-    """Goal: each record once, whatever dies. Method: SIGKILL the job; again, with the active; compare with an index."""
+    """Goal: each record once, despite kills. Method: SIGKILL the job; again, with the active; compare with an index."""
     async with under_load(cluster, scenario, singles=4, batches=1) as load, witness(cluster, scenario) as spender:
         await spender.spend(200)
         await killed_half_way(cluster)

@@ -51,9 +51,9 @@ pytestmark = [
 
 @asynccontextmanager
 async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
-    """The broker is down at the start, its disk is copied, and it is given that copy back at the end.
+    """Copy the disk of a broker that is down, and give the copy back at the end.
 
-    Every replica must be down meanwhile, or refuse and end: what is answered from another disk is lost with it.
+    Every replica must be down meanwhile, or refuse and end: answers from another disk are lost with it.
     """
     broker = cluster.kafka.brokers[0]
     await cluster.kafka.stop()
@@ -124,7 +124,7 @@ async def test_a_topic_that_vanishes_ends_every_replica(cluster: LocalCluster, s
             await cluster.prepare_log()
             await all_end(words, "LOG_MISMATCH")
             scenario.fired("created anew under running replicas: LOG_MISMATCH at all")
-            assert await end_of_log(cluster) == 0  # nobody wrote to it
+            assert await end_of_log(cluster) == 0  # no replica wrote to it
         await start_replicas(cluster)
         await spender.spend_again()
 

@@ -133,7 +133,7 @@ async def limp(process: ManagedProcess, for_s: float) -> None:
 
 
 async def delay_commits(cluster: LocalCluster, delay_us: int, siblings: int) -> None:
-    """Let the server wait before it flushes a commit, if so many others are open: what a slow disk does to all."""
+    """Have the server wait before it flushes a commit, if this many others are open: the effect of a slow disk."""
     async with await psycopg.AsyncConnection.connect(cluster.postgres.dsn(), autocommit=True) as connection:
         for statement in (
             sql.SQL("ALTER SYSTEM SET commit_delay = {}").format(sql.Literal(delay_us)),

@@ -49,7 +49,7 @@ async def test_dangerous_settings_are_told_and_end_nobody(cluster: LocalCluster,
 
 
 async def hazards(cluster: LocalCluster, count: int) -> None:
-    """Return once every replica has so many in its metrics, on which an alert is: monitoring/alerts.yml."""
+    """Return once every replica has this number in its metrics, which an alert watches: monitoring/alerts.yml."""
 
     async def all_tell() -> bool:
         replicas = cluster.replicas.values()

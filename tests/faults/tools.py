@@ -42,7 +42,7 @@ class Words:
             return file.read().decode(errors="replace")
 
     async def come(self, word: str, timeout_s: float = SAY_MAX_S) -> None:
-        """Wait until a word is there. Raises AssertionError with what was said instead."""
+        """Wait until a text appears. Raises AssertionError with the output instead."""
 
         async def said() -> bool:
             return word in self.text()
@@ -68,7 +68,7 @@ def forget_quarantined(cluster: LocalCluster) -> None:
 async def assert_same_indexes(cluster: LocalCluster) -> IndexSummary:
     """Stop the passives at the log's end, compare all entries of their indexes, and start them; returns the summary.
 
-    Nobody may write to the log meanwhile.
+    No client may write to the log meanwhile.
     """
     passives = await cluster.passives()
     await asyncio.gather(*(replica.stop() for replica in passives))
@@ -135,7 +135,7 @@ async def audited_by_spark(cluster: LocalCluster) -> dict[str, Any]:
 
 
 async def doctor(cluster: LocalCluster) -> dict[str, str]:
-    """What `notary doctor` calls a problem: what it found, by check. Raises AssertionError when its code says else."""
+    """The problems that `notary doctor` found, by check. Raises AssertionError if its exit code disagrees."""
     code, printed = await notary(cluster, "doctor", "--json")
     found = {one["check"]: one["text"] for one in document_in(printed)["findings"] if one["severity"] == "problem"}
     assert code == bool(found), (code, found)
@@ -149,14 +149,14 @@ def document_in(printed: str) -> dict[str, Any]:
 
 
 def samples(replica: ReplicaProcess, metric: str) -> list[Sample]:
-    """What a replica says of a metric, once for each label. Blocks for a moment."""
+    """A replica's values of a metric, one for each label. Blocks for a moment."""
     with urlopen(f"http://{replica.address.host}:{replica.address.health_port}/metrics") as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     return [sample for family in families for sample in family.samples if sample.name == metric]
 
 
 async def hand_over_to(cluster: LocalCluster, target: ReplicaProcess) -> None:
-    """Make a replica the active one, whoever is now."""
+    """Make a replica the active one, whichever is now."""
     active = await cluster.wait_for_active()
     if active is not target:
         code, printed = await notary(cluster, "switchover", "--to", target.name)

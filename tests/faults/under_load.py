@@ -32,7 +32,7 @@ async def under_load(cluster: LocalCluster, scenario: Scenario, **changes: int) 
 
 @asynccontextmanager
 async def loaded(cluster: LocalCluster, scenario: Scenario, **changes: int) -> AsyncIterator[ClientLoad]:
-    """A client through HAProxy while the block runs, whoever is there or not; its history is for the next audit."""
+    """A client through HAProxy while the block runs, also without any replica; its history is for the next audit."""
     load = client_load(cluster, f"load-{next(_numbers)}", None, **changes)
     load.start()
     try:

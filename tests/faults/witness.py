@@ -32,7 +32,7 @@ class Witness:
         self._spent: list[bytes] = []
 
     async def spend(self, count: int, inputs: int = 1) -> None:
-        """Spend fresh states in so many transactions of so many inputs. Raises AssertionError unless all succeed."""
+        """Spend fresh states in `count` transactions of `inputs` inputs. Raises AssertionError unless all succeed."""
         together = max(1, min(TOGETHER, 20_000 // inputs))
         for _ in range(0, count, together):
             fresh = [[state_ref(os.urandom(32), 0) for _ in range(inputs)] for _ in range(together)]
@@ -41,7 +41,7 @@ class Witness:
             self._spent += [states[0] for states in fresh]
 
     async def collide(self, times: int, inputs: int) -> str:
-        """Spend so many states at once, and ask for all of them again so many times; returns one of them.
+        """Spend states in one transaction, and try to spend all of them again several times; returns one of them.
 
         Raises AssertionError unless each of the others is refused, with every state as a conflict.
         """

@@ -41,7 +41,7 @@ _NOBODY = NotNow("NOT_ACTIVE", "no replica is up", 0.1)
 
 
 class Balancer:
-    """Sends clients to the replica whose health check passed last; hears of changes late."""
+    """Sends clients to the replica whose health check passed last; learns of changes late."""
 
     def __init__(self, world: World, check_s: float) -> None:
         self._world = world
@@ -49,7 +49,7 @@ class Balancer:
         self.up: list[str] = []  # as far as it knows
 
     async def run(self) -> None:
-        """Check for ever. A replica that does not answer is down after one more check."""
+        """Check for ever. A replica that does not answer counts as down after one more check."""
         silent: set[str] = set()
         while True:
             up = []
@@ -76,7 +76,7 @@ class Balancer:
             return name
         if client.sticks_to in self.up and len(self.up) == 1:
             return client.sticks_to
-        return skies.random.choice(self.up) if self.up else ""  # two while a deposed one does not know it yet
+        return skies.random.choice(self.up) if self.up else ""  # two, while a deposed one has not noticed that
 
 
 class Content:
@@ -173,7 +173,7 @@ class Client:
                 world.note(invoke_submission(self.name, number, now_ns, request, submission))
         name = name or world.balancer.pick(self)
         world.story.tell(self.name, "ask", ops=f"{numbers[0]}+{len(places)}", to=name or "nobody", operation=operation)
-        asynchronous = operation.asynchronous and attempt == 1  # then it is asked for
+        asynchronous = operation.asynchronous and attempt == 1  # later attempts wait for the outcome
         options = SubmitOptions(asynchronous, operation.deduplication_s, operation.deduplication_after)
         if isinstance(asked, list):
             world.options.update((one.submission_id, options) for one in asked)
@@ -244,13 +244,13 @@ class Stranger:
         self._sent = 0
 
     async def run(self) -> None:
-        """Send all of the plan, each at its moment; whoever does not lead is left alone."""
+        """Send all of the plan, each item at its time, to replicas that lead."""
         for hostile in sorted(self._world.plan.hostile, key=lambda one: one.at_s):
             await asyncio.sleep(max(0.0, hostile.at_s - self._world.loop.time()))
             await self.send(hostile)
 
     async def send(self, hostile: Hostile) -> bool:
-        """Send one; whether whoever leads answered it."""
+        """Send one; whether the leading replica answered it."""
         world, answered = self._world, True
         text = _notes(world.replicas[0].name, world.replicas[-1].name).get(hostile.damage)
         if text is not None:

@@ -35,8 +35,8 @@ from tests.simulation.weather import Skies
 
 _T = TypeVar("_T")
 VALUE_REFUSED = "\ufdd0"  # no database of this world stores it
-_OF_ALL_COPIES = ("published_ever", "contradictions", "bounds_ever")  # what the world remembers, whatever is restored
-_HOLDER_SEEN_S = 2.0  # a passive that polled less often than this may have taken the lock for free all the time
+_OF_ALL_COPIES = ("published_ever", "contradictions", "bounds_ever")  # kept when a backup is restored
+_HOLDER_SEEN_S = 2.0  # a passive that polled less often may have seen the lock free all the time
 _RELEASE_KNOWN_S = 5.0  # a passive that saw a release on purpose may not have looked since
 
 
@@ -79,7 +79,7 @@ class Tables(MemoryDatabase):
             self._history.append(self._state())
 
     def _state(self) -> dict[str, Any]:
-        """All that the database has."""
+        """The whole content of the database."""
         return {k: copy(v) for k, v in vars(self).items() if not k.startswith("_") and k not in _OF_ALL_COPIES}
 
     def copied(self) -> Tables:
@@ -89,11 +89,11 @@ class Tables(MemoryDatabase):
         return tables
 
     def forget_history(self) -> None:
-        """No standby missed what was done last."""
+        """From now on no standby lacks the last commits."""
         self._history.clear()
 
     def without_last(self, commits: int) -> Tables:
-        """A standby that missed so many commits."""
+        """A standby that missed this many commits."""
         standby = self.copied()
         if commits and self._history:
             vars(standby).update({k: copy(v) for k, v in self._history[-min(commits, len(self._history))].items()})
@@ -126,7 +126,7 @@ class Tables(MemoryDatabase):
         end = super().publish(completions, position)
         self._story.tell("database", "publish", count=len(completions), to=position.offset, ledger_end=end)
         for at, published in enumerate(completions, start + 1):
-            # what the log does not have, a successor does not know
+            # a successor does not know what the log does not have
             completion = replace(published, deduplication_us=None, deduplication_after=None)
             before = self.published_ever.setdefault(at, completion)
             if before != completion:
@@ -157,7 +157,7 @@ class DatabaseServer(MemoryLockServer):
         self._story = story
         self._loop = asyncio.get_running_loop()
         self._freed_at_s = self._taken_at_s = self._loop.time()
-        self.interrupted: set[str] = set()  # who lost the lock and may not know of a later holder: it need not wait
+        self.interrupted: set[str] = set()  # the last holder, which may not know of a later one: it need not wait
         self._released_at_s = -1e9  # on purpose
 
     def connect(self, name: str) -> int:
@@ -257,7 +257,7 @@ class DatabaseServer(MemoryLockServer):
         super().end(pid)
 
     def tell_all(self, text: str) -> None:
-        """Send a NOTIFY on the lock's channel: each session hears it, and one that cannot take it ends."""
+        """Send a NOTIFY on the lock's channel: each session gets it, and one that cannot handle it ends."""
         for pid, backend in list(self._backends.items()):
             try:
                 note = notes.decode_note(text)
@@ -278,7 +278,7 @@ class DatabaseServer(MemoryLockServer):
         return [pid for pid, backend in self._backends.items() if backend.name == name]
 
     def holder(self) -> str:
-        """The replica that has the lock; empty when nobody has."""
+        """The replica that has the lock; empty if there is none."""
         owner = self.owner()
         return "" if owner is None else owner.name
 
@@ -329,7 +329,7 @@ class Topic(MemoryTopic):
 
 
 class Wire(Delivery):
-    """How one writer's records travel: from its process' queue, then over a network that loses, repeats, holds back."""
+    """How one writer's records travel: out of its process' queue, over a network that loses, repeats, delays them."""
 
     def __init__(self, name: str, process: Process, skies: Skies, story: Story, linger_s: float) -> None:
         self._name = name
@@ -409,12 +409,12 @@ class View:
         self._is_old = skies.leader_cut is not None and skies.views.random() < 0.5
 
     def old_end(self) -> int | None:
-        """Where the log ends for it; None: where it does."""
+        """Where the log ends on the broker that it uses; None: the real end."""
         cut = self._skies.leader_cut
         return cut.end if cut is not None and (self._is_old or self._opened_s < cut.since_s) else None
 
     def takes_nothing(self) -> bool:
-        """Whether an append is acknowledged by nobody."""
+        """Whether no broker acknowledges an append."""
         cut = self._skies.leader_cut
         return cut is not None and (self.old_end() is not None or asyncio.get_running_loop().time() < cut.elected_s)
 
@@ -441,7 +441,7 @@ class SimulatedLog(MemoryLog):
         return end
 
     def _asked_end(self) -> int | None:
-        """The end that questions are answered with: it takes a moment until they are sent to another broker."""
+        """The end in answers to questions, which go to another broker only after a moment."""
         cut, now_s = self.skies.leader_cut, asyncio.get_running_loop().time()
         if cut is None:
             return None

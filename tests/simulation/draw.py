@@ -48,12 +48,12 @@ _PRUNING_SHARE = 0.1
 _RESTORE_SHARE = 0.08
 _TAIL_SHARE = 0.06
 _KEPT_S = (0.3, 1.0, 3.0)
-_WHOLE = {  # what the log loses is in an index and in the database still: otherwise nobody can salvage it
+_WHOLE = {  # what the log loses must still be in an index and in the database, or it cannot be salvaged
     FaultKind.CRASH_TORN: FaultKind.CRASH_HOST,
     FaultKind.DATABASE_FAIL_OVER: FaultKind.DATABASE_RESTART,
     FaultKind.DATABASE_SPLIT: FaultKind.DATABASE_RESTART,
 }
-_DEPOSE = (FaultKind.ISLAND,)  # the active is replaced, and does not know it for a while
+_DEPOSE = (FaultKind.ISLAND,)  # the active is replaced, and does not notice for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Size:
 
 
 def draw(seed: int, size: Size | None = None) -> Plan:
-    """The plan of a seed. A later version of this function makes another plan of it: what matters is kept as a plan."""
+    """The plan of a seed. A later version of this function may draw another plan: keep plans, not seeds."""
     size = size or Size()
     random = Random(f"{seed}/plan")
     replicas = _replicas(random)
@@ -98,7 +98,7 @@ def draw(seed: int, size: Size | None = None) -> Plan:
             sorted((*faults, *views, *pruning.faults, *restore.faults, *tail.faults), key=lambda fault: fault.at_s)
         ),
         hostile=(
-            *_hostile(Random(f"{seed}/hostile"), duration_s),  # streams of their own: the rest of a seed stays
+            *_hostile(Random(f"{seed}/hostile"), duration_s),  # random streams of their own
             *_strangers(Random(f"{seed}/strangers"), duration_s),
         ),
     )
@@ -135,8 +135,8 @@ class _Apart:
 def _pruning(
     random: Random, replicas: tuple[ReplicaPlan, ...], clients: tuple[tuple[Operation, ...], ...], duration_s: float
 ) -> _Apart:
-    """Operators prune under load, with settings that differ from replica to replica; clients send commands again that
-    were accepted long ago, and ask for periods that reach to the bound and beyond it."""
+    """Operators prune under load, with settings that differ from replica to replica. Clients repeat commands that
+    were accepted long ago, and ask for periods up to the bound and beyond it."""
     if random.random() >= _PRUNING_SHARE:
         return _Apart(replicas=replicas)
     faults = [
@@ -206,7 +206,7 @@ def _restore(random: Random, transactions: int, duration_s: float) -> _Apart:
 
 
 def _tail(random: Random, duration_s: float) -> _Apart:
-    """The topic loses its tail, perhaps a second time before anybody has read past the first lost range."""
+    """The topic loses its tail, perhaps a second time before any replica has read past the first lost range."""
     if random.random() >= _TAIL_SHARE:
         return _Apart()
     at_s = random.uniform(0.2, 0.8) * duration_s
@@ -280,7 +280,7 @@ def _core(random: Random) -> dict[str, float | int]:
 
 
 def _transactions(random: Random, size: Size) -> tuple[Transaction, ...]:
-    """Few states, so that many are fought over."""
+    """Few states, so that many are contested."""
     count = random.randint(5, max(6, size.clients_max * size.operations_max // 2))
     states = max(4, int(count * random.choice((0.3, 1.0, 2.0))))
     made: list[Transaction] = []
@@ -331,7 +331,7 @@ def _clients(random: Random, size: Size, transactions: int, duration_s: float) -
 
 
 def _suspicious(random: Random, fault: Fault, transactions: int) -> tuple[Operation, ...]:
-    """A client that submits through whoever is up, and looks each one up at everybody who is, while it is in doubt."""
+    """A client that submits to any replica that is up. While the leader is in doubt, it looks each one up at all."""
     pauses_s = [fault.at_s, *[0.05] * random.choice((0, 0, 12))]
     return tuple(
         Operation((random.randrange(transactions),), 90_000 + at, False, True, True, pause_s, 0.2, 1)
@@ -340,7 +340,7 @@ def _suspicious(random: Random, fault: Fault, transactions: int) -> tuple[Operat
 
 
 def _faults(random: Random, size: Size, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> tuple[Fault, ...]:
-    """Few kinds in one run, each perhaps several times: rare combinations come up sooner than if all were mixed."""
+    """Few kinds in one run, each perhaps several times: rare combinations occur sooner than if all were mixed."""
     if random.random() < 0.05:
         return ()
     kinds = random.sample([kind for kind in FaultKind if kind not in DRAWN_APART], random.randint(1, 4))
@@ -353,7 +353,7 @@ def _faults(random: Random, size: Size, replicas: tuple[ReplicaPlan, ...], durat
 
 
 def _views(random: Random, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> list[Fault]:
-    """What brokers show may be old, and a reader may hang on it; in one run of eight."""
+    """In one run of eight, brokers show an old log, and a reader may hang on such a broker."""
     if random.random() >= _VIEWS_SHARE:
         return []
     at_s = random.uniform(0.1, 0.7) * duration_s
@@ -417,12 +417,12 @@ def _interrupted(random: Random, at_s: float) -> list[Fault]:
 
 
 def _island(random: Random, at_s: float) -> list[Fault]:
-    """An active is cut off from everything but its clients, and does not know yet that it was deposed."""
+    """An active is cut off from everything except its clients, and has not noticed that it was deposed."""
     return [Fault(FaultKind.ISLAND, at_s, duration_s=random.uniform(0.5, 3.0))]
 
 
 def _frozen(random: Random, at_s: float) -> list[Fault]:
-    """An active is stopped for longer than its lease, and goes on."""
+    """An active is stopped for longer than its lease, and continues."""
     step = random.choice(("active.idle", "active.admitting", "active.logged", "active.publishing"))
     return [Fault(FaultKind.STALL, at_s, step=step, skip=random.randrange(4), duration_s=random.uniform(1.0, 3.5))]
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CHECKPOINT_S = 1.0
-_SILENCE_MAX_S = 3.0  # a stream that sends nothing for so long is given up
-_LINES_MAX = 40  # a stream that sent so many may break off
+_SILENCE_MAX_S = 3.0  # a follower gives up a stream that sends nothing for this long
+_LINES_MAX = 40  # a stream may break after this many lines
 _PAGE_ROWS = 7
 
 
@@ -55,7 +55,7 @@ class Follower:
         self.lines: list[Line] = []
         self.offset = 0
         self.streams = 0
-        self.missed: set[int] = set()  # offsets that were pruned before it came to them
+        self.missed: set[int] = set()  # offsets that were pruned before the follower reached them
         self._world = world
         self._random = Random(f"{world.plan.seed}/{self.name}")
         self._wanted = Wanted(updates=updates, caller=Caller())

@@ -39,7 +39,7 @@ STRIKES = (
 
 
 class Totals(msgspec.Struct):
-    """What a number of runs amounted to."""
+    """The totals of several runs."""
 
     seeds: int = 0
     operations: int = 0
@@ -113,7 +113,7 @@ def never_fired(totals: Totals) -> list[str]:
 
 
 def coverage_table(totals: Totals) -> str:
-    """Which misfortune struck a replica at which step, and how often; a dot is a hole."""
+    """How often each misfortune struck a replica at each step; a dot means never."""
     steps = sorted({step for found in totals.strikes.values() for step in found}, key=_place)
     heads = [step.replace("activating.", "a.").replace("active.", "").replace("stepping_down.", "s.") for step in steps]
     widths = [max(5, len(head)) for head in heads]

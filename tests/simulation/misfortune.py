@@ -49,7 +49,7 @@ class Misfortune:
         return partial(self._stepped, replica) if self._armed else None
 
     def heal(self) -> None:
-        """The end of all misfortune: what is down starts, what is stopped goes on, what is cut is joined."""
+        """End all faults: start what is down, continue what is stopped, reconnect what is cut."""
         world = self._world
         self._over = True
         self._armed.clear()
@@ -78,7 +78,7 @@ class Misfortune:
         self._strike(fault, self._world.replica(name) if name else self._random.choice(self._world.replicas))
 
     def _stepped(self, replica: Replica) -> None:
-        """A replica took a turn: does a fault wait for it here?"""
+        """A replica took a turn: trigger the fault that waits for its step, if any."""
         step = replica.step()
         for armed in self._armed:
             if step == armed.fault.step and armed.fault.target in ("", replica.name):
@@ -96,7 +96,7 @@ class Misfortune:
             world.story.tell("fault", fault.kind, target=replica.name, step=step, lasts=fault.duration_s or None)
 
     def _carry_out(self, fault: Fault, replica: Replica) -> bool:
-        """Whether there was anything to strike."""
+        """Whether the fault had a target."""
         world, weather = self._world, self._world.skies.of(replica.name)
         match fault.kind:
             case FaultKind.CRASH | FaultKind.CRASH_HOST | FaultKind.CRASH_TORN:
@@ -244,7 +244,7 @@ class Misfortune:
         holder = world.primary.holder()
         world.on_deposed = {r.name for r in world.replicas if r.name == holder or self._random.random() < 0.3}
         world.fail_over(int(fault.amount), old_lives_on=True)
-        if holder:  # it serves on, by a lock that is its own, and does not read yet what its successor writes
+        if holder:  # it serves on the old server's lock, and does not read its successor's records yet
             weather = world.skies.of(holder)
             weather.reads_late_s = max(weather.reads_late_s, self._random.choice((0.0, 0.5, 3.0)))
             self._later(fault.duration_s, self._calm_reads, world.replica(holder))
@@ -266,7 +266,7 @@ class Misfortune:
             world.sessions_cut_short()
 
     def _prune(self, fault: Fault, replica: Replica) -> bool:
-        """An operator at the admin listener; who does not lead refuses."""
+        """An operator calls the admin listener; a replica that does not lead refuses."""
         core, world = replica.core, self._world
         if core is None or not replica.claims_to_lead:
             return False
@@ -283,7 +283,7 @@ class Misfortune:
         return True
 
     def _back_up(self, fault: Fault) -> None:
-        """Take a backup now, of whatever is in flight; restore it later, to a server that goes on from there."""
+        """Take a backup now, with commands in flight; restore it later, to a server that continues from there."""
         world = self._world
         backup = world.primary.tables.copied()
         world.story.tell("database", "backup", in_flight=len(backup.in_flight), ledger_end=len(backup.completions))
@@ -303,7 +303,7 @@ class Misfortune:
     # ---- the log, and clients ----
 
     def _cut_leader(self, fault: Fault) -> None:
-        """Every connection that there is stays with the old leader; the others elect one after a while."""
+        """Existing connections stay with the old leader; the other brokers elect a new one after a while."""
         skies, now_s = self._world.skies, self._world.loop.time()
         if skies.leader_cut is not None:
             return

@@ -16,8 +16,8 @@ START_US = 1_700_000_000_000_000  # wall clock at virtual time 0
 class FaultKind(StrEnum):
     """What can be planned to go wrong. Some strike once; weather may strike each message while it lasts."""
 
-    CRASH = "crash"  # SIGKILL; the server hears of it
-    CRASH_HOST = "crash_host"  # the machine is gone; nobody hears of it
+    CRASH = "crash"  # SIGKILL; the server notices
+    CRASH_HOST = "crash_host"  # the machine is gone; no server notices
     CRASH_TORN = "crash_torn"  # the same, and the newest batches of its index are lost
     STALL = "stall"  # SIGSTOP, SIGCONT
     TERMINATE = "terminate"  # SIGTERM
@@ -26,7 +26,7 @@ class FaultKind(StrEnum):
     SESSION_KILLED = "session_killed"
     DATABASE_RESTART = "database_restart"
     DATABASE_FAIL_OVER = "database_fail_over"  # to a standby that missed the last commits
-    DATABASE_SPLIT = "database_split"  # the same, and the old primary lives on for those who are connected to it
+    DATABASE_SPLIT = "database_split"  # the same, and the old primary stays up for sessions that are connected to it
     DATABASE_CUT = "database_cut"  # a replica cannot reach the database
     DATABASE_WEATHER = "database_weather"  # statements and answers late, lost, cut off
     LOG_CUT = "log_cut"  # a replica cannot reach the log
@@ -40,8 +40,8 @@ class FaultKind(StrEnum):
     LINK_CUT = "link_cut"  # a front end loses its core
     CLIENT_WEATHER = "client_weather"  # replies late or lost, requests to the wrong replica
     POISON = "poison"  # bytes in the topic that are no record
-    LEADER_CUT = "leader_cut"  # the partition's leader is cut off from its peers, and goes on answering
-    READER_SILENT = "reader_silent"  # a replica's reader gives nothing any more, and never fails
+    LEADER_CUT = "leader_cut"  # the partition's leader is cut off from its peers, and still answers
+    READER_SILENT = "reader_silent"  # a replica's reader returns nothing any more, and reports no error
     PRUNED = "pruned"  # an operator moves the bound of what completions are kept: as far as it may go, or to `amount`
     DATABASE_RESTORED = "database_restored"  # from a backup that is taken now, and brought back after `duration_s`
     TAIL_LOST = "tail_lost"  # the topic loses its newest `amount` records, and is restored with a salvage of them
@@ -54,7 +54,7 @@ DRAWN_APART = (
     FaultKind.DATABASE_RESTORED,
     FaultKind.TAIL_LOST,
 )
-"""Drawn from streams of randomness of their own, so that the plans of other seeds did not change when they came."""
+"""Drawn from random streams of their own, so that adding them did not change the plans of other seeds."""
 
 
 STEPS = (
@@ -73,11 +73,11 @@ STEPS = (
     "stepping_down.drain",
     "stepping_down.release",
 )
-"""What a replica may be at when a fault strikes it, besides "down" and "starting"."""
+"""The steps at which a fault may strike a replica, besides "down" and "starting"."""
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One planned misfortune. Without a target it strikes whoever holds the lock.
+    """One planned fault. Without a target it strikes the replica that holds the lock.
 
     With a `step` it waits, from `at_s` on, until the target (any replica, if none is named) is at that step, and then
     for `skip` more turns of its tasks.
@@ -135,9 +135,9 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 class Damage(StrEnum):
     """Input that no front end lets through, and what strangers send on the lock's channel."""
 
-    PERIOD = "period"  # a deduplication period that nobody can honour
+    PERIOD = "period"  # a deduplication period that no notary can honour
     REQUEST_CUT = "request_cut"  # too short to name a transaction
-    REQUEST_UNREADABLE = "request_unreadable"  # it names one; no reader takes the rest for a request
+    REQUEST_UNREADABLE = "request_unreadable"  # it names a transaction, but no reader accepts the rest as a request
     VALUE_REFUSED = "value_refused"  # a name that no database takes
     RECORD_TOO_LARGE = "record_too_large"
     NOTE_NESTED = "note_nested"
@@ -145,7 +145,7 @@ class Damage(StrEnum):
 
 
 class Hostile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a stranger sends to whoever leads then, or to all who hear the lock's channel. Periods are in seconds."""
+    """What a stranger sends to the leading replica, or to all on the lock's channel. Periods are in seconds."""
 
     at_s: float
     deduplication_s: float = 0.0

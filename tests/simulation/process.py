@@ -18,7 +18,7 @@ _CURRENT: ContextVar[Process | None] = ContextVar("simulated process", default=N
 
 
 def current_process() -> Process | None:
-    """The process whose code runs; None for the world around."""
+    """The process whose code runs; None for the world outside."""
     return _CURRENT.get()
 
 
@@ -58,7 +58,7 @@ class Process:
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[Any]] = []
         self._waiting: list[asyncio.Future[None]] = []  # steps that a stopped process has not taken
-        self._arrived: deque[Callable[[], object]] = deque()  # what came in meanwhile
+        self._arrived: deque[Callable[[], object]] = deque()  # what arrived while it was stopped
         self._buried: list[Coroutine[Any, Any, Any]] = []
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -68,7 +68,7 @@ class Process:
         return self._loop.create_task(work, context=context)
 
     def deliver(self, action: Callable[[], object]) -> None:
-        """Something comes in from outside: taken at once, when the process goes on, or never."""
+        """Deliver something from outside: now, when the process continues, or never."""
         if not self.alive:
             return
         if self.stopped:
@@ -90,7 +90,7 @@ class Process:
             return
         self.stopped = False
         self._wake()
-        while self._arrived and not self.stopped:  # what arrives may be what stops it again
+        while self._arrived and not self.stopped:  # what arrives may stop it again
             self.deliver(self._arrived.popleft())
 
     def kill(self) -> None:
@@ -103,7 +103,7 @@ class Process:
         self._tasks.clear()
 
     def bury(self) -> None:
-        """Let go of a killed process' frames. Only once nothing that they would do to the world matters any more."""
+        """Release a killed process' frames, once nothing that they do can affect the run."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # some were never started
             for work in self._buried:

@@ -72,7 +72,7 @@ class Core:
 
     @property
     def claims_to_lead(self) -> bool:
-        """What its health listener would say; a stopped process says nothing."""
+        """The answer of its health listener; a stopped process gives none."""
         return not self.process.stopped and self.participant.standing().active
 
 
@@ -89,7 +89,7 @@ class _Leadership:
         return self._election.is_leading()
 
     def step_down(self, ending: Ending) -> None:
-        """See Leadership. Only the election says that its session ended."""
+        """See Leadership. Only the election may report that its session ended."""
         if ending.cause in _OF_THE_SESSION:
             self._world.blame(
                 f"{self._name}: the end of its lock session is reported by another than the session: {ending}"
@@ -112,7 +112,7 @@ class Door:
         self.word = self._participant.standing()
 
     def standing(self) -> Standing:
-        """The core's newest word, as the front ends heard it."""
+        """The core's newest announcement, as the front ends got it."""
         return self.word
 
     def submit(
@@ -137,11 +137,11 @@ class Door:
 
 
 Told = dict[int, tuple[AnyAnswer, str, int]]
-"""By address: an answer that is on its way, who gave it, and in which epoch it was asked for."""
+"""By address: an answer on its way, the replica that gave it, and the epoch of the question."""
 
 
 class _Noted:
-    """Replies that note who answered, and in which epoch the question came."""
+    """Replies that record which replica answered, and the epoch of the question."""
 
     def __init__(self, replies: Replies, name: str, told: Told) -> None:
         self.epochs: dict[int, int] = {}  # by ticket
@@ -240,7 +240,7 @@ class Replica:
         self._world.claims_changed(self)
 
     def ended(self, process: Process, error: BaseException | None) -> None:
-        """The process came to its end by itself."""
+        """The process ended by itself."""
         if process.alive:
             self._world.story.tell(self.name, "ended", error=None if error is None else f"{error!r}")
             self._world.note_end(self, error)
@@ -248,7 +248,7 @@ class Replica:
             self.restart_later(after_failure=error is not None)
 
     def kill(self, heard_s: float | None) -> None:
-        """The process ends at once. The database hears of it after `heard_s`; None: never."""
+        """The process ends at once. The database notices after `heard_s`; None: never."""
         core, self.core = self.core, None
         if core is None:
             return
@@ -269,7 +269,7 @@ class Replica:
     # ---- what others see ----
 
     def step(self) -> str:
-        """What the replica is at: one of plan.STEPS, "starting" or "down"."""
+        """The replica's present step: one of plan.STEPS, "starting" or "down"."""
         core = self.core
         if core is None:
             return "down"
@@ -292,11 +292,11 @@ class Replica:
 
     @property
     def claims_to_lead(self) -> bool:
-        """What its health listener says."""
+        """The answer of its health listener."""
         return self.core is not None and self.core.claims_to_lead
 
 
-_OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # what only the election says
+_OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # causes that only the election reports
 _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog", "settle")
 
 

@@ -27,7 +27,7 @@ _OPERATOR = FileSigner(Ed25519PrivateKey.from_private_bytes(b"o" * 32))
 
 
 def lose_tail(world: World, records: int) -> bool:
-    """The topic loses its newest records, and is restored; False when nobody knows of any of them.
+    """The topic loses its newest records, and is restored; False if no index or completion has any of them.
 
     Replicas are down meanwhile, and start again later.
     """
@@ -85,7 +85,7 @@ def _survivors(world: World, base: Position) -> Survivors:
 
 
 def _restore(world: World, archived: int, salvage: Salvage) -> None:
-    """A topic of its own: what is on its way to the lost one arrives nowhere."""
+    """A new topic: records on their way to the lost one never arrive."""
     old = world.topic
     world.topic = Topic(world.story, f"{old.topic_id}+")
     lost = [salvage.lost_record(offset) for offset in range(salvage.first, salvage.last + 1)]

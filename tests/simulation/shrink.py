@@ -16,7 +16,7 @@ _RUNS_MAX = 600
 
 
 def kind_of(violation: str) -> str:
-    """What sort of violation it is, without the names and numbers of this run."""
+    """The kind of a violation, without the names and numbers of this run."""
     return re.sub(r"'[^']*'|\bR\d\b|\d+(\.\d+)?", "*", violation.split("{", 1)[0])[:80]
 
 
@@ -102,7 +102,7 @@ def _single_transactions(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
 
 
 def _without_unused(plan: Plan) -> Plan:
-    """Leave out transactions that nobody submits any more; changes nothing else."""
+    """Leave out transactions that no client submits any more; changes nothing else."""
     used = sorted({number for client in plan.clients for operation in client for number in operation.transactions})
     place = {number: at for at, number in enumerate(used)}
     clients = tuple(

@@ -1,4 +1,4 @@
-"""Simulates new seeds until a number of operations is reached, a seed fails, or Ctrl-C; goes on where it stopped.
+"""Simulates new seeds until a number of operations is reached, a seed fails, or Ctrl-C; continues where it stopped.
 
 `python -m tests.simulation.soak` (`make soak`) runs until 1,000,000 operations of clients were simulated and checked.
 A failing seed is shrunk, and plan and story are kept in build/simulation/.

@@ -18,7 +18,7 @@ SERVED_AGAIN_S = 10.0  # restarts, sessions of hosts that are gone, clients that
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_power_cut_costs_no_hold_down(kind: FaultKind, seed: int) -> None:
     """Goal: all clients have their answers, all records are applied and published, soon after all replicas were
-    killed. Method: kill all at one moment of a drawn plan, with a hold-down that nobody would wait for."""
+    killed. Method: kill all at one moment of a drawn plan, with a hold-down that is too long to wait for."""
     plan = draw(seed)
     everybody = tuple(Fault(kind, CUT_AT_S, target=one.name) for one in plan.replicas)
     outcome = simulate(

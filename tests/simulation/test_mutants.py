@@ -8,7 +8,7 @@ import pytest
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.mutants.catching import PINS_FILE, Catch, catch, table
 
-SEEDS_MAX = 2_000  # as many as CI simulates; a mutant that takes more is as good as unnoticed
+SEEDS_MAX = 2_000  # as many as CI simulates; a mutant that needs more is not caught there
 PINS = msgspec.json.decode(PINS_FILE.read_bytes(), type=dict[str, int])
 
 

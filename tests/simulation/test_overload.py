@@ -24,7 +24,7 @@ SETTINGS = CoreSettings(in_flight_max=300, pipeline_max=25, user_queue_max=200, 
 
 
 class SlowDelivery(Delivery):
-    """Lets so many records a second into the topic, in order."""
+    """Lets a fixed number of records a second into the topic, in order."""
 
     def __init__(self) -> None:
         self.free_at_s = 0.0
@@ -55,7 +55,7 @@ async def ask(replica: Replica, number: int, asked: Asked) -> None:
 
 
 async def overload(replica: Replica) -> tuple[list[Asked], int]:
-    """A minute of it, and all answers; returns what was asked, and the most that was in flight."""
+    """Run for a minute, and await all answers; returns the submissions, and the most that were in flight at once."""
     loop, everything, most = asyncio.get_running_loop(), list[Asked](), 0
     activation = replica.participant.activation
     assert activation is not None
@@ -102,7 +102,7 @@ def test_three_times_the_capacity_for_a_minute() -> None:
 
 
 def check(everything: list[Asked], most: int) -> None:
-    """What the API promises of the time under load."""
+    """What the API promises about the time under load."""
     admitted = [asked for asked in everything if isinstance(asked.answer, Notarised)]
     refused = [asked.answer for asked in everything if isinstance(asked.answer, NotNow)]
     assert len(admitted) + len(refused) == len(everything) >= 0.99 * MINUTE_S * sum(USERS.values())
@@ -112,7 +112,7 @@ def check(everything: list[Asked], most: int) -> None:
     began_s = everything[0].at_s
     rates = Counter(int((asked.answered_s - began_s) // 10) for asked in admitted)
     assert all(rates[period] >= 0.9 * 10 * CAPACITY_PER_S for period in range(MINUTE_S // 10))
-    told = [asked for asked in admitted if asked.at_s > began_s + 2]  # by then there are batches to go by
+    told = [asked for asked in admitted if asked.at_s > began_s + 2]  # by then there are batches to estimate from
     kept = sorted((asked.answered_s - asked.at_s) / asked.told_s for asked in told)
     assert kept[ceil(0.99 * len(kept)) - 1] <= 1
     light = [asked for asked in everything if asked.user == "light"]

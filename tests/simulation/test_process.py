@@ -112,7 +112,7 @@ def test_what_comes_in_waits_for_a_stopped_process_and_is_lost_with_a_killed_one
 
 
 def test_a_loop_in_which_everything_waits_says_so() -> None:
-    """Goal: a deadlock is no endless test. Method: wait for what nobody sets."""
+    """Goal: a deadlock must not hang a test. Method: wait for an event that is never set."""
 
     async def wait() -> None:
         await asyncio.Event().wait()

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _EVER_S = ReplicaPlan("").deduplication_max_s  # longer than any run takes
 _OF_A_SPLIT = (FindingCode.COMMAND_SETTLED_WRONGLY,)
-"""What two databases that both take writes cannot but do: the deposed one does not know that a command that is pending
-in it was sent again and accepted under the other (its own submission is settled)."""
+"""Unavoidable while two databases take writes: a command is pending in the deposed one, which does not know that the
+command was sent again and accepted under the other (its own submission is settled)."""
 
 
 def judge_run(world: World) -> Summary:
-    """Blame whatever is wrong; returns the checker's summary."""
+    """Report everything that is wrong; returns the checker's summary."""
     tables = world.primary.tables
     rows = [
         CompletionRow(at, *[getattr(c, field) for field in CompletionRow.__struct_fields__[1:]])
@@ -41,7 +41,7 @@ def judge_run(world: World) -> Summary:
         verify=lambda receipt: verify_receipt(receipt, CheapSigner.public_key, CheapSigner.holds),
         scope=Scope(
             published_offset=-1 if tables.position is None else tables.position.offset,
-            deduplication_us=-1 if _asks_for_periods(world) else None,  # not at all: `_check_periods` does instead
+            deduplication_us=-1 if _asks_for_periods(world) else None,  # not checked here: `_check_periods` does it
         ),
         salvages=world.salvages,
     )
@@ -61,9 +61,9 @@ def judge_run(world: World) -> Summary:
 
 
 def _check_accepted(world: World) -> None:
-    """Every submission that was accepted has a completion, whatever died in between.
+    """Every submission that was accepted has a completion, whatever failed in between.
 
-    Not those of commits that the database lost: an acceptance rests on a synchronous standby until it is in the log.
+    Except those in commits that the database lost: until it is logged, an acceptance rests on a synchronous standby.
     """
     tables = world.primary.tables
     known = [*tables.in_flight.values(), *(completion for _, completion in tables.completions)]

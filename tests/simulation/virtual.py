@@ -20,7 +20,7 @@ class Deadlock(RuntimeError):
 
 
 class Livelock(RuntimeError):
-    """Tasks wake one another for ever, and no time passes."""
+    """Tasks wake one another for ever without any passing of time."""
 
 
 class _NoSelector(selectors.BaseSelector):

@@ -31,13 +31,13 @@ class LeaderCut:
 
 
 class Skies:
-    """The weather of all replicas, and the dice that decide whom it strikes."""
+    """The weather of all replicas, and the randomness that decides which of them it strikes."""
 
     def __init__(self, random: Random, step_of: Callable[[str], str], views: Random) -> None:
         self.random = random
         self.client_share = 0.0
         self.leader_cut: LeaderCut | None = None
-        self.views = views  # dice of their own: who finds the new leader
+        self.views = views  # a random stream of its own: which connection finds the new leader
         self.landed_by_s = 0.0  # until then records are on their way to the log
         self.strikes: Counter[tuple[str, str]] = Counter()
         self._step_of = step_of
@@ -48,7 +48,7 @@ class Skies:
         return self._of.setdefault(name, Weather())
 
     def clear(self) -> None:
-        """Everything is well again."""
+        """End all weather."""
         self._of.clear()
         self.leader_cut = None
         self.client_share = 0.0
@@ -58,7 +58,7 @@ class Skies:
         self.landed_by_s = max(self.landed_by_s, at_s)
 
     def strikes_with(self, share: float) -> bool:
-        """Throw the dice. None are thrown in fine weather, so that a run without it goes on as it did."""
+        """Draw whether a fault strikes. Nothing is drawn in fine weather, so runs without weather do not change."""
         return share > 0.0 and self.random.random() < share
 
     def struck(self, what: str, name: str) -> None:

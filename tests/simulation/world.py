@@ -35,7 +35,7 @@ from tests.simulation.weather import Skies
 
 _FORGETS = (FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT)
 _RECORDS_MAX = 20_000
-_LOOKED_S = 0.5  # then everybody who follows the log has read what arrived in it
+_LOOKED_S = 0.5  # by then every follower of the log has read what arrived in it
 
 
 @dataclass(slots=True)
@@ -85,14 +85,14 @@ class World:
         self.history: list[Event] = []
         self.attempts = 0
         self.accepted: set[tuple[str, str]] = set()  # command and submission id of those that are to complete
-        self.forgotten: set[tuple[str, str]] = set()  # the same, of those that a standby had never heard of
-        self.options: dict[str, SubmitOptions] = {}  # by submission id: what was asked for
-        self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # to whom a period was refused
+        self.forgotten: set[tuple[str, str]] = set()  # the same, for those that a standby never got
+        self.options: dict[str, SubmitOptions] = {}  # by submission id: the options that its sender chose
+        self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # of refused periods
         self.topic = Topic(self.story)
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
         self.primary = self._server(tables, 1)
-        self.deposed: DatabaseServer | None = None  # a primary that does not know that it is none any more
+        self.deposed: DatabaseServer | None = None  # a primary that has not noticed that it was deposed
         self.on_deposed: set[str] = set()  # the replicas that still connect to it
         self.servers = [self.primary]
         self.doubt_until_s = -1.0  # until then two may claim to lead: a session was ended before its lease
@@ -156,19 +156,19 @@ class World:
         )
 
     async def _pass_time(self, until_s: float) -> None:
-        """Let it run, unless it runs away."""
+        """Let the run continue, unless it runs away."""
         while self.loop.time() < until_s and not self._runs_away():
             await asyncio.sleep(min(0.25, until_s - self.loop.time()))
 
     def _runs_away(self) -> bool:
-        """No plan comes near this many records: something goes round in circles."""
+        """No plan comes near this many records: something repeats for ever."""
         if self.topic.end_offset < _RECORDS_MAX:
             return False
         self.blame(f"more than {_RECORDS_MAX} records")
         return True
 
     async def _recover(self, clients: list[asyncio.Task[None]]) -> None:
-        """Wait until all is well again: at most as long as the settings promise, clients' own pauses included."""
+        """Wait for recovery, at most as long as the settings promise, clients' own pauses included."""
         election = self.election
         limit_s = 10.0 + 2 * election.hold_down_s + 4 * election.lease_s + election.grace_s + self._think_max_s()
         until_s = self.loop.time() + limit_s
@@ -181,7 +181,7 @@ class World:
             await asyncio.sleep(0.1)
 
     async def _withstand(self, clients: list[asyncio.Task[None]]) -> None:
-        """Strangers alone, now that all is well: nothing that they send ends the activation that there is.
+        """After recovery only strangers send: nothing of it may end the present activation.
 
         What was on its way has arrived before: a barrier that was held up ends an activation by right, and so does a
         statement whose answer is lost.
@@ -205,12 +205,12 @@ class World:
         return [(r.name, r.core.participant.epoch) for r in self.replicas if r.core is not None and r.claims_to_lead]
 
     def _think_max_s(self) -> float:
-        """How long a client may still take its time, once all is healed."""
+        """How long a client may still pause after all faults are healed."""
         thinks_s = [operation.think_s for client in self.plan.clients for operation in client]
         return AFTER_HEALING_MAX * max(thinks_s, default=0.0)
 
     def _missing(self, clients: list[asyncio.Task[None]]) -> list[str]:
-        """What is not well yet."""
+        """What has not recovered yet."""
         missing = []
         leaders = [replica.name for replica in self.replicas if replica.claims_to_lead]
         if len(leaders) != 1:
@@ -238,7 +238,7 @@ class World:
             missing.append(f"{len(in_flight)} commands in flight")
         return missing
 
-    # ---- what replicas and clients see of it ----
+    # ---- what replicas and clients see of the world ----
 
     def replica(self, name: str) -> Replica:
         """A replica by name."""
@@ -257,7 +257,7 @@ class World:
         self.history.append(event)
 
     def who_told(self, answer: Answer, name: str) -> tuple[str | None, int | None]:
-        """The replica that gave an answer, and its epoch then; nobody, if the core did not."""
+        """The replica that gave an answer, and its epoch then; empty, if the core gave none."""
         if not name:
             return None, None
         found = self.replica(name).told.pop(id(answer), None)
@@ -270,7 +270,7 @@ class World:
         return self.misfortune.watch(replica)
 
     def claims_changed(self, replica: Replica) -> None:
-        """A replica may have begun to claim that it leads: nobody else may, unless a session was cut short."""
+        """Check that no two replicas claim to lead, unless a session was cut short."""
         if replica.core is None or not replica.claims_to_lead:
             return
         activation = replica.core.participant.activation
@@ -291,7 +291,7 @@ class World:
             replica.core.process.deliver(replica.core.election.stop)
 
     def note_end(self, replica: Replica, error: BaseException | None) -> None:
-        """A process ended by itself: only some reasons are good ones."""
+        """A process ended by itself: only some reasons are allowed."""
         asked = replica.name in self._terminated
         self._terminated.discard(replica.name)
         if error is None and asked:
@@ -308,7 +308,7 @@ class World:
             self.blame(f"{participant.name} ended by {error!r}, and told its epoch that it was stopped")
 
     def blame(self, violation: str) -> None:
-        """Note a broken promise."""
+        """Record a broken promise."""
         self.story.tell("VIOLATED", violation)
         self.violations.append(violation)
 
@@ -328,7 +328,7 @@ class World:
         self._promote(self._server(backup, timeline, system), old_lives_on=False)
 
     def hold_salvage(self, salvage: Salvage) -> None:
-        """Every replica has it from its next start on."""
+        """Every replica has the salvage from its next start on."""
         self.salvages = Salvages([*self.salvages.held.values(), salvage])
 
     def _promote(self, primary: DatabaseServer, *, old_lives_on: bool) -> None:

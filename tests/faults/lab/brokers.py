@@ -32,7 +32,7 @@ async def start_again(lab: Lab, broker: KafkaBroker) -> None:
 
 
 async def in_sync(lab: Lab, count: int) -> None:
-    """Return once so many brokers have all of the log. Raises ServerFailed."""
+    """Return once this many brokers have the whole log. Raises ServerFailed."""
 
     async def so_many() -> bool:
         return len(await asyncio.to_thread(lab.in_sync)) == count

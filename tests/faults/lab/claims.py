@@ -15,7 +15,7 @@ ASK_INTERVAL_S = 0.05
 
 
 class Claims:
-    """Asks every replica's health while the block runs, each by itself: a frozen one holds up nobody else."""
+    """Asks every replica's health while the block runs, each separately: a frozen one delays no other."""
 
     def __init__(self, replicas: list[ReplicaAddress]) -> None:
         self._replicas = replicas

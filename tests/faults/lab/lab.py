@@ -54,7 +54,7 @@ class Lab(LocalCluster):
     async def promote(self) -> int:
         """Make the standby the primary, which waits for no standby; the moment when that was done, monotonic ns.
 
-        Whoever was the primary before is left as it is.
+        The old primary is left as it is.
         """
         promoted = self._standby()
         await promoted.promote()

@@ -107,7 +107,7 @@ class Namespaces:
 
     @contextmanager
     def unplugged(self, name: str) -> Iterator[None]:
-        """While the block runs, the host's own link has no carrier: it reaches nobody, and nobody it."""
+        """While the block runs, the host's own link has no carrier: nothing passes in either direction."""
         self._batch("router", [f"link set to-{name} down"])
         try:
             yield

@@ -34,9 +34,9 @@ class Network(Protocol):
         """Where a host's commands run, its address, and its ways to others."""
 
     def cut(self, some: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> AbstractContextManager[None]:
-        """While the block runs nothing passes between any of `some` and any of `others`, either way, without a word.
+        """While the block runs nothing passes between any of `some` and any of `others`, in both directions, silently.
 
-        `one_way`: nothing from any of `some` to any of `others`; what those send arrives. Raises SoftwareMissing when
+        `one_way`: nothing from any of `some` to any of `others`; the other direction works. Raises SoftwareMissing when
         this kind of network cannot do that.
         """
 
@@ -70,7 +70,7 @@ def kind_of_network() -> str:
 
 @cache
 def chosen() -> str:
-    """What $FAULTS_NETWORK says, else namespaces where this process can make them. Raises SoftwareMissing."""
+    """The form in $FAULTS_NETWORK, else namespaces where this process can make them. Raises SoftwareMissing."""
     if wanted := os.environ.get(CHOICE):
         if wanted not in KINDS:
             raise SoftwareMissing(f"{CHOICE}={wanted}: it must be one of {', '.join(KINDS)}")

@@ -21,7 +21,7 @@ CHUNK_BYTES = 65_536
 BACKLOG = 1_024
 CONNECT_MAX_S = 5.0
 DONE = b"done\n"
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what is closed sends a reset
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 LinkName = tuple[str, str]  # the client's machine, the server's
 
@@ -44,7 +44,7 @@ class Silence(msgspec.Struct, frozen=True, tag=True):
 
 
 class Delay(msgspec.Struct, frozen=True, tag=True):
-    """Order: pass on all data with so much delay."""
+    """Order: pass on all data with this delay."""
 
     links: list[LinkName]
     delay_s: float
@@ -79,7 +79,7 @@ class Link:
         self._passes.clear()
 
     def delay(self, delay_s: float) -> None:
-        """Pass everything on so much later, until `heal`."""
+        """Delay everything by this much, until `heal`."""
         self._delay_s = delay_s
 
     def heal(self) -> None:
@@ -125,7 +125,7 @@ class Link:
                 one.close() if whole else _reset(one)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One direction: all that is read, and the end. What is held is bounded: then nothing is read any more."""
+        """One direction: data and close. Held data is bounded; beyond the bound nothing is read."""
         while data := await reader.read(CHUNK_BYTES):
             await self._held()
             writer.write(data)

@@ -64,7 +64,7 @@ class Scene:
 
 @asynccontextmanager
 async def scene(lab: Lab, scenario: Scenario, *, patient: bool = True, **changes: int) -> AsyncIterator[Scene]:
-    """The frame of a scenario. Raises Violation, or AssertionError when a deposed replica said that it leads.
+    """The frame of a scenario. Raises Violation, or AssertionError when a deposed replica claimed to lead.
 
     `patient`: no outage may last so long that the client library reports it to its application.
     """
@@ -79,7 +79,7 @@ async def scene(lab: Lab, scenario: Scenario, *, patient: bool = True, **changes
 
 
 async def within(limit_s: float, probe: Callable[[], Awaitable[bool]], otherwise: str) -> None:
-    """Wait for what should come. Raises ServerFailed, saying what did not."""
+    """Wait for a condition. Raises ServerFailed naming the one that was not met."""
     try:
         async with asyncio.timeout(limit_s):
             await until(probe)

@@ -27,7 +27,7 @@ slow = pytest.mark.slow  # CI plays one cut of the leader and one of the active
 ISOLATED_GOAL_S = 15.0  # Kafka elects after 1.5 s and more, and each client finds out for itself
 HEALED_GOAL_S = 2.0
 REPLICA_GOAL_S = 4.5  # as for a replica that is cut off from all brokers
-CUT_S = 8.0  # of a cut that nobody is to notice: longer than lease, hold-down and every patience
+CUT_S = 8.0  # of a cut that must have no effect: longer than lease, hold-down and every time-out
 UNSERVED_S = 3.0  # into an outage
 SLOW_S = 15.0
 DELAY_S, LOSS = 0.1, 0.05
@@ -44,7 +44,7 @@ def peers_of(broker: KafkaBroker) -> list[str]:
 
 
 def cut_off(lab: Lab, leader: KafkaBroker, way: str) -> AbstractContextManager[None]:
-    """The leader is cut off from its peers: both ways, or only what it sends them, or only what it hears of them."""
+    """The leader is cut off from its peers: in both directions, or only what it sends, or only what it receives."""
     own, others = [machine_of(leader)], peers_of(leader)
     if way == "both":
         return lab.network.cut(own, others)
@@ -53,7 +53,7 @@ def cut_off(lab: Lab, leader: KafkaBroker, way: str) -> AbstractContextManager[N
 
 async def served_meanwhile(now: Scene, fault_ns: int) -> None:
     """Wait until the log goes on without the leader that was cut off, and clients are served from it."""
-    await now.served_since(fault_ns + 3_000_000_000)  # what was on its way has come back by then
+    await now.served_since(fault_ns + 3_000_000_000)  # records on their way have been read back by then
 
 
 @pytest.mark.scenario(
@@ -101,7 +101,7 @@ async def test_a_leader_that_comes_back_is_hardly_noticed(lab: Lab, scenario: Sc
     outage_goal_s=HEALED_GOAL_S,
 )
 async def test_a_short_cut_of_the_leader_is_over_when_it_is_over(lab: Lab, scenario: Scenario) -> None:
-    """Goal: no replica waits for what is well again. Method: heal in the middle of the outage."""
+    """Goal: no replica waits for brokers that are back. Method: heal in the middle of the outage."""
     async with scene(lab, scenario) as now:
         for _ in range(2):
             await now.active_replica()

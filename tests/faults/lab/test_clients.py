@@ -40,7 +40,7 @@ async def test_clients_come_back_after_a_restart_of_haproxy(lab: Lab, scenario: 
 
 @pytest.mark.scenario("F21", "HAProxy is reloaded", outage_goal_s=RESTART_GOAL_S)
 async def test_a_reload_of_haproxy_drops_nothing(lab: Lab, scenario: Scenario) -> None:
-    """Goal: nobody notices. Method: a new worker takes over under load; the old one finishes."""
+    """Goal: no client notices. Method: a new worker takes over under load; the old one finishes."""
     async with scene(lab, scenario) as now:
         for _ in range(ROUNDS):
             await now.active_replica()

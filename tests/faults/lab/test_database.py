@@ -54,7 +54,7 @@ async def test_one_replica_leads_after_a_restart_of_the_database(lab: Lab, scena
 async def test_a_hung_database_is_noticed_by_its_silence(lab: Lab, scenario: Scenario, part: str) -> None:
     """Goal: the active steps down although the kernel still answers. Method: SIGSTOP of its backend, or of all.
 
-    Nobody can take over meanwhile: a backend that hangs holds the lock on, as far as everybody else can know.
+    No replica can take over meanwhile: for all others, a backend that hangs still holds the lock.
     """
     async with scene(lab, scenario) as now:
         for _ in range(ROUNDS):

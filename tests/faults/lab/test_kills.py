@@ -58,7 +58,7 @@ async def test_a_peer_takes_over_from_a_killed_active(lab: Lab, scenario: Scenar
 @pytest.mark.scenario("F2", "the active pauses for less than its lease", outage_goal_s=PAUSE_GOAL_S)
 @pytest.mark.parametrize("pause_s", [0.5, 1.5, 2.0])
 async def test_a_short_pause_is_no_fail_over(lab: Lab, scenario: Scenario, pause_s: float) -> None:
-    """Goal: clients see latency and nobody takes over. Method: SIGSTOP and SIGCONT of core and front ends.
+    """Goal: clients see latency and no replica takes over. Method: SIGSTOP and SIGCONT of core and front ends.
 
     The longest pause is as long as `answer_max_s`: the statement that was under way when it began is overdue when it
     ends, and its answer has been there for long.
@@ -93,7 +93,7 @@ async def test_a_zombie_says_nothing_once_it_was_replaced(lab: Lab, scenario: Sc
 
 @pytest.mark.scenario("F20", "the active's event loop stalls", outage_goal_s=FREEZE_GOAL_S)
 async def test_a_stalled_event_loop_gives_leadership_up(lab: Lab, scenario: Scenario) -> None:
-    """Goal: threads that live on keep no lock alive. Method: stop the core's main thread alone, by ptrace, for 5 s."""
+    """Goal: threads that run on keep no lock alive. Method: stop the core's main thread alone, by ptrace, for 5 s."""
     async with scene(lab, scenario) as now:
         for _ in range(FREEZES):
             active = await now.active_replica()

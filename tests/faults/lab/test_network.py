@@ -35,7 +35,7 @@ with socket.create_connection((sys.argv[1], {PORT}), 0.5) as asked:
 
 
 def started(network: Network) -> Network:
-    """A network that runs; the test is left out, and says so, where nobody may build it."""
+    """A running network; the test is skipped with a reason where none can be built."""
     try:
         network.start()
     except SoftwareMissing as error:
@@ -104,7 +104,7 @@ def test_an_unplugged_host_reaches_nobody(network: Network) -> None:
 
 
 def test_nobody_reaches_an_unplugged_host() -> None:
-    """Goal: no carrier, nobody. Method: namespaces; a listener in one; connect from here, during and after."""
+    """Goal: no carrier, no connection. Method: namespaces; a listener in one; connect from here, during and after."""
     network = started(Namespaces(("a",)))
     place = network.machine("a")
     try:

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 ROUNDS = 3
-CUT_S = 8.0  # of a cut that nobody is to notice: longer than lease, hold-down and every patience
+CUT_S = 8.0  # of a cut that must have no effect: longer than lease, hold-down and every time-out
 PARTITION_GOAL_S = 4.5  # lease + 1.5 s
 
 

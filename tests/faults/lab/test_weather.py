@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-SUCCESSES = 120_000  # that clients have in each run, on a machine that has the time for it
+SUCCESSES = 120_000  # that clients have in each run, on a machine that is not busy
 DURATION_MIN_S, DURATION_MAX_S = 60.0, 300.0
 SEEDS = range(1, 5)
 FREEZE_GOAL_S = 4.5  # lease + 1.5 s, for the worst of them

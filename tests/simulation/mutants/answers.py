@@ -1,4 +1,4 @@
-"""Defects in what is answered, and when."""
+"""Defects in answers, and in when they are given."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.simulation.shrink import kind_of
 from tests.simulation.world import simulate
 
 PINS_FILE = Path(__file__).with_name("pins.json")
-"""Of each mutant, the lowest seed that catches it: so many seeds it takes, counted from 1."""
+"""The lowest seed that catches each mutant, which is the number of seeds needed, counted from 1."""
 
 
 class Catch(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Defects in who leads, and in who says so."""
+"""Defects in leadership, and in the claim to it."""
 
 from __future__ import annotations
 
