@@ -85,6 +85,7 @@ class LogFacts:
     end_offset: int = 0
     servers: int = 0  # that keep a copy
     deletable: bool | None = False  # whether one command of an authorised user deletes it; None: not known
+    database: str | None = None  # the database server that it is on, as a barrier names it; None: on none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
 
-SERVERS_LEAST = 3
 CHECKS = Checks()
 
 
@@ -21,7 +20,7 @@ def _log_servers(facts: Facts) -> Verdict:
     if facts.log.problem and not facts.log.missing:
         return problem(facts.log.problem, words.reach)
     text = f"{facts.log.servers} {words.server if facts.log.servers == 1 else words.servers}"
-    if facts.log.servers < SERVERS_LEAST:
+    if facts.log.servers < words.servers_least:
         return unless_development(facts, text, words.copies)
     return ok(text)
 
@@ -61,6 +60,20 @@ def _log_identity(facts: Facts) -> Verdict:
     if bound != found:
         fix = f"do not serve: find out which of the two is the wrong one, {words.page}"
         return problem(f"the database belongs to {words.log} id {bound}, the {words.log}'s is {found}", fix)
+    return ok(found)
+
+
+@CHECKS.check("log-database")
+def _log_database(facts: Facts) -> Verdict:
+    """A request log in a database is on the server of lock and store."""
+    found, identity = facts.log.database, facts.database.identity
+    if facts.log.topic_id is None or identity is None:
+        return unknown(f"the {facts.log_words.log} or the lock's server was not reached")
+    if found is None:
+        return ok(f"the {facts.log_words.log} is in no database")
+    if found != str(identity):
+        fix = "do not serve: both connections must lead to one primary; fence any other, runbooks/database-failover.md"
+        return problem(f"the log is on {found}, lock and store are on {identity}", fix)
     return ok(found)
 
 

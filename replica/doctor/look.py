@@ -53,7 +53,7 @@ async def look(config: Config) -> Facts:
         log_words=config.log.settings.words,
         development=config.log.settings.for_development,
         clock_skew_max_s=config.election.clock_skew_max_s,
-        lock_sessions=CONNECTIONS_PER_REPLICA * len(config.replicas),
+        lock_sessions=(CONNECTIONS_PER_REPLICA + config.log.settings.words.database_sessions) * len(config.replicas),
         files=files,
         machine=look_at_machine(config),
         database=database,
@@ -79,6 +79,7 @@ async def look_at_log(config: Config) -> LogFacts:
             end_offset=found.end_offset,
             servers=servers,
             deletable=found.deletable,
+            database=found.database,
         )
     except NotaryError as error:
         return LogFacts(problem=error.detail)

@@ -19,3 +19,5 @@ class LogWords:
     protect: str  # when one command would delete the log
     restore: str  # when records are gone
     page: str  # where people read on
+    servers_least: int = 3  # with fewer, a lost disk takes acknowledged requests with it
+    database_sessions: int = 0  # of one replica, where the log is in the database

@@ -83,7 +83,7 @@ class PostgresLog:
         return [*broken, *([f"it begins at offset {first}: the records before are gone"] if first else [])]
 
     async def survey(self) -> LogSurvey:
-        """See `LogAdmin.survey`. The owner may drop the log at any time, like every table."""
+        """See `LogAdmin.survey`. `deletable`: whether this login could; the owner may drop it at any time."""
         broken = await self._ask(lambda session: session.violations(self._settings.standbys))
         bounds = await self._bounds()
         return LogSurvey(
@@ -91,7 +91,8 @@ class PostgresLog:
             first_offset=bounds.first,
             end_offset=await self.end_offset(),
             violations=broken,
-            deletable=None,
+            deletable=await self._ask(lambda session: session.may_harm()),
+            database=str(self.server),
         )
 
     async def standby_count(self, count_max: int) -> int:

@@ -168,6 +168,11 @@ class MemorySession:
         await self._asked()
         return []
 
+    async def may_harm(self) -> bool:
+        """See `Session.may_harm`: nobody may."""
+        await self._asked()
+        return False
+
     async def bounds(self, start_offset: int) -> Bounds:
         """See `Session.bounds`."""
         await self._asked()

@@ -36,6 +36,10 @@ class ServerIdentity:
     system_identifier: str
     timeline: int
 
+    def __str__(self) -> str:
+        """As it stands in a barrier."""
+        return f"postgres:{self.system_identifier}:{self.timeline}"
+
 
 class Session(Protocol):
     """A connection. Any failure ends the session: the caller then hangs up.
@@ -47,6 +51,9 @@ class Session(Protocol):
 
     async def violations(self, standbys: int) -> Sequence[str]:
         """Each rule of the log's contract that the server breaks."""
+
+    async def may_harm(self) -> bool:
+        """Whether this login may change or delete what is in the log."""
 
     async def bounds(self, start_offset: int) -> Bounds:
         """Where the log begins and ends, and which batch has an offset."""
@@ -129,6 +136,11 @@ class PostgresSession:
             "tables of notary_log are unlogged": unlogged != 0,
         }
         return [rule for rule, is_broken in broken.items() if is_broken]
+
+    async def may_harm(self) -> bool:
+        """See `Session.may_harm`."""
+        (found,) = await self._row(read("harm"))
+        return bool(found)
 
     async def bounds(self, start_offset: int) -> Bounds:
         """See `Session.bounds`."""

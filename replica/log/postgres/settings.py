@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from replica.log.words import LogWords
 from replica.notary.errors import ConfigError
 from replica.notary.libpq import hosts_in_clear, is_local, parse_conninfo
 from replica.notary.secret_files import read_secret
@@ -25,6 +26,20 @@ class PostgresLogSettings(BaseModel):
     kind: ClassVar[str] = "postgres"
     close_max_s: ClassVar[float] = CLOSE_MAX_S
     one_machine_only: ClassVar[bool] = False
+    words: ClassVar[LogWords] = LogWords(
+        log="log",
+        server="database server",
+        servers="database servers",
+        reach="check what [log.postgres] says (conninfo, password_file), and that the server runs",
+        copies="a synchronous standby: without one, a lost disk takes acknowledged requests with it",
+        create="notary log create, if this notary is new",
+        repair="correct the server's settings: runbooks/postgres-log.md",
+        protect="replicas log in as a role that does not own the log: notary log roles, SECURITY.md",
+        restore="restore the log from the archive, runbooks/postgres-log.md",
+        page="runbooks/postgres-log.md",
+        servers_least=2,
+        database_sessions=4,  # the follower's, the scrub's, the writer's, and one for questions
+    )
 
     conninfo: str = Field(
         min_length=1,
