@@ -74,12 +74,14 @@ soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 fuzz: setup ## Thousands of hostile values at each socket of a running replica; CI tries few
 	@$(BIN)/pytest -m slow tests/integration/test_fuzz_replica.py $(ARGS)
 
-clients: setup ## Build and test the Java and TypeScript clients, and run them against a cluster across a fail-over
-	@scripts/clients.sh $(ARGS)
+clients: setup ## Build and test the Python, Java and TypeScript clients, and run them against a cluster across a fail-over
+	@$(BIN)/pytest tests/clients $(ARGS)
 
-dist: setup ## Build the wheel and the source archive into dist/
+dist: setup ## Build the notary's and the client's wheel and source archive into dist/
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist
+	@$(BIN)/python scripts/client_package.py build/client-package
+	@$(BIN)/python -m build --no-isolation --outdir dist build/client-package
 
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json

@@ -16,6 +16,7 @@ PHASES=(
     "core          600       $PARALLEL tests/unit tests/model tests/golden tests/raft"
     "simulation    900       $PARALLEL tests/simulation"
     "integration   1500      tests/integration tests/lognode"
+    "clients       900       tests/clients"
     "pipeline      600       tests/pipeline"
     "faults-quick  1200      tests/faults"
     "runbooks      900       tests/runbooks"

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import msgspec
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -14,11 +13,10 @@ from replica.notary.answers import Answer, Notarised
 from replica.notary.canonical import summarise
 from replica.notary.requests import Submission
 from replica.store.interface import NOTARISED, Completion
-from tests.clients.programs import LANGUAGES, running
+from tests.clients.programs import running
 from tests.worlds.api_world import ACTIVE, BANK, NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, notarise
 
 COUNT = 80
-pytestmark = pytest.mark.slow
 
 
 class Ledger(StubParticipant):
@@ -77,7 +75,6 @@ def _key_file(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
 async def test_the_readmes_example_notarises(tmp_path: Path, language: str) -> None:
     """Goal: the README works as printed. Method: run its example."""
     async with ApiWorld(tmp_path, Ledger()).serve() as world:
@@ -88,7 +85,6 @@ async def test_the_readmes_example_notarises(tmp_path: Path, language: str) -> N
     assert len(said) == 2
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
 async def test_every_way_to_submit_across_a_passive_second(tmp_path: Path, language: str) -> None:
     """Goal: calls, stream and completions go on. Method: the front end says NOT_ACTIVE for a second."""
     ledger = Ledger(passive_after=COUNT // 2)
