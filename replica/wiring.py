@@ -25,7 +25,7 @@ from replica.index.quarantine import open_or_start_anew, quarantined
 from replica.index.rocks import RocksIndex
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
-from replica.log.interface import RequestLog
+from replica.log.interface import ConsensusLog, RequestLog
 from replica.log.open import open_log
 from replica.log.settings import LogSettings
 from replica.notary.keys import NotaryKey
@@ -287,7 +287,8 @@ async def _serve_operators(
     steering = Steering(
         settings.name, settings.peers, core.election, lambda: core.bulletin.pause is not None, core.participant
     )
-    admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, port)
+    log = core.request_log if isinstance(core.request_log, ConsensusLog) else None
+    admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, port, consensus=log)
     await admin.start()
     stack.push_async_callback(admin.stop)
 

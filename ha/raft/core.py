@@ -32,6 +32,7 @@ from ha.raft.messages import (
 )
 from ha.raft.settings import RaftSettings
 from ha.raft.state import Leadership, State
+from ha.raft.tx_status import TxStatus, tx_status
 
 FIRST_VIEW_STEP = 2  # CCF's first view is 2
 
@@ -216,6 +217,11 @@ class Raft:
     def removable_nodes(self) -> tuple[NodeId, ...]:
         """Nodes that may be switched off: their removal is committed, and every later leader knows of it."""
         return tuple(sorted(self.state.members.retired_committed))
+
+    def status_of(self, at: TxId) -> TxStatus:
+        """What became of an entry, as far as this node knows."""
+        log = self.state.log
+        return tx_status(at, log.view_of(at.idx), TxId(log.view_of(log.commit_idx), log.commit_idx))
 
     def view_history(self) -> list[int]:
         """Item i is the first index of view i + 1."""

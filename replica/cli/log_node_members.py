@@ -8,39 +8,42 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import JsonOption, make_table, out, print_json, run
-from replica.cli.log_node import SettingsOption
+from replica.cli.common import ConfigChoice, JsonOption, make_table, out, print_json, run
+from replica.cli.log_node import SettingsOption, node_settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ha.raft.messages import NodeId
     from replica.log.raft.operating import Membership
+    from replica.log.raft.settings import LogNodeSettings
 
 NodeArgument = Annotated[str, typer.Argument(help="The node's id, or its name where only one such node is meant.")]
 
 
-def members(settings: SettingsOption, as_json: JsonOption = False) -> None:
+def members(settings: SettingsOption = None, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Show the log's members, and how many more of them may fail: in the configuration in force and in pending ones."""
-    _show(run(_look(settings)), as_json)
+    _show(run(_look(node_settings(settings, config))), as_json)
 
 
-def add(node: NodeArgument, settings: SettingsOption, as_json: JsonOption = False) -> None:
+def add(
+    node: NodeArgument, settings: SettingsOption = None, config: ConfigChoice = None, as_json: JsonOption = False
+) -> None:
     """Make a node a member, once it has the log. Returns when that is committed."""
-    _show(run(_change(settings, lambda found: found.with_node(node))), as_json)
+    _show(run(_change(node_settings(settings, config), lambda found: found.with_node(node))), as_json)
 
 
-def retire(node: NodeArgument, settings: SettingsOption, as_json: JsonOption = False) -> None:
+def retire(
+    node: NodeArgument, settings: SettingsOption = None, config: ConfigChoice = None, as_json: JsonOption = False
+) -> None:
     """Let a member leave; refused where too few of the old or of the new members answer. Returns when committed.
 
     Leave the node running until `notary log removable` names it.
     """
-    _show(run(_change(settings, lambda found: found.without(node))), as_json)
+    _show(run(_change(node_settings(settings, config), lambda found: found.without(node))), as_json)
 
 
-def removable(settings: SettingsOption, as_json: JsonOption = False) -> None:
+def removable(settings: SettingsOption = None, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Name the nodes that have left for good: they may be switched off, and their ids never come back."""
-    found = run(_look(settings))
+    found = run(_look(node_settings(settings, config)))
     if as_json:
         print_json(sorted(found.removable))
         return
@@ -48,19 +51,17 @@ def removable(settings: SettingsOption, as_json: JsonOption = False) -> None:
         typer.echo(node)
 
 
-async def _look(path: Path) -> Membership:
+async def _look(settings: LogNodeSettings) -> Membership:
     from replica.log.raft.operating import leader_of
-    from replica.log.raft.settings import load_settings
 
-    async with leader_of(load_settings(path)) as (_, found):
+    async with leader_of(settings) as (_, found):
         return found
 
 
-async def _change(path: Path, wanted: Callable[[Membership], frozenset[NodeId]]) -> Membership:
+async def _change(settings: LogNodeSettings, wanted: Callable[[Membership], frozenset[NodeId]]) -> Membership:
     from replica.log.raft.operating import change_members, leader_of, membership_of
-    from replica.log.raft.settings import load_settings
 
-    async with leader_of(load_settings(path)) as (client, found):
+    async with leader_of(settings) as (client, found):
         await change_members(client, found, wanted(found))
         return membership_of(await client.status())
 

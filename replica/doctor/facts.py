@@ -86,6 +86,8 @@ class LogFacts:
     servers: int = 0  # that keep a copy
     deletable: bool | None = False  # whether one command of an authorised user deletes it; None: not known
     database: str | None = None  # the database server that it is on, as a barrier names it; None: on none
+    spare: int | None = None  # how many more of the log's servers may fail; None: not known
+    silent: tuple[str, ...] = ()  # servers that do not answer, where the log knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,23 @@ def _log_servers(facts: Facts) -> Verdict:
     return ok(text)
 
 
+@CHECKS.check("log-spare")
+def _log_spare(facts: Facts) -> Verdict:
+    """One more of the log's servers may fail."""
+    log = facts.log
+    if log.problem:
+        return unknown("the log was not reached")
+    silent = f"{', '.join(log.silent)} does not answer" if log.silent else ""
+    fix = "start or replace the log node: runbooks/log-node-loss.md"
+    if log.spare is None:
+        return ok("left to the log's own monitoring")
+    if log.spare < 1:
+        return unless_development(facts, silent or "every one of its members is needed", fix)
+    if silent:
+        return warning(silent, fix)
+    return ok(f"{log.spare} more may fail")
+
+
 @CHECKS.check("log-contract")
 def _log_contract(facts: Facts) -> Verdict:
     """The request log exists with the settings that safety rests on."""

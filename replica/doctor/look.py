@@ -80,6 +80,8 @@ async def look_at_log(config: Config) -> LogFacts:
             servers=servers,
             deletable=found.deletable,
             database=found.database,
+            spare=found.spare,
+            silent=tuple(found.silent),
         )
     except NotaryError as error:
         return LogFacts(problem=error.detail)

@@ -31,13 +31,14 @@ from replica.health import ReplicaHealth
 from replica.local.haproxy import HaproxyServer
 from replica.local.health import fetch_health
 from replica.local.kafka import KafkaCluster
+from replica.local.kept import Say
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.memory_log import MemoryLogProcess
 from replica.local.participant import ParticipantFiles, merged
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed, until
-from replica.local.replica import ReplicaProcess, Say
+from replica.local.replica import ReplicaProcess
 from replica.local.run_file import ReplicaRun, RunFile, this_process
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from ha.supervision import GiveUp, RestartPolicy, after_end
 from haproxy.render import ReplicaAddress
+from replica.local.kept import KeptProcess, Say
 from replica.local.machine import THIS_MACHINE, Machine
-from replica.local.process import Command, ManagedProcess, ServerFailed, how_it_ended
-from replica.notary.exit_codes import EXIT_CONFIGURATION
+from replica.local.process import Command, ManagedProcess, ServerFailed
 
-STOP_GRACE_S = 10.0  # a step-down is much shorter; then it is killed
-RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does not slow down the peer that takes over
 COMMAND_LINE = "replica.cli"
 
-Say = Callable[[str, str], None]
-"""Takes the name of a part of the cluster, and a message about it."""
 
-
-class ReplicaProcess:
-    """Runs `notary replica` and keeps it running. Faults on purpose are for tests, the demo and the bench."""
+class ReplicaProcess(KeptProcess):
+    """Runs `notary replica` and keeps it running."""
 
     def __init__(
         self,
@@ -39,29 +32,7 @@ class ReplicaProcess:
         self._env = env or {}  # on top of our own, whatever release is installed
         self._config_path = config_path
         self.address = address
-        self.log_path = folder / "replica.log"
-        self.restart_pause_s = RESTART_PAUSE_S
-        self.on_start: Callable[[], None] = lambda: None  # called after each start: the process id is another one
-        self._process = self._made(Path(sys.executable), {})
-        self.ended_unasked: list[str] = []  # how, and the end of its log, for each end that was not requested
-        self._end_asked = False
-        self._say = say
-        self._keeper: asyncio.Task[None] | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the replica."""
-        return self.address.name
-
-    @property
-    def pid(self) -> int:
-        """Process id of the core, also the id of the group."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """True while there is a core, also a frozen one."""
-        return self._process.running
+        super().__init__(self._command(folder / "replica.log", Path(sys.executable), {}), say)
 
     def install(self, python: Path, config_path: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> None:
         """Run another release from the next start on: the Python of its environment, a configuration that it reads.
@@ -72,93 +43,18 @@ class ReplicaProcess:
         if self.running:
             raise ServerFailed(f"{self.name} runs: stop it before another release is installed")
         self._config_path = config_path
-        self._process = self._made(python, env, module)
-
-    def start(self) -> None:
-        """Start it, and restart it whenever it ends by itself. Nothing happens if it is kept running already."""
-        if self._keeper is None or self._keeper.done():
-            self._begin()
-            self._keeper = asyncio.create_task(self._keep(), name=f"keep_{self.name}")
-
-    async def stop(self) -> None:
-        """Stop it in order, by SIGTERM, and leave it down. May be repeated."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
-        code = self._process.returncode
-        if code is not None:  # it may have ended a moment before
-            self._note_end(code)
-        self._end_asked = True
-        await self._process.stop(STOP_GRACE_S)
-
-    def kill_group(self) -> None:
-        """SIGKILL for core and front ends at once, as if the machine died. It comes back after `restart_pause_s`."""
-        self._end_asked = True
-        self._process.signal_group(signal.SIGKILL)
+        self._process = ManagedProcess(self._command(self.log_path, python, env, module))
 
     def kill_core(self) -> None:
         """SIGKILL for the core alone; its front ends must end by themselves. It comes back after `restart_pause_s`."""
         self._end_asked = True
         self._process.signal_leader(signal.SIGKILL)
 
-    def terminate(self) -> None:
-        """SIGTERM: an orderly step-down and end. It comes back after `restart_pause_s`."""
-        self._end_asked = True
-        self._process.signal_leader(signal.SIGTERM)
-
     def freeze_core(self) -> None:
         """SIGSTOP for the core alone: it keeps all its resources and does nothing, while front ends go on."""
         self._process.signal_leader(signal.SIGSTOP)
 
-    def freeze_group(self) -> None:
-        """SIGSTOP for core and front ends, as if the machine hung."""
-        self._process.signal_group(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """SIGCONT for whatever is frozen."""
-        self._process.signal_group(signal.SIGCONT)
-
-    def log_tail(self) -> str:
-        """The last lines of its log."""
-        return self._process.log_tail()
-
-    def _made(self, python: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> ManagedProcess:
-        argv = [str(python), "-m", module, "replica", "--config", str(self._config_path), "--name", self.name]
-        return ManagedProcess(
-            Command(
-                name=self.name,
-                argv=argv,
-                log_path=self.log_path,
-                env={**self._env, **env},
-                enter=self._machine.enter,
-            )
-        )
-
-    async def _keep(self) -> None:
-        while True:
-            code = await self._process.wait()
-            self._note_end(code)
-            await self._process.kill()  # what is left of the group
-            after = after_end(code, 0, asyncio.get_running_loop().time(), self._restarts())
-            if isinstance(after, GiveUp):
-                self._say(self.name, f"cannot run, a person is needed; the end of {self.log_path}:\n{self.log_tail()}")
-                return
-            self._say(self.name, f"{how_it_ended(code)}; starts again in {after.pause_s:g} s")
-            await asyncio.sleep(after.pause_s)
-            self._begin()
-
-    def _restarts(self) -> RestartPolicy:
-        pause_s = self.restart_pause_s
-        return RestartPolicy(person_code=EXIT_CONFIGURATION, pause_s=pause_s, pause_max_s=pause_s)
-
-    def _begin(self) -> None:
-        self._end_asked = False
-        self._process.start()
-        self.on_start()
-
-    def _note_end(self, code: int) -> None:
-        """Note each end once: an end that was noted counts as requested from then on."""
-        if not self._end_asked:
-            self.ended_unasked.append(f"{self.name} {how_it_ended(code)}; the end of its log:\n{self.log_tail()}")
-        self._end_asked = True
+    def _command(self, log_path: Path, python: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> Command:
+        name = self.address.name
+        argv = [str(python), "-m", module, "replica", "--config", str(self._config_path), "--name", name]
+        return Command(name=name, argv=argv, log_path=log_path, env={**self._env, **env}, enter=self._machine.enter)

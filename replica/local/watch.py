@@ -6,7 +6,7 @@ import asyncio
 
 from replica.health import ReplicaHealth
 from replica.local.cluster import LocalCluster
-from replica.local.replica import Say
+from replica.local.kept import Say
 
 WATCH_INTERVAL_S = 0.2
 

@@ -7,7 +7,7 @@ only once it has been read back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -68,6 +68,26 @@ class LogReader(Protocol):
 
     async def close(self) -> None:
         """Stop reading; a read under way ends. May be repeated."""
+
+
+class TxUnderstood(msgspec.Struct, frozen=True):
+    """What became of an entry, as one log node knows it. `status`: Unknown, Pending, Committed or Invalid."""
+
+    transaction_id: str  # view.seqno
+    status: str
+    committed: str  # the newest that the node knows to be committed
+    offset: int | None = None  # of a record, once it is committed and on the node's disk
+
+
+@runtime_checkable
+class ConsensusLog(Protocol):
+    """A log that the participant's own nodes agree on, and what such a log can be asked besides."""
+
+    async def consensus(self) -> Mapping[str, object]:
+        """The state of the node beside, under CCF's names. Raises LogUnavailable."""
+
+    async def transaction(self, view: int, seqno: int) -> TxUnderstood:
+        """What became of an entry, as the node beside knows it. Raises LogUnavailable."""
 
 
 class RequestLog(Protocol):

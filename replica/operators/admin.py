@@ -4,6 +4,9 @@
     POST /admin/v1/switchover   {"replica": "r1", "to": "r2"}   hand over; `to` may be left out
     POST /admin/v1/prune        {"replica": "r1", "up_to": 1000, "keep_s": 0}   let completions go
     GET  /admin/v1/status       the details of /health
+    GET  /node/consensus        the log node beside this replica, under CCF's names; 404 for a log without such nodes
+    GET  /node/network/removable_nodes   log nodes that may be switched off
+    GET  /v1/log/VIEW.SEQNO     what became of an entry of that log: Unknown, Pending, Committed, Invalid
 
 A call names its replica, because on three machines the same loopback port belongs to three replicas. A browser that
 follows a foreign page is refused: it cannot send JSON across origins without a preflight, and its Host header names
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
@@ -26,7 +30,8 @@ from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
 from ha.errors import HaError
 from ha.health import never_cached, runner_of
-from replica.notary.errors import BadRequest, NotActive, StoreMismatch
+from replica.log.interface import ConsensusLog
+from replica.notary.errors import BadRequest, NotActive, NotaryError, StoreMismatch
 from replica.notary.one_value import check_keys
 from replica.notary.untrusted import UNREADABLE
 from replica.settings import LOOPBACK_HOSTS, AdminSettings
@@ -37,6 +42,10 @@ log = structlog.get_logger()
 SWITCHOVER_PATH = "/admin/v1/switchover"
 PRUNE_PATH = "/admin/v1/prune"
 STATUS_PATH = "/admin/v1/status"
+CONSENSUS_PATH = "/node/consensus"
+REMOVABLE_PATH = "/node/network/removable_nodes"
+LOG_PATH = "/v1/log/{transaction}"
+_TRANSACTION = re.compile(r"([1-9]\d{0,15})\.([1-9]\d{0,15})")
 _BODY_MAX_BYTES = 4_096
 CallT = TypeVar("CallT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -151,8 +160,14 @@ class AdminListener:
         page: Iterable[web.RouteDef],
         settings: AdminSettings,
         port: int,
+        *,
+        consensus: ConsensusLog | None = None,
     ) -> None:
-        """`port` 0: any free one. `status`: the details of /health. `page`: the status page to serve."""
+        """`port` 0: any free one. `status`: the details of /health. `page`: the status page to serve.
+
+        `consensus`: a log on nodes of the participant's own.
+        """
+        self._consensus = consensus
         self._status = status
         self._settings = settings
         self._port = port
@@ -160,6 +175,9 @@ class AdminListener:
         app.router.add_post(SWITCHOVER_PATH, partial(_steered, SwitchoverCall, steering.switchover))
         app.router.add_post(PRUNE_PATH, partial(_steered, PruneCall, steering.prune))
         app.router.add_get(STATUS_PATH, self._tell_status)
+        app.router.add_get(CONSENSUS_PATH, partial(self._about_log, _consensus))
+        app.router.add_get(REMOVABLE_PATH, partial(self._about_log, _removable))
+        app.router.add_get(LOG_PATH, partial(self._about_log, _transaction))
         app.router.add_routes(page)
         app.on_response_prepare.append(never_cached)
         self._runner = runner_of(app)
@@ -176,6 +194,35 @@ class AdminListener:
 
     async def _tell_status(self, _: web.Request) -> web.Response:
         return web.json_response(text=json.dumps(self._status()) + "\n")
+
+    async def _about_log(
+        self, ask: Callable[[ConsensusLog, web.Request], Awaitable[object]], request: web.Request
+    ) -> web.Response:
+        if self._consensus is None:
+            return _json(
+                Refusal("NO_LOG_NODES", "log.kind is not raft: the log is not on nodes of our own"), status=404
+            )
+        try:
+            return _json(await ask(self._consensus, request))
+        except BadRequest as error:
+            return _json(Refusal(error.code.name, error.detail), status=400)
+        except NotaryError as error:
+            return _json(Refusal(error.code.name, error.detail), status=503)
+
+
+async def _consensus(log: ConsensusLog, _: web.Request) -> object:
+    return {"details": await log.consensus()}
+
+
+async def _removable(log: ConsensusLog, _: web.Request) -> object:
+    return (await log.consensus())["removable_nodes"]
+
+
+async def _transaction(log: ConsensusLog, request: web.Request) -> object:
+    found = _TRANSACTION.fullmatch(request.match_info["transaction"])
+    if found is None:
+        raise BadRequest("a place in the log is VIEW.SEQNO, two numbers from 1 on")
+    return await log.transaction(int(found[1]), int(found[2]))
 
 
 async def _steered(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from ha.raft.state import Leadership
@@ -22,8 +25,13 @@ from replica.log.raft.segments import SegmentLog
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import name_of
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
+from replica.operators.admin import AdminListener
+from replica.settings import AdminSettings
 from tests.lognode.real_nodes import GROUP, WAIT_S, free_ports
+from tests.steering import steering_of_nobody
 from tests.unit.log.test_contract import LogContract, TopicUnderTest, numbered, read_all
+
+NO_NODES = "log.kind is not raft: the log is not on nodes of our own"
 
 
 class NodesHere:
@@ -319,3 +327,72 @@ class TestAdmin:
         with pytest.raises(LogUnavailable, match="ends at offset 1501"):
             await asyncio.to_thread(list, admin.stretch(0, 1_502))
         await admin.close()
+
+
+@asynccontextmanager
+async def admin_calls(log: RaftLog | None) -> AsyncIterator[Callable[[str], Awaitable[tuple[int, Any]]]]:
+    """GET on the admin listener of a replica with this log."""
+    listener = AdminListener(steering_of_nobody(), dict, (), AdminSettings(), 0, consensus=log)
+    port = await listener.start()
+    async with aiohttp.ClientSession() as session:
+
+        async def get(path: str) -> tuple[int, Any]:
+            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status, await answer.json()
+
+        yield get
+    await listener.stop()
+
+
+async def test_operators_see_the_consensus(topic_under_test: NodesHere) -> None:
+    """Goal: CCF's fields, of the node beside the replica. Method: the admin listener of one beside a follower."""
+    await topic_under_test.put(b"a")
+    leader = await topic_under_test.raft_log().leader()
+    beside = next(name for name in topic_under_test.nodes if name != leader)
+    log = topic_under_test.raft_log(beside)
+    async with admin_calls(log) as get:
+        status, found = await get("/node/consensus")
+        details = found["details"]
+        assert (status, details["node_id"]) == (200, topic_under_test.nodes[beside].node_id)
+        assert details["primary_id"] == topic_under_test.nodes[leader].node_id
+        assert {"configs", "acks", "membership_state", "leadership_state", "current_view", "ticking"} <= details.keys()
+        assert await get("/node/network/removable_nodes") == (200, [])
+    await log.close()
+
+
+async def test_what_became_of_an_entry(topic_under_test: NodesHere) -> None:
+    """Goal: an application can ask later. Method: a committed record, the log's own entry, one to come, nonsense."""
+    await topic_under_test.put(b"a", b"b")
+    log = topic_under_test.raft_log("r1")
+    client = await LogClient.connect(topic_under_test.addresses[await log.leader()], GROUP)
+    appended = await client.append([b"c"])
+    view, idx = appended.view, appended.last_idx
+    reader = await log.open_reader(0)
+    await read_all(reader, 3)
+    async with admin_calls(log) as get:
+        status, found = await get(f"/v1/log/{view}.{idx}")
+        assert (status, found["status"], found["offset"]) == (200, "Committed", 2)
+        assert (await get(f"/v1/log/{view}.{idx + 1}"))[1]["offset"] is None  # the signature
+        assert (await get(f"/v1/log/{view}.{idx + 1_000}"))[1]["status"] == "Unknown"
+        assert (await get(f"/v1/log/{view + 1}.{idx}"))[1]["status"] == "Invalid"
+        for wrong in ("0.1", "1", "1.0", "a.b", "1.1.1", "9" * 17 + ".1"):
+            assert (await get(f"/v1/log/{wrong}"))[0] == 400
+    await client.close()
+    await log.close()
+
+
+async def test_a_log_without_nodes_of_our_own_has_no_consensus() -> None:
+    """Goal: a sentence, not a crash. Method: each path, without such a log."""
+    async with admin_calls(None) as get:
+        for path in ("/node/consensus", "/node/network/removable_nodes", "/v1/log/2.1"):
+            assert await get(path) == (404, {"code": "NO_LOG_NODES", "detail": NO_NODES})
+
+
+async def test_what_is_asked_of_a_silent_node_is_unavailable(topic_under_test: NodesHere) -> None:
+    """Goal: 503 and the log's code. Method: stop all nodes, and ask."""
+    log = topic_under_test.raft_log("r1", connect_max_s=0.5)
+    await topic_under_test.stop()
+    async with admin_calls(log) as get:
+        status, found = await get("/node/consensus")
+    assert (status, found["code"]) == (503, "LOG_UNAVAILABLE")
+    await log.close()

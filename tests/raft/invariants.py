@@ -10,12 +10,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ha.raft.membership import Phase
-from ha.raft.messages import Effects, Entry, Kind, NodeId
+from ha.raft.messages import Effects, Entry, Kind, NodeId, TxId
 from ha.raft.quorums import majority
 from ha.raft.state import Leadership
+from ha.raft.tx_status import FOLLOWING, TxStatus
 
 if TYPE_CHECKING:
     from tests.raft.world import Node
+
+
+SAMPLE_EVERY = 5  # of new entries, one is asked for
+SAMPLES = 8  # the newest of them
+FINAL = {TxStatus.COMMITTED, TxStatus.INVALID}
 
 
 class Violated(AssertionError):
@@ -38,6 +44,9 @@ class Invariants:
         self._seen: dict[NodeId, tuple[int, int]] = {}  # (view, commit) at the last look
         self._matches: dict[NodeId, tuple[int, dict[NodeId, int]]] = {}
         self.lost: set[NodeId] = set()
+        self._samples: dict[TxId, TxStatus | None] = {}  # what a node called final
+        self._told: dict[tuple[NodeId, TxId], TxStatus] = {}  # what each last said of a sample
+        self.told_moves: set[tuple[TxStatus, TxStatus]] = set()
         self.answered = 0  # looks at an answered question
 
     @property
@@ -62,6 +71,7 @@ class Invariants:
         signed = max((e.idx for e in node.disk.log[:known] if e.kind is Kind.SIGNATURE), default=0)
         self._seen[node.node_id] = (durable_view, signed)
         self._matches.pop(node.node_id, None)
+        self._told = {key: status for key, status in self._told.items() if key[0] != node.node_id}
         self.quorum_log()
 
     def look(self, node: Node, effects: Effects) -> None:
@@ -81,12 +91,38 @@ class Invariants:
             self._membership(node)
         if effects.appended or effects.truncated_to is not None or raft.commit_idx > commit_idx:
             self.quorum_log()
+        self._tx_statuses(node)
         if answered(node) and node.question is not None:
             enough = node.question.commit_idx >= node.question.committed_idx
             _demand(enough, f"the end of the log is known: {node.question}", node)
             self.answered += 1
 
     # ---------------------------------------------------------------------------------------------------- invariants
+
+    def _tx_statuses(self, node: Node) -> None:
+        """Only CCF's moves, and no two nodes disagree on what is final. A few of the newest entries are asked for."""
+        for at, final in self._samples.items():
+            status, before = node.raft.status_of(at), self._told.get((node.node_id, at))
+            if status is before:
+                continue
+            self._told[node.node_id, at] = status
+            if before is not None:
+                self.told_moves.add((before, status))
+                _demand((before, status) in FOLLOWING, f"{before.value} becomes {status.value}: {at}", node)
+            if status in FINAL:
+                _demand(final in {None, status}, f"{status.value} here, elsewhere {final and final.value}: {at}", node)
+                truly = len(self._committed) > at.idx and self._committed[at.idx] == self._chain_of.get(at)
+                _demand(status is not TxStatus.COMMITTED or truly, f"Committed, but is not: {at}", node)
+                self._samples[at] = status
+
+    def _sample(self, at: TxId) -> None:
+        if len(self._chain_of) % SAMPLE_EVERY:
+            return
+        self._samples[at] = None
+        if len(self._samples) > SAMPLES:
+            gone = next(iter(self._samples))
+            del self._samples[gone]
+            self._told = {key: status for key, status in self._told.items() if key[1] != gone}
 
     def _log_matching(self, node: Node, appended: Iterable[Entry]) -> None:
         leads = node.raft.leadership is Leadership.LEADER
@@ -96,6 +132,7 @@ class Invariants:
             if known is None:
                 _demand(leads or self._leader_of.get(entry.view) == node.node_id, "entries are their leader's", node)
                 self._chain_of[entry.view, entry.idx] = node.chain[entry.idx]
+                self._sample(TxId(entry.view, entry.idx))
                 # CCF keeps an unsigned end where nothing was ever committed
                 signed = before.view == entry.view or before.kind is Kind.SIGNATURE or not node.raft.commit_idx
                 _demand(signed, "MonoLog: views rise after a signature", node)

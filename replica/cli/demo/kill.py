@@ -13,9 +13,9 @@ from time import monotonic_ns
 from ledger_api.client import Party, Result
 from replica.cli.demo.phases import EXAMPLES_MAX, fresh_state
 from replica.local.cluster import LocalCluster
+from replica.local.kept import Say
 from replica.local.process import ServerFailed
 from replica.local.recording import RecordingClient
-from replica.local.replica import Say
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.requests import TX_ID_BYTES
 

@@ -12,8 +12,8 @@ from time import monotonic
 
 from ledger_api.client import Party, Result
 from replica.cli.demo.requests import DemoRequest
+from replica.local.kept import Say
 from replica.local.recording import RecordingClient
-from replica.local.replica import Say
 from replica.notary.answers import Notarised, Refused
 from replica.notary.errors import Code
 from replica.notary.requests import TX_ID_BYTES, Submission, state_ref

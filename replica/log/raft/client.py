@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-from ha.raft.messages import Entry, NodeId
+from ha.raft.messages import Entry, NodeId, TxId
 from replica.log.raft import wire
 from replica.log.raft.links import give_up_on_silence
 from replica.log.raft.settings import split_address
@@ -32,11 +32,13 @@ from replica.log.raft.wire import (
     Refusal,
     Status,
     Told,
+    Tx,
+    TxTold,
     encode_frame,
 )
 from replica.notary.errors import LogUnavailable
 
-AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed, Nominated)
+AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed, Nominated, TxTold)
 _CHUNK_BYTES = 256 * 1024
 _SILENCE_MAX_S = 10.0  # a node's machine that acknowledges nothing for so long is gone
 
@@ -122,6 +124,10 @@ class LogClient:
     async def change(self, nodes: Sequence[NodeId], instead_of: Sequence[NodeId] = ()) -> Appended:
         """Make these the members, and wait until that is committed. Raises CallFailed, also where others are it now."""
         return await self._call(Change(next(self._numbers), tuple(nodes), tuple(instead_of)), Appended)
+
+    async def tx(self, at: TxId) -> TxTold:
+        """What became of an entry, as far as this node knows."""
+        return await self._call(Tx(next(self._numbers), at.view, at.idx), TxTold)
 
     async def nominate(self, name: str) -> None:
         """Ask the leader, which this node must be, to hand over to a member. Raises CallFailed."""

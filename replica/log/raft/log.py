@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ha.raft.messages import Kind
-from replica.log.interface import LogRecords, RoundTrip
+from ha.raft.messages import Kind, TxId
+from replica.log.interface import LogRecords, RoundTrip, TxUnderstood
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
@@ -71,6 +71,24 @@ class RaftLog:
             return await self._id_of(client)
         finally:
             await client.close()
+
+    async def consensus(self) -> Mapping[str, object]:
+        """See `ConsensusLog.consensus`."""
+        client = await self.connect_near()
+        try:
+            return await self._within(client.status())
+        finally:
+            await client.close()
+
+    async def transaction(self, view: int, seqno: int) -> TxUnderstood:
+        """See `ConsensusLog.transaction`."""
+        client = await self.connect_near()
+        try:
+            found = await self._within(client.tx(TxId(view, seqno)))
+        finally:
+            await client.close()
+        committed = f"{found.committed_view}.{found.committed_idx}"
+        return TxUnderstood(f"{view}.{seqno}", found.status.value, committed, found.offset)
 
     async def membership(self) -> Membership:
         """The members by the leader's word. Raises LogUnavailable."""

@@ -19,8 +19,9 @@ import structlog
 
 from ha.raft.core import LogIncomplete, Raft
 from ha.raft.membership import Phase
-from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, Outgoing
+from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, Outgoing, TxId
 from ha.raft.state import Leadership
+from ha.raft.tx_status import TxStatus
 from replica.log.raft import wire
 from replica.log.raft.links import Lines, Links, failed
 from replica.log.raft.members import objection
@@ -44,6 +45,8 @@ from replica.log.raft.wire import (
     Read,
     Status,
     Told,
+    Tx,
+    TxTold,
     encode_frame,
     name_of,
 )
@@ -354,6 +357,8 @@ class LogNode:
                 self._take_question(call, reply)
             case Place():
                 reply(self._placed(call))
+            case Tx():
+                reply(self._tx(call))
             case Nominate():
                 self._take_nomination(call, reply)
 
@@ -494,6 +499,17 @@ class LogNode:
     def _placed(self, call: Place) -> Answer:
         end_idx = self._readable_idx
         return Placed(call.call, self._log.idx_of_raw(call.offset, end_idx), end_idx, self._log.raw_upto(end_idx))
+
+    def _tx(self, call: Tx) -> Answer:
+        """A committed record's offset as well, once it is on this node's disk."""
+        raft, at = self.raft, TxId(call.view, call.idx)
+        status, committed = raft.status_of(at), raft.commit_idx
+        offset: int | None = None
+        if status is TxStatus.COMMITTED and at.idx <= self._readable_idx:
+            entries = self._read(at.idx, at.idx)
+            if entries and entries[0].kind is Kind.RAW:
+                offset = self._log.raw_upto(at.idx) - 1
+        return TxTold(call.call, status, raft.state.log.view_of(committed), committed, offset)
 
     @property
     def _readable_idx(self) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from ha.raft.messages import AppendEntries, Entry, Message, NodeId, TxId
+from ha.raft.tx_status import TxStatus
 from replica.notary.untrusted import UNREADABLE
 
 PROTOCOL = 1
@@ -81,6 +82,14 @@ class Place(msgspec.Struct, frozen=True, array_like=True, tag="place"):
     offset: _Count
 
 
+class Tx(msgspec.Struct, frozen=True, array_like=True, tag="tx"):
+    """What became of the entry `view.idx`, as far as this node knows?"""
+
+    call: _Count
+    view: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    idx: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     """Where does the log end? Answered once a majority has said, after the question, that this node leads."""
 
@@ -118,6 +127,16 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
     details: dict[str, Any]
 
 
+class TxTold(msgspec.Struct, frozen=True, array_like=True, tag="tx-told"):
+    """`offset`: of a record that is committed; else None."""
+
+    call: int
+    status: TxStatus
+    committed_view: int
+    committed_idx: int
+    offset: int | None
+
+
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
     """`idx` None: there is no such record here yet."""
 
@@ -151,8 +170,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader_id: str | None = None
 
 
-Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate
-Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Nominated | Failed
+Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate | Tx
+Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Nominated | TxTold | Failed
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
 messages = msgspec.msgpack.Decoder(Message)
 calls = msgspec.msgpack.Decoder(Call)

@@ -197,6 +197,8 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("database-encryption", Severity.WARNING, postgres(encrypted=False), "sslmode=verify-full"),
     ("log-servers", Severity.PROBLEM, log(problem="no answer", topic_id=None), "bootstrap_servers"),
     ("log-servers", Severity.PROBLEM, log(servers=1), "three brokers"),
+    ("log-spare", Severity.WARNING, log(spare=1, silent=("r3.ab",)), "log-node-loss.md"),
+    ("log-spare", Severity.PROBLEM, log(spare=0, silent=("r3.ab",)), "log-node-loss.md"),
     ("log-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "notary topic create"),
     ("log-deletion", Severity.WARNING, log(deletable=True), "delete.topic.enable=false"),
     ("log-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
