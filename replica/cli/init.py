@@ -32,6 +32,14 @@ _LOGS: dict[Profile, dict[str, Any]] = {
         "kind": "postgres",
         "postgres": {"conninfo": f"{_DATABASE} user=notary", "password_file": "database.password"},
     },
+    Profile.RAFT: {
+        "kind": "raft",
+        "raft": {
+            "group": "notary",
+            "nodes": ",".join(f"r{number}=notary-{number}.example:7400" for number in (1, 2, 3)),
+            "tls": {"ca_file": "log-ca.pem", "certificate_file": "log.crt", "key_file": "log.key"},
+        },
+    },
 }
 EXAMPLE: dict[str, Any] = {
     "data_dir": "data",
@@ -55,10 +63,13 @@ EXAMPLE: dict[str, Any] = {
     },
 }
 _BESIDE = {
+    Profile.RAFT: "the API's and the log node's certificates and keys (api.crt, api.key, log.crt, log.key; chmod 600)",
     Profile.REFERENCE: "the API's certificate and key (api.crt, api.key; chmod 600), the brokers' CA (kafka-ca.pem)",
     Profile.POSTGRES: "the API's certificate and key (api.crt, api.key; chmod 600)",
 }
 _MAKE_LOG = {
+    Profile.RAFT: "notary log-node --name r1           on each machine; on the first, once, with --new-group; then\n"
+    "                                        notary log add r2, notary log add r3",
     Profile.REFERENCE: "notary topic create                the request log, with the settings that safety rests on",
     Profile.POSTGRES: "notary log create --owner ...      the request log; then run what notary log roles prints",
 }

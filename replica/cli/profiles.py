@@ -16,14 +16,15 @@ class Profile(Enum):
 
     REFERENCE = "reference"  # the log on Kafka; lock and store on Postgres
     POSTGRES = "postgres"  # one Postgres is lock, log and store: no broker, no Java
+    RAFT = "raft"  # the log on nodes of our own; lock and store on Postgres: no broker, no Java
 
     @property
     def log(self) -> LogKind:
         """What the request log is kept in."""
-        return "postgres" if self is Profile.POSTGRES else "kafka"
+        return "kafka" if self is Profile.REFERENCE else self.value
 
 
-_HELP = "reference: the log on Kafka. postgres: one Postgres is lock, log and store."
+_HELP = "reference: the log on Kafka. postgres: in the database itself. raft: on nodes of our own beside the replicas."
 
 ProfileOption = Annotated[Profile, typer.Option("--profile", help=_HELP)]
 KnownProfileOption = Annotated[

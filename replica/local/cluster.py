@@ -32,6 +32,7 @@ from replica.local.haproxy import HaproxyServer
 from replica.local.health import fetch_health
 from replica.local.kafka import KafkaCluster
 from replica.local.kept import Say
+from replica.local.log_nodes import LogNodeProcess, make_log_nodes, ports_in, values_of
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.memory_log import MemoryLogProcess
 from replica.local.participant import ParticipantFiles, merged
@@ -44,6 +45,7 @@ from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin
 from replica.log.postgres.install import grant
 from replica.log.postgres.settings import PostgresLogSettings
+from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import NotaryError
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement
@@ -56,7 +58,7 @@ GRANT notary_writer, notary_archivist TO notary;
 GRANT notary_reader TO notary_api;
 GRANT pg_read_all_stats TO notary_owner; -- the owner of a log in the database counts its standbys
 """
-LogKind = Literal["kafka", "postgres", "memory"]
+LogKind = Literal["kafka", "postgres", "raft", "memory"]
 STANDBY_NAME = "standby"  # the standby's name at the primary
 LOG_FOLDER = "kafka"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
@@ -109,6 +111,7 @@ class LocalCluster:
         self.settings = settings
         self.folder = settings.folder.absolute()
         self.replicas: dict[str, ReplicaProcess] = {}
+        self.log_nodes: dict[str, LogNodeProcess] = {}  # where the log is on nodes of our own, each beside a replica
         self._say = say
         self._files = ParticipantFiles(self.folder)
         self._stack = AsyncExitStack()
@@ -179,11 +182,23 @@ class LocalCluster:
         """Have the log there before the replicas start; returns the topic's id. A recovery restores it here."""
         if self.log_kind == "postgres":
             await self._make_log_in_database()
+        if self.log_kind == "raft":
+            self._start_log_nodes()
         admin = open_log_admin(self.config.log.settings)
         try:
             return await admin.create()
         finally:
             await admin.close()
+
+    def _start_log_nodes(self) -> None:
+        """They read the configuration, so it must be there."""
+        settings = self.config.log.settings
+        assert isinstance(settings, RaftLogSettings)
+        machines = {name: self._machine(name) for name in settings.addresses}
+        self.log_nodes = make_log_nodes(settings, self.config_path, machines, self._say)
+        self._stack.push_async_callback(self._stop_log_nodes)
+        for node in self.log_nodes.values():
+            node.start()
 
     async def _make_log_in_database(self) -> None:
         """As the owner of the log's schema, which the replicas' role may only append to."""
@@ -277,6 +292,12 @@ class LocalCluster:
         """Connection string of the tables' owner, password included."""
         return self.postgres.dsn(DATABASE, OWNER, self._files.password(OWNER))
 
+    def kill(self, name: str) -> None:
+        """SIGKILL for a replica, and for the log node beside it if there is one, as if the machine died."""
+        self.replicas[name].kill_group()
+        if name in self.log_nodes:
+            self.log_nodes[name].kill_group()
+
     # ---- starting ----
 
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
@@ -304,13 +325,13 @@ class LocalCluster:
         return asked or made or "kafka"
 
     def _prepare_log_servers(self) -> Coroutine[Any, Any, None] | None:
-        """Make the log's own servers; returns the coroutine that starts them. None: the log is in the database."""
+        """Make the log's own servers; returns the coroutine that starts them, or None."""
         match self.log_kind:
             case "kafka":
                 return self._prepare_brokers()
             case "memory":
                 return self._prepare_memory_log()
-            case "postgres":
+            case "postgres" | "raft":  # in the database; log nodes start once they have their configuration
                 return None
 
     def _prepare_brokers(self) -> Coroutine[Any, Any, None]:
@@ -380,7 +401,7 @@ class LocalCluster:
                 "conninfo": self._database_conninfo(THIS_MACHINE),
                 "scope": DATABASE,
             },
-            "log": self._log_values(),
+            "log": self._log_values(before),
             "core": {"standby": self.settings.standby},
             "haproxy": {
                 "stats_socket": str(socket_folder / "admin.sock"),
@@ -403,7 +424,7 @@ class LocalCluster:
         )
         return {"NOTARY_DATABASE__CONNINFO": database, **log}
 
-    def _log_values(self) -> dict[str, Any]:
+    def _log_values(self, before: Mapping[str, Any]) -> dict[str, Any]:
         match self.log_kind:
             case "kafka":
                 servers, single = self.kafka.bootstrap_servers, self.settings.brokers == 1
@@ -417,6 +438,12 @@ class LocalCluster:
                     "single_server": self.postgres_standby is None,
                 }
                 return {"kind": "postgres", "postgres": values}
+            case "raft":
+                known = ports_in(before.get("log", {}))
+                names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
+                return values_of(
+                    {name: f"{self._machine(name).address}:{self._port(known.get(name))}" for name in names}
+                )
 
     def _log_pids(self) -> tuple[int, ...]:
         """Process ids of the log's own servers."""
@@ -425,6 +452,8 @@ class LocalCluster:
                 return tuple(broker.process.pid for broker in self.kafka.brokers)
             case "memory":
                 return (self.memory_log.process.pid,)
+            case "raft":
+                return tuple(node.pid for node in self.log_nodes.values())
             case "postgres":
                 return ()
 
@@ -467,6 +496,10 @@ class LocalCluster:
         """Stop all replicas at the same time, so that none takes over for a moment."""
         await asyncio.gather(*(self._stopped(name, replica.stop) for name, replica in self.replicas.items()))
 
+    async def _stop_log_nodes(self) -> None:
+        """In any order, at the same time: whoever leads hands over."""
+        await asyncio.gather(*(self._stopped(node.name, node.stop) for node in self.log_nodes.values()))
+
     async def _stopped(self, part: str, stop: Callable[[], Awaitable[None]]) -> None:
         await stop()
         self._say(part, "stopped")
@@ -489,8 +522,8 @@ class LocalCluster:
             haproxy_pid=self.haproxy.process.pid,
             haproxy_stats_socket=Path(self.config.haproxy_settings().stats_socket),
         ).write(self.folder)
-        for replica in self.replicas.values():
-            replica.on_start = self._write_run_file
+        for part in (*self.replicas.values(), *self.log_nodes.values()):
+            part.on_start = self._write_run_file
 
 
 async def remove_cluster(folder: Path) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from replica.local.kept import KeptProcess, Say
 from replica.local.machine import Machine
@@ -32,36 +33,25 @@ class LogNodeProcess(KeptProcess):
         self._process.command = self._ever_after
 
 
-class LogNodes:
-    """The nodes r1, r2, …, each with the name of the replica that it stands beside."""
+def make_log_nodes(
+    settings: RaftLogSettings, config_path: Path, machines: Mapping[str, Machine], say: Say
+) -> dict[str, LogNodeProcess]:
+    """The nodes by their names, none of which runs yet. Where none of them has a disk, the first begins the log."""
+    is_new = not any((settings.data_dir / name).exists() for name in settings.addresses)
+    first = min(settings.addresses)
+    return {
+        name: LogNodeProcess(
+            name, config_path, settings.data_dir / f"{name}.log", machines[name], say, begins=is_new and name == first
+        )
+        for name in settings.addresses
+    }
 
-    def __init__(self, settings: RaftLogSettings, config_path: Path, machines: dict[str, Machine], say: Say) -> None:
-        is_new = not any((settings.data_dir / name).exists() for name in settings.addresses)
-        self.nodes = {
-            name: LogNodeProcess(
-                name,
-                config_path,
-                settings.data_dir / f"{name}.log",
-                machines[name],
-                say,
-                begins=is_new and name == min(settings.addresses),
-            )
-            for name in settings.addresses
-        }
 
-    def start(self) -> None:
-        """Start all of them. They answer a moment later."""
-        for node in self.nodes.values():
-            node.start()
-
-    async def stop(self) -> None:
-        """Stop all of them, in any order: who leads hands over. May be repeated."""
-        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of those that run."""
-        return tuple(node.pid for node in self.nodes.values() if node.running)
+def ports_in(table: Mapping[str, Any]) -> dict[str, int]:
+    """Each node's port in the table `[log]` of the last start."""
+    nodes = str(table.get(RaftLogSettings.kind, {}).get("nodes", ""))
+    found = (entry.partition("=") for entry in nodes.split(",") if entry)
+    return {name: int(address.rpartition(":")[2]) for name, _, address in found}
 
 
 def values_of(addresses: dict[str, str]) -> dict[str, object]:

@@ -80,6 +80,13 @@ class NodesHere:
         self.nodes.pop(name).stop()
         await self._running.pop(name)
 
+    async def kill_node(self, name: str) -> None:
+        """It ends without asking anybody to take over."""
+        del self.nodes[name]
+        running = self._running.pop(name)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
     async def stop(self) -> None:
         for name in list(self.nodes):
             await self.stop_node(name)
@@ -236,6 +243,21 @@ async def test_the_node_beside_a_writer_takes_the_lead(topic_under_test: NodesHe
     writer = await log.open_writer()
     assert await log.leader() == "r1"
     await log.close()
+
+
+async def test_who_asks_during_an_election_waits_for_it(topic_under_test: NodesHere) -> None:
+    """Goal: a fail-over need not be tried twice. Method: kill the leader's node and ask at once, beside another."""
+    await topic_under_test.put(*numbered(3))
+    leader = await topic_under_test.raft_log().leader()
+    log = topic_under_test.raft_log(next(name for name in topic_under_test.nodes if name != leader))
+    await log.check()
+    await topic_under_test.kill_node(leader)
+    assert await log.agreed_end_offset() == 3
+    writer = await log.open_writer()
+    writer.append(b"record 3")
+    assert await read_all(await log.open_reader(3), 1) == [(3, b"record 3")]
+    await log.close()
+    topic_under_test.start_node(leader)
 
 
 async def test_a_node_that_does_not_keep_up_is_not_nominated(topic_under_test: NodesHere) -> None:

@@ -101,9 +101,10 @@ async def kill_the_active(
     running = asyncio.create_task(load.run())
     try:
         await asyncio.sleep(BEFORE_S)
-        say("kill", f"SIGKILL for {active.name}: its core and its front ends, while {WORKERS} clients submit")
+        beside = ", and the log node beside it" if cluster.log_nodes else ""
+        say("kill", f"SIGKILL for {active.name}: its core and its front ends{beside}, while {WORKERS} clients submit")
         killed_ns = monotonic_ns()
-        active.kill_group()
+        cluster.kill(active.name)
         successor = await cluster.wait_for_active(other_than=active.name)
         result.successor = successor.name
         await asyncio.sleep(AFTER_S)

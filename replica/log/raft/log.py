@@ -24,7 +24,7 @@ from replica.notary.records import RECORD_MAX_BYTES
 _RETRY_S = 0.05
 _LOOK_S = 0.01  # between two looks at who leads
 _LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; another may lead as well
-_GRACE_S = 0.05  # for nodes that answer late, once there is a leader: one that was replaced may not know it yet
+_GRACE_S = 0.05  # for nodes that answer later than the first: one that was replaced may not know it yet
 _WAIT_MAX_S = 1.0  # of one question to a node
 _ID_DIGITS = 32
 ResultT = TypeVar("ResultT")
@@ -105,12 +105,16 @@ class RaftLog:
         return await self.agreed_end_offset()
 
     async def agreed_end_offset(self) -> int:
-        """By a majority's word: as many records as were committed when this was called."""
-        client = await self._client(await self.leader())
-        try:
-            return (await self._within(client.end())).records
-        except CallFailed as error:
-            raise LogUnavailable(str(error)) from None
+        """By a majority's word: as many records as were committed when this was called; waits for an election."""
+        until_s = asyncio.get_running_loop().time() + self._settings.answer_max_s
+        while True:
+            try:
+                client = await self._client(await self.leader())
+                return (await self._within(client.end())).records
+            except (CallFailed, LogUnavailable) as error:
+                if asyncio.get_running_loop().time() >= until_s:
+                    raise LogUnavailable(str(error)) from None
+            await asyncio.sleep(_LOOK_S)
 
     async def open_reader(self, start_offset: int) -> RaftReader:
         """See `RequestLog.open_reader`; waits for a node that lags."""
@@ -169,18 +173,12 @@ class RaftLog:
         return sorted(self._settings.addresses, key=lambda name: (name != self._settings.node, name))
 
     async def leader(self) -> str:
-        """The name of the node that leads in the newest view. Raises LogUnavailable."""
+        """The name of the node that leads in the newest view, of those that answer. Raises LogUnavailable."""
         asked = {asyncio.create_task(self._leads(name)) for name in self._names}
-        views: dict[str, int] = {}
         try:
-            left = asked
-            while left:
-                done, left = await asyncio.wait(
-                    left, timeout=_GRACE_S if views else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                views |= dict(found for task in done if (found := task.result()) is not None)
-                if not done:
-                    break
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(asked, timeout=_GRACE_S)
+            views = dict(found for task in done if (found := task.result()) is not None)
         finally:
             for task in asked:
                 task.cancel()
