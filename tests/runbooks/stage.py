@@ -33,7 +33,7 @@ _KAFKA_TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
 }
-_UNITS = ("notary@", "kafka@", "postgresql@", "haproxy")
+_UNITS = ("notary@", "notary-log@", "kafka@", "postgresql@", "haproxy")
 Said = tuple[int, str]
 
 
@@ -131,7 +131,7 @@ class Stage:
             "PGDATABASE": "notary",
             "DATA": str(cluster.config.data_dir),
             "ENDPOINT": cluster.endpoint,
-            "KAFKA": cluster.kafka.bootstrap_servers,
+            "KAFKA": cluster.kafka.bootstrap_servers if cluster.log_kind == "kafka" else "",
             "TOPIC": cluster.topic,
             "HAPROXY_CFG": str(cluster.haproxy.config_path),
             **self.variables,
@@ -174,6 +174,8 @@ class Stage:
         kind, _, name = unit.partition("@")
         if kind == "notary":
             return self._replica_actions(name)
+        if kind == "notary-log":
+            return self._log_node_actions(name)
         if kind == "haproxy":
             return self._haproxy_actions()
         if kind == "kafka":
@@ -207,6 +209,14 @@ class Stage:
             "reload": _done(reload),
             "is-active": _is(lambda: self._replica(name).running),
         }
+
+    def _log_node_actions(self, name: str) -> dict[str, Callable[[], Awaitable[Said]]]:
+        node = self.cluster.log_nodes[name]
+
+        async def start() -> None:
+            node.start()
+
+        return {"start": _done(start), "stop": _done(node.stop), "is-active": _is(lambda: node.running)}
 
     def _haproxy_actions(self) -> dict[str, Callable[[], Awaitable[Said]]]:
         haproxy = self.cluster.haproxy

@@ -48,7 +48,7 @@ def test_systemd_accepts_every_unit(name: str, tmp_path: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize("name", ["notary@.service", "notary-doctor.service"])
+@pytest.mark.parametrize("name", ["notary@.service", "notary-log@.service", "notary-doctor.service"])
 def test_units_are_hardened(name: str) -> None:
     """Goal: a taken-over replica reaches little. Method: systemd's own measure of exposure, offline."""
     done = subprocess.run(
@@ -72,6 +72,13 @@ def test_the_unit_of_a_replica_keeps_what_the_replica_relies_on() -> None:
     assert service["KillMode"] == "mixed", "front ends must outlive the first signal, to be drained"
     assert int(service["WatchdogSec"]) > 3
     assert service["ExecStart"].split()[1:] == ["replica", "--config", "/etc/notary/notary.toml", "--name", "%i"]
+
+
+def test_the_unit_of_a_log_node_keeps_what_the_node_relies_on() -> None:
+    """Goal: a node that a person must look at is not started for ever. Method: the settings that carry it."""
+    service = unit("notary-log@.service")["Service"]
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("always", "2")
+    assert service["ExecStart"].split()[1:] == ["log-node", "--config", "/etc/notary/notary.toml", "--name", "%i"]
 
 
 def test_containers_run_as_nobody_and_cannot_write() -> None:
