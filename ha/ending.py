@@ -51,5 +51,5 @@ def read_ending(text: str) -> Ending | None:
     if match is None or match["cause"] not in set(Cause):
         return None
     cause, code, detail = Cause(match["cause"]), match["code"] or "", match["detail"] or ""
-    told_whole = not code and bool(detail) and not text.startswith(f"{cause}: ")
-    return Ending(cause, text if told_whole else detail, code)
+    is_whole = not code and bool(detail) and not text.startswith(f"{cause}: ")
+    return Ending(cause, text if is_whole else detail, code)

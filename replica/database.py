@@ -76,7 +76,7 @@ class Database(Protocol):
     def export(self) -> AbstractContextManager[Export]:
         """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
 
-    async def delete_pruned(self, tell: Callable[[int], None]) -> int:
+    async def delete_pruned(self, report: Callable[[int], None]) -> int:
         """Delete completions below the bound that the active has moved; see replica.store.postgres.prune."""
 
     def roles(self) -> str:
@@ -168,10 +168,10 @@ class PostgresDatabase:
 
         return export_completions(self._conninfo)
 
-    async def delete_pruned(self, tell: Callable[[int], None]) -> int:
+    async def delete_pruned(self, report: Callable[[int], None]) -> int:
         from replica.store.postgres.prune import delete_pruned
 
-        return await delete_pruned(self._conninfo, tell)
+        return await delete_pruned(self._conninfo, report)
 
     def roles(self) -> str:
         from replica.store.schema import read_statement
@@ -239,10 +239,10 @@ class OracleDatabase:
 
         return export_completions(self._login)
 
-    async def delete_pruned(self, tell: Callable[[int], None]) -> int:
+    async def delete_pruned(self, report: Callable[[int], None]) -> int:
         from replica.store.oracle.prune import delete_pruned
 
-        return await asyncio.to_thread(delete_pruned, self._login, tell)
+        return await asyncio.to_thread(delete_pruned, self._login, report)
 
     def roles(self) -> str:
         from replica.store.schema import read_statement

@@ -12,12 +12,12 @@ from replica.notary.errors import Code, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
 
-def told_of(error: HaError | NotaryError | InvariantBroken) -> dict[str, str]:
+def error_document(error: HaError | NotaryError | InvariantBroken) -> dict[str, str]:
     """Code, detail and remedy of a failure; for a transition that failed, those of its cause."""
     cause = error.__cause__
     match error:
         case TransitionFailed() if isinstance(cause, HaError | NotaryError | InvariantBroken):
-            return told_of(cause)
+            return error_document(cause)
         case HaError():
             return {"code": error.code, "detail": error.detail, "remedy": error.remedy}
         case NotaryError():

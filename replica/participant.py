@@ -74,7 +74,7 @@ class Notes(Protocol):
     def is_barred(self) -> bool:
         """Whether this replica must leave the lock alone."""
 
-    def tell(self, epoch: int, reason: str) -> None:
+    def note_end(self, epoch: int, reason: str) -> None:
         """Leave a note on why this replica's activation of that epoch ended just now."""
 
 
@@ -85,7 +85,7 @@ class NoNotes:
         """Never."""
         return False
 
-    def tell(self, epoch: int, reason: str) -> None:
+    def note_end(self, epoch: int, reason: str) -> None:
         """Do nothing."""
 
 
@@ -224,8 +224,8 @@ class Participant(Generic[SessionT]):
 
     def leave_note(self, ending: Ending) -> None:
         """Leave a note on the end of an activation that could not be written over the lock session."""
-        if self.activation is not None and self.activation.epoch and not self.activation.end_told:
-            self._notes.tell(self.activation.epoch, str(ending))
+        if self.activation is not None and self.activation.epoch and not self.activation.end_recorded:
+            self._notes.note_end(self.activation.epoch, str(ending))
 
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far the index lags."""

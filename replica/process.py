@@ -14,7 +14,7 @@ import uvloop
 
 from ha.clock import Clock, SystemClock
 from ha.errors import HaError
-from replica.failure import exit_code, told_of
+from replica.failure import error_document, exit_code
 from replica.following.salvaged import read_salvages
 from replica.index.quarantine import set_aside
 from replica.notary.errors import IndexDamaged, InvariantBroken, NotaryError, StoreUnavailable
@@ -41,7 +41,7 @@ def run_replica(settings: ReplicaSettings) -> int:
     try:
         uvloop.run(_run(settings, _look(settings), SystemClock()))
     except (HaError, NotaryError, InvariantBroken) as error:
-        log.critical("replica_failed", **told_of(error))
+        log.critical("replica_failed", **error_document(error))
         return exit_code(error)
     return EXIT_OK
 

@@ -81,7 +81,7 @@ class CoreSettings(BaseModel):
         200_000, ge=10_000, le=100_000_000, description="States that one user has in the fair queue."
     )
     interim_from_s: float = Field(
-        5.0, gt=0, le=3_600, description="Who waits for an answer is told the estimate when it is longer than this."
+        5.0, gt=0, le=3_600, description="Who waits for an answer gets the estimate when it is longer than this."
     )
     admit_batch_max: int = Field(
         1_000,
@@ -131,7 +131,7 @@ class CoreSettings(BaseModel):
         30.0,
         gt=0,
         le=3_600,
-        description="How often a replica that runs asks whether the topic still keeps the contract; a breach is told.",
+        description="How often a running replica asks whether the log still keeps its contract; a breach is reported.",
     )
     log_retry_s: float = Field(0.25, gt=0, le=60, description="Pause before the log is tried again after it failed.")
     sign_max_s: float = Field(
@@ -144,7 +144,7 @@ class CoreSettings(BaseModel):
         description="How long a step-down waits for records on their way, before it purges and answers unknown.",
     )
     retry_after_s: float = Field(
-        0.1, gt=0, le=60, description="What clients are told to wait while no replica is active."
+        0.1, gt=0, le=60, description="How long refused clients are asked to wait while no replica is active."
     )
     deduplication_max_s: float = Field(
         7 * 86_400.0,

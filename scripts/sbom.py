@@ -115,14 +115,14 @@ def closure(wanted: list[str]) -> set[str]:
 def licences(name: str) -> list[dict[str, Any]]:
     """What the installed package says of its licence: an SPDX expression, or a name."""
     try:
-        told = metadata(name)
+        fields = metadata(name)
     except PackageNotFoundError:
         return []
-    if expression := told.get("License-Expression"):
+    if expression := fields.get("License-Expression"):
         return [{"expression": expression}]
-    classifiers = [text.rpartition(" :: ")[2] for text in told.get_all("Classifier") or () if "License ::" in text]
+    classifiers = [text.rpartition(" :: ")[2] for text in fields.get_all("Classifier") or () if "License ::" in text]
     classifiers = [text for text in classifiers if not text.startswith("Other/")]  # which says nothing
-    named = classifiers or [line for line in (told.get("License") or "").splitlines()[:1] if line.strip()]
+    named = classifiers or [line for line in (fields.get("License") or "").splitlines()[:1] if line.strip()]
     return [{"license": {"name": one}} for one in named]
 
 

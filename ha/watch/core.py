@@ -89,7 +89,7 @@ class Decision:
 
     state: State
     act: Act | None = None
-    told: str | None = None
+    message: str | None = None
 
 
 def begin(now_s: float) -> State:
@@ -110,7 +110,7 @@ def step(
     if seen.ended and not isinstance(state, GaveUp):
         after = after_end(seen.exit_code, state.failures, now_s, restarts)
         if isinstance(after, GiveUp):
-            return Decision(GaveUp("configuration"), told="a person is needed: see its log; it is left alone")
+            return Decision(GaveUp("configuration"), message="a person is needed: see its log; it is left alone")
         if isinstance(state, Starting | Up):
             return _ended(state, seen, after)
     return _unended(state, seen, now_s, settings, restarts, may_take_down=may_take_down)
@@ -118,7 +118,7 @@ def step(
 
 def _ended(state: Starting | Up, seen: Seen, after: StartAgain) -> Decision:
     what = f"ended with code {seen.exit_code}" + (" while it started" if isinstance(state, Starting) else "")
-    return Decision(Waiting(after.at_s, after.failures), told=f"{what}; starts again in {after.pause_s:g} s")
+    return Decision(Waiting(after.at_s, after.failures), message=f"{what}; starts again in {after.pause_s:g} s")
 
 
 def _unended(
@@ -139,7 +139,7 @@ def _unended(
 
 def _waiting(state: Waiting, seen: Seen, now_s: float) -> Decision:
     if seen.live:
-        return Decision(Up(now_s, state.failures), told="runs already")
+        return Decision(Up(now_s, state.failures), message="runs already")
     if now_s < state.start_at_s:
         return Decision(state)
     return Decision(Starting(now_s, state.failures), Act.START, "starts")
@@ -147,10 +147,10 @@ def _waiting(state: Waiting, seen: Seen, now_s: float) -> Decision:
 
 def _starting(state: Starting, seen: Seen, now_s: float, settings: WatchSettings) -> Decision:
     if seen.live:
-        return Decision(Up(now_s, state.failures), told="is live")
+        return Decision(Up(now_s, state.failures), message="is live")
     if now_s - state.since_s >= settings.start_max_s:
-        told = f"is not live {settings.start_max_s:g} s after its start; stops"
-        return Decision(Stopping(now_s, state.failures + 1), Act.STOP, told)
+        message = f"is not live {settings.start_max_s:g} s after its start; stops"
+        return Decision(Stopping(now_s, state.failures + 1), Act.STOP, message)
     return Decision(state)
 
 
@@ -161,10 +161,10 @@ def _up(state: Up, seen: Seen, now_s: float, settings: WatchSettings, may_take_d
     missed = state.missed + 1
     if missed < settings.failures_max or not may_take_down:
         return Decision(replace(state, missed=missed))
-    told = f"failed {missed} checks in a row"
+    message = f"failed {missed} checks in a row"
     if settings.restart_command is not None:
-        return Decision(Starting(now_s, state.failures + 1), Act.RESTART, f"{told}; restarts")
-    return Decision(Stopping(now_s, state.failures + 1), Act.STOP, f"{told}; stops")
+        return Decision(Starting(now_s, state.failures + 1), Act.RESTART, f"{message}; restarts")
+    return Decision(Stopping(now_s, state.failures + 1), Act.STOP, f"{message}; stops")
 
 
 def _stopping(state: Stopping, seen: Seen, now_s: float, settings: WatchSettings, restarts: RestartPolicy) -> Decision:
@@ -172,6 +172,6 @@ def _stopping(state: Stopping, seen: Seen, now_s: float, settings: WatchSettings
     if gone:
         return Decision(Waiting(now_s + pause_s(state.failures, restarts), state.failures))
     if not state.killed and now_s - state.since_s >= settings.stop_max_s:
-        told = f"has not ended {settings.stop_max_s:g} s after it was stopped; it is killed"
-        return Decision(replace(state, killed=True), Act.KILL, told)
+        message = f"has not ended {settings.stop_max_s:g} s after it was stopped; it is killed"
+        return Decision(replace(state, killed=True), Act.KILL, message)
     return Decision(state)

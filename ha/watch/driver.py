@@ -136,8 +136,8 @@ class Watch:
 
     async def _apply(self, name: str, replica: WatchedReplica, decision: Decision) -> None:
         self.states[name] = decision.state
-        if decision.told is not None:
-            self._say(name, decision.told)
+        if decision.message is not None:
+            self._say(name, decision.message)
         if decision.act is not None:
             try:
                 await replica.carry_out(decision.act)

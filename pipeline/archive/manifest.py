@@ -225,7 +225,7 @@ def load_manifest(folder: Path, public_key: bytes | None = None) -> Manifest:
     except OSError as error:
         raise ArchiveDamaged(f"{path} cannot be read: {error.strerror}") from None
     except BadLine as bad:
-        raise ArchiveDamaged(f"{path}, {bad}; `notary archive verify` tells which offsets are good") from None
+        raise ArchiveDamaged(f"{path}, {bad}; `notary archive verify` shows which offsets are good") from None
     if not lines:
         raise ArchiveDamaged(f"{path} has no whole line")
     return Manifest(folder, lines)

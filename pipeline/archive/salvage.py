@@ -102,7 +102,7 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
     if furthest is not None and applied > base.offset:
         _check_published(survivors, furthest, first_times)
     elif survivors.complete_from > base.offset + 1:
-        _refuse("completions of lost records are pruned, and no index tells of them")
+        _refuse("completions of lost records are pruned, and no index has them")
     beyond = {key: value for key, value in first_times.items() if recorded_at(value) > applied}
     for key in beyond.keys() & entries.keys():
         _refuse(f"transaction {key[1:].hex()} is notarised in the index of {_name(furthest)} and again by completions")
@@ -182,7 +182,7 @@ def _check_published(survivors: Survivors, index: IndexTail, published: dict[byt
     """
     first, last = survivors.complete_from, min(survivors.published, index.position.offset)
     if survivors.published > index.position.offset and first > index.position.offset + 1:
-        _refuse("completions of lost records are pruned, and no index tells of them")
+        _refuse("completions of lost records are pruned, and no index has them")
     recorded = {key: value for key, value in index.entries.items() if key[:1] == TX_KEY}
     for key in sorted(recorded.keys() | published.keys()):
         ours, theirs = recorded.get(key), published.get(key)

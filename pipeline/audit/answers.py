@@ -27,9 +27,9 @@ DECIDED_BY_LOG = {Code.STATE_CONFLICT.name, Code.TX_ID_REUSED.name, Code.TIME_WI
 _ARROW = pa.schema(
     [
         ("log_offset", pa.int64()),
-        ("told", pa.string()),
-        ("told_tx_id", pa.binary()),
-        ("told_digest", pa.binary()),
+        ("answered", pa.string()),
+        ("answered_tx_id", pa.binary()),
+        ("answered_digest", pa.binary()),
         ("receipt_holds", pa.bool_()),
     ]
 )
@@ -47,47 +47,47 @@ class _Answer(msgspec.Struct):
     leaf_index: int | None = None
 
 
-def told_answers(spark: SparkSession, files: Sequence[Path], notary_key: bytes) -> DataFrame:
+def client_answers(spark: SparkSession, files: Sequence[Path], notary_key: bytes) -> DataFrame:
     """The answers in the files, a row for each; tasks verify receipts with the notary's key."""
 
     def parse(batches: Batches) -> Batches:
         for batch in batches:
-            rows = [row for line in batch.column(0).to_pylist() for row in _told(line, notary_key)]
+            rows = [row for line in batch.column(0).to_pylist() for row in _answers_in(line, notary_key)]
             yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
     lines = spark.read.text([str(file) for file in files])
-    schema = "log_offset bigint, told string, told_tx_id binary, told_digest binary, receipt_holds boolean"
+    schema = "log_offset bigint, answered string, answered_tx_id binary, answered_digest binary, receipt_holds boolean"
     return lines.mapInArrow(parse, schema)
 
 
-def wrong_answers(told: DataFrame, decided: DataFrame) -> DataFrame:
+def wrong_answers(answered: DataFrame, decided: DataFrame) -> DataFrame:
     """Findings: a receipt that does not verify, or an answer that is not what the log decided at that offset.
 
     A success names the offset of the first notarisation, a refusal its own record's. A bare receipt is looked up by
-    its transaction id. In: rows of `told_answers`, and verdicts.
+    its transaction id. In: rows of `client_answers`, and verdicts.
     """
     decided = decided.select("offset", "tx_id", "content_digest", "outcome", "notarised_offset")
-    by_offset = told.where("log_offset IS NOT NULL").join(decided, F.col("log_offset") == F.col("offset"), "left")
+    by_offset = answered.where("log_offset IS NOT NULL").join(decided, F.col("log_offset") == F.col("offset"), "left")
     notarised = decided.where((F.col("outcome") == NOTARISED) & (F.col("notarised_offset") == F.col("offset")))
-    by_tx_id = told.where("log_offset IS NULL").join(notarised, F.col("told_tx_id") == F.col("tx_id"), "left")
+    by_tx_id = answered.where("log_offset IS NULL").join(notarised, F.col("answered_tx_id") == F.col("tx_id"), "left")
     both = by_offset.unionByName(by_tx_id)
     other = (
-        ~F.col("told").eqNullSafe(F.col("outcome"))
-        | (F.col("told_digest").isNotNull() & ~F.col("told_digest").eqNullSafe(F.col("content_digest")))
-        | (F.col("told_tx_id").isNotNull() & ~F.col("told_tx_id").eqNullSafe(F.col("tx_id")))
-        | ((F.col("told") == NOTARISED) & ~F.col("notarised_offset").eqNullSafe(F.col("offset")))
+        ~F.col("answered").eqNullSafe(F.col("outcome"))
+        | (F.col("answered_digest").isNotNull() & ~F.col("answered_digest").eqNullSafe(F.col("content_digest")))
+        | (F.col("answered_tx_id").isNotNull() & ~F.col("answered_tx_id").eqNullSafe(F.col("tx_id")))
+        | ((F.col("answered") == NOTARISED) & ~F.col("notarised_offset").eqNullSafe(F.col("offset")))
     )
-    spent = (F.col("told") == NOTARISED) & F.col("outcome").isNotNull() & (F.col("outcome") != NOTARISED)
+    spent = (F.col("answered") == NOTARISED) & F.col("outcome").isNotNull() & (F.col("outcome") != NOTARISED)
     code = (
         F.when(~F.col("receipt_holds"), FindingCode.RECEIPT_INVALID.value)
         .when(spent, FindingCode.DOUBLE_SPEND.value)
         .otherwise(FindingCode.ANSWER_DIFFERS.value)
     )
     message = F.concat(
-        F.lit("told "),
-        "told",
+        F.lit("answered "),
+        "answered",
         F.lit(" of "),
-        F.coalesce(F.hex("told_tx_id"), F.lit("a transaction")),
+        F.coalesce(F.hex("answered_tx_id"), F.lit("a transaction")),
         F.lit("; the log says "),
         F.coalesce("outcome", F.lit("nothing of the kind")),
     )
@@ -97,7 +97,7 @@ def wrong_answers(told: DataFrame, decided: DataFrame) -> DataFrame:
     )
 
 
-def _told(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
+def _answers_in(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
     try:
         answer = msgspec.json.decode(line, type=_Answer)
         document = answer.receipt
@@ -119,6 +119,6 @@ def _told(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _row(
-    offset: int | None, told: str | None, tx_id: bytes | None, digest: bytes | None, holds: bool = True
+    offset: int | None, answered: str | None, tx_id: bytes | None, digest: bytes | None, holds: bool = True
 ) -> dict[str, Any]:
-    return dict(zip(_ARROW.names, (offset, told, tx_id, digest, holds), strict=True))
+    return dict(zip(_ARROW.names, (offset, answered, tx_id, digest, holds), strict=True))

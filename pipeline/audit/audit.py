@@ -15,7 +15,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.audit.answers import told_answers, wrong_answers
+from pipeline.audit.answers import client_answers, wrong_answers
 from pipeline.audit.completions import logged_completions, published_completions, wrong_completions, wrong_ledger
 from pipeline.audit.findings import Finding, FindingCode
 from pipeline.audit.signatures import bad_signatures
@@ -74,24 +74,24 @@ def audit_log(
     scope: Scope,
     *,
     now_us: int,
-    tell: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> AuditReport:
     """Audit a log. `work`: a folder that every worker reaches; what is left there may be deleted.
 
     Judging checks density and epochs: a gap raises InvariantBroken. Raises LogRefused when the watermark or the
     database belongs to another topic, and the errors of reading the log and the database.
     """
-    tell(f"judging {len(log)} slices of the log")
+    progress(f"judging {len(log)} slices of the log")
     judged = judge_log(spark, log, work, closed=True)
     with ExitStack() as stack:
         auditing = _Auditing(spark, log, judged, scope, stack)
         auditing.check_signatures()
         if scope.conninfo is not None:
-            tell("comparing the database with the log")
+            progress("comparing the database with the log")
             auditing.check_database(scope.conninfo)
         if scope.answers:
             auditing.check_answers()
-        tell("verifying signatures")
+        progress("verifying signatures")
         return auditing.report(now_us)
 
 
@@ -115,10 +115,10 @@ class _Auditing:
 
     def check_answers(self) -> None:
         scope = self._scope
-        told = self._keep(told_answers(self._spark, scope.answers, scope.notary_key))
-        self._answers = told.count()
+        answered = self._keep(client_answers(self._spark, scope.answers, scope.notary_key))
+        self._answers = answered.count()
         everything = requests(self._spark, self._log, self._plan)
-        self._checks.append(wrong_answers(told, verdicts(self._spark, self._judged, everything)))
+        self._checks.append(wrong_answers(answered, verdicts(self._spark, self._judged, everything)))
 
     def check_database(self, conninfo: str) -> None:
         state = published_state(conninfo)
@@ -144,7 +144,7 @@ class _Auditing:
             self._plan,
             self._slices,
             decided=self._decided,
-            told=conflicting_states(self._spark, self._judged),
+            conflicts=conflicting_states(self._spark, self._judged),
         )
         self._checks += [wrong_completions(logged, published, from_offset, until), wrong_ledger(published)]
 

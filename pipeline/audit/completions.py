@@ -60,9 +60,9 @@ def facts_digest(
 
 
 def logged_completions(
-    spark: SparkSession, log: LogSlices, plan: Plan, slices: Sequence[int], *, decided: DataFrame, told: DataFrame
+    spark: SparkSession, log: LogSlices, plan: Plan, slices: Sequence[int], *, decided: DataFrame, conflicts: DataFrame
 ) -> DataFrame:
-    """The completions that these slices yield. `decided`: verdicts of their requests; `told`: conflicting states."""
+    """The completions of these slices. `decided`: verdicts of their requests; `conflicts`: conflicting states."""
 
     def read(at: int) -> Batches:
         columns = log.read(slices[at])
@@ -73,7 +73,7 @@ def logged_completions(
         F.col("offset").alias("log_offset"), F.col("outcome").alias("verdict"), "notarised_offset"
     )
     details = (
-        told.groupBy(F.col("offset").alias("log_offset"))
+        conflicts.groupBy(F.col("offset").alias("log_offset"))
         .agg(F.sort_array(F.collect_list(F.struct("referred", "state", "consumed_by_hash"))).alias("states"))
         .mapInArrow(_details, "log_offset bigint, detail binary")
     )

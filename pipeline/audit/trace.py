@@ -87,8 +87,8 @@ def trace(spark: SparkSession, log: LogSlices, work: Path, subject: Subject, lim
             yield {"offset": columns.first_offset + row, "value": columns.value(row)}
 
     first = numbered(spark, len(log), find, "offset bigint, value binary").orderBy("offset").limit(limit).collect()
-    told = _told(spark, log, judged, [row.offset for row in first])
-    return [evidence(row.offset, bytes(row.value), judged) | told[row.offset] for row in first]
+    decisions = _decisions(spark, log, judged, [row.offset for row in first])
+    return [evidence(row.offset, bytes(row.value), judged) | decisions[row.offset] for row in first]
 
 
 def evidence(offset: int, value: bytes, judged: Judged) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def evidence(offset: int, value: bytes, judged: Judged) -> dict[str, Any]:
     }
 
 
-def _told(spark: SparkSession, log: LogSlices, judged: Judged, offsets: list[int]) -> dict[int, dict[str, Any]]:
+def _decisions(spark: SparkSession, log: LogSlices, judged: Judged, offsets: list[int]) -> dict[int, dict[str, Any]]:
     """What the log decided about some requests, and the states in the way of each."""
 
     def of_these(frame: DataFrame) -> DataFrame:
@@ -131,7 +131,7 @@ def _told(spark: SparkSession, log: LogSlices, judged: Judged, offsets: list[int
 
     slices = [number for number, end in enumerate(judged.slice_ends) if _any_before(offsets, number, end, judged)]
     decided = of_these(verdicts(spark, judged, requests(spark, log, judged.plan, slices))).collect()
-    told: dict[int, dict[str, Any]] = {
+    decisions: dict[int, dict[str, Any]] = {
         row.offset: {
             "outcome": row.outcome,
             "notarised_offset": row.notarised_offset,
@@ -141,8 +141,8 @@ def _told(spark: SparkSession, log: LogSlices, judged: Judged, offsets: list[int
         for row in decided
     }
     for row in of_these(conflicting_states(spark, judged)).orderBy("offset", "referred", "state").collect():
-        if told[row.offset]["outcome"] == "STATE_CONFLICT":
-            told[row.offset]["conflicts"].append(
+        if decisions[row.offset]["outcome"] == "STATE_CONFLICT":
+            decisions[row.offset]["conflicts"].append(
                 {
                     "state": format_state_ref(bytes(row.state)),
                     "usage": "reference" if row.referred else "input",
@@ -150,7 +150,7 @@ def _told(spark: SparkSession, log: LogSlices, judged: Judged, offsets: list[int
                     "consumed_at": row.consumed_at,
                 }
             )
-    return told
+    return decisions
 
 
 def _any_before(offsets: list[int], number: int, end: int, judged: Judged) -> bool:

@@ -39,19 +39,21 @@ def rebuild_index(
     work: Path,
     *,
     ranges: int | None = None,
-    tell: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Rebuilt:
     """Make an index in `folder`, which must be new, of everything in the log.
 
     `work`: a folder that all workers and this process reach, best on the file system of `folder`; what is left in it
-    may be deleted. `tell` gets a line of progress for each step. A rebuild that dies leaves no index in `folder`.
+    may be deleted. `progress` gets a line of progress for each step. A rebuild that dies leaves no index in `folder`.
     Raises as `judge_log` and `adopt_tables` do.
     """
     began_s = monotonic()
-    tell(f"judging {len(log)} slices of the log")
+    progress(f"judging {len(log)} slices of the log")
     judged = judge_log(spark, log, work, ranges=ranges)
     judged_s = monotonic()
-    tell(f"writing {len(judged.orders)} tables; {judged.dropped_count} requests lost {judged.contested_count} claims")
+    progress(
+        f"writing {len(judged.orders)} tables; {judged.dropped_count} requests lost {judged.contested_count} claims"
+    )
     tables = _write_tables(spark, judged, work)
     written_s = monotonic()
     entry_count = sum(count for _, count in tables)

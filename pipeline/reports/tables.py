@@ -60,7 +60,7 @@ def parties(decided: DataFrame) -> DataFrame:
     )
 
 
-def hot_states(told: DataFrame, decided: DataFrame) -> DataFrame:
+def hot_states(conflicts: DataFrame, decided: DataFrame) -> DataFrame:
     """In: conflicting states and verdicts. Out: the states that most requests were refused for: `state` (text form),
     `refused`, `as_reference`, `parties`, `consumed_at` (log offset).
     """
@@ -68,7 +68,7 @@ def hot_states(told: DataFrame, decided: DataFrame) -> DataFrame:
     index = F.conv(F.hex(F.substring("state", 33, 4)), 16, 10)
     text = F.concat(F.lower(F.hex(F.substring("state", 1, 32))), F.lit(":"), index)
     return (
-        told.join(refused, "offset", "inner")
+        conflicts.join(refused, "offset", "inner")
         .groupBy(text.alias("state"))
         .agg(
             F.count("*").alias("refused"),

@@ -55,9 +55,9 @@ def estimates(of_operations: DataFrame) -> DataFrame:
     """Out, of operations that got an estimate: `operations`, `kept` (it took no longer), `p50_ratio` and
     `p90_ratio` of time taken to estimate. One row; no operation is null ratios.
     """
-    told = of_operations.where("estimate_s > 0")
+    estimated = of_operations.where("estimate_s > 0")
     ratio = F.percentile(F.col("took_s") / F.col("estimate_s"), F.array(F.lit(0.5), F.lit(0.9)))
-    return told.agg(
+    return estimated.agg(
         F.count("*").alias("operations"),
         F.count_if(F.col("took_s") <= F.col("estimate_s")).alias("kept"),
         ratio.alias("ratio"),

@@ -83,7 +83,7 @@ class Activation:
             tasks=self._tasks,
         )
         self.serving = False
-        self.end_told = False  # the reason why this activation ended is in the database
+        self.end_recorded = False  # the reason why this activation ended is in the database
 
     @property
     def epoch(self) -> int:
@@ -121,7 +121,7 @@ class Activation:
     async def close(self, reason: str) -> None:
         """Stop serving, wait briefly for answers to what is in flight, purge the rest, and answer it as unknown.
 
-        The reason is stored with the epoch, for the history; `end_told` is true if that succeeded.
+        The reason is stored with the epoch, for the history; `end_recorded` is true if that succeeded.
         """
         self.serving = False
         retry_after_s = self._parts.settings.retry_after_s
@@ -158,6 +158,6 @@ class Activation:
         try:
             async with asyncio.timeout(self._parts.settings.drain_answers_s):
                 await self._store.end_epoch(self.epoch, self._parts.name, reason)
-            self.end_told = True
+            self.end_recorded = True
         except (TimeoutError, HaError, NotaryError, InvariantBroken) as error:  # the next active notes it
             log.info("end_untold", epoch=self.epoch, detail=str(error) or "no answer in time")

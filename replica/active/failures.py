@@ -14,7 +14,7 @@ from replica.notary.errors import Code
 
 log = structlog.get_logger()
 
-_TOLD_EVERY_S = 1.0
+_LOG_EVERY_S = 1.0
 
 
 class SubmissionFailures:
@@ -23,7 +23,7 @@ class SubmissionFailures:
     def __init__(self, clock: Clock, retry_after_s: float) -> None:
         self._clock = clock
         self._retry_after_s = retry_after_s
-        self._told_at_s = float("-inf")
+        self._logged_at_s = float("-inf")
         self._untold = 0
         self.count = 0
 
@@ -31,10 +31,10 @@ class SubmissionFailures:
         """The answer to the sender of this submission; other submissions go on."""
         self.count += 1
         now_s = self._clock.boottime_s()
-        if now_s - self._told_at_s < _TOLD_EVERY_S:
+        if now_s - self._logged_at_s < _LOG_EVERY_S:
             self._untold += 1
         else:
             log.error("submission_failed", submission_id=repr(submission_id), untold=self._untold, exc_info=error)
-            self._told_at_s, self._untold = now_s, 0
+            self._logged_at_s, self._untold = now_s, 0
         detail = "the replica failed on this submission alone; it has no effect"
         return NotNow(Code.INTERNAL.name, detail, self._retry_after_s)

@@ -12,7 +12,7 @@ from ha.errors import HaError
 from replica.active.activation import Activation
 from replica.active.receipt_signer import ReceiptSigner
 from replica.index.interface import Index
-from replica.link.interface import Replies, Told
+from replica.link.interface import LookUpAnswer, Replies
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
 from replica.notary.errors import Code, LogUnavailable, SignerUnavailable
 from replica.notary.requests import TX_ID_BYTES
@@ -62,7 +62,7 @@ class LookUps:
             for replies, batch in asked:
                 replies.send([(ticket, found[name]) for ticket, name in batch])
 
-    async def look_up_confirmed(self, names: list[bytes]) -> dict[bytes, Told]:
+    async def look_up_confirmed(self, names: list[bytes]) -> dict[bytes, LookUpAnswer]:
         """Answer "not found" only after two checks that began after the look-up arrived.
 
         The lock has answered a question, so that a deposed replica cannot deny what its successor did. The replica has
@@ -84,30 +84,30 @@ class LookUps:
             self._fail(error)
         return dict.fromkeys(names, self._refusal())
 
-    async def _find(self, names: list[bytes]) -> dict[bytes, Told]:
+    async def _find(self, names: list[bytes]) -> dict[bytes, LookUpAnswer]:
         """The index's entries for transactions and for states; the names differ in length."""
         tx_ids = [name for name in names if len(name) == TX_ID_BYTES]
         states = [name for name in names if len(name) != TX_ID_BYTES]
         return {**await self._find_transactions(tx_ids), **self._find_states(states)}
 
-    def _find_states(self, states: list[bytes]) -> dict[bytes, Told]:
+    def _find_states(self, states: list[bytes]) -> dict[bytes, LookUpAnswer]:
         values = self._index.lookup([STATE_KEY + state for state in states])
         return {
             state: StateStatus(state, value[:32], int.from_bytes(value[32:], "big")) if value else StateStatus(state)
             for state, value in zip(states, values, strict=True)
         }
 
-    async def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, Told]:
+    async def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, LookUpAnswer]:
         values = self._index.lookup([TX_KEY + tx_id for tx_id in tx_ids])
         found = [(tx_id, value) for tx_id, value in zip(tx_ids, values, strict=True) if value]
         receipts = await self._receipt_signer.receipts([(tx_id, value[:32]) for tx_id, value in found])
-        answers: dict[bytes, Told] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
+        answers: dict[bytes, LookUpAnswer] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
         for (tx_id, value), receipt in zip(found, receipts, strict=True):
             offset = int.from_bytes(value[32:], "big")
             answers[tx_id] = Notarised(tx_id, value[:32], offset, None, False, receipt)
         return answers
 
 
-def denies(answer: Told) -> bool:
+def denies(answer: LookUpAnswer) -> bool:
     """Whether the answer is that nothing was found."""
     return isinstance(answer, Refused) or (isinstance(answer, StateStatus) and answer.consumed_by is None)

@@ -64,7 +64,7 @@ class AnswerCheck:
         self._epoch = 0  # in force at the record seen last
         self._before_lost: set[int] = set()  # epochs in force where records were lost; barriers may be among those
         # Commands and transactions that were answered from a record that is lost; they may be settled nevertheless.
-        self._told_of_lost: set[bytes] = set()
+        self._lost_answered: set[bytes] = set()
         for operation in operations:
             self._note_sent(operation)
         self._claims = self._claims_of(operations)
@@ -91,12 +91,12 @@ class AnswerCheck:
             own = claim
             self._check_decided(claim, judged)
             if isinstance(judged, JudgedLost):
-                self._told_of_lost.add((claim.operation.command or b"") + claim.operation.tx_id)
+                self._lost_answered.add((claim.operation.command or b"") + claim.operation.tx_id)
         if isinstance(judged, JudgedRequest):
             self._note_record(judged, own)
         elif isinstance(judged, JudgedSettlement):
             for command in judged.record.commands:
-                if command_of(command) + command.tx_id not in self._told_of_lost:
+                if command_of(command) + command.tx_id not in self._lost_answered:
                     self._explain(judged.offset, command_of(command), command.tx_id, command.content_digest)
         for claim in recalled:
             self._order.note_recalled(judged.offset, claim.answer.at_ns)

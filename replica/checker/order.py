@@ -53,15 +53,15 @@ class DenialCheck:
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._denied = [o for o in operations if o.answer is not None and o.answer.code == NOT_FOUND]
-        told = [(o.answer.at_ns, o.witnessed_offset) for o in operations if self._denied and o.answer is not None]
-        told.sort()
-        self._told_ns = [at_ns for at_ns, _ in told]
-        self._reached = list(accumulate((offset for _, offset in told), max, initial=-1))
+        answered = [(o.answer.at_ns, o.witnessed_offset) for o in operations if self._denied and o.answer is not None]
+        answered.sort()
+        self._answered_ns = [at_ns for at_ns, _ in answered]
+        self._reached = list(accumulate((offset for _, offset in answered), max, initial=-1))
 
     def finish(self, notarised: Mapping[bytes, tuple[bytes, int]], findings: Findings) -> None:
         """Compare with where the log notarised the denied transactions: transaction id -> (digest, offset)."""
         for operation in self._denied:
-            reached = self._reached[bisect_left(self._told_ns, operation.sent_ns)]
+            reached = self._reached[bisect_left(self._answered_ns, operation.sent_ns)]
             found = notarised.get(operation.tx_id)
             if found is not None and found[1] <= reached:
                 findings.add(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
-from replica.cli.log_source import TOPIC, SourceOption, Where, WorkOption, teller
+from replica.cli.log_source import TOPIC, SourceOption, Where, WorkOption, reporter
 from replica.cli.pipeline import MasterOption, require_pipeline
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AnswersOption = Annotated[
     list[Path] | None,
     typer.Option(
-        "--answers", help="JSON lines with what clients were told: histories, answers, receipts.", exists=True
+        "--answers", help="JSON lines with the answers that clients got: histories, answers, receipts.", exists=True
     ),
 ]
 NoDatabaseOption = Annotated[bool, typer.Option("--no-database", help="Leave the completions in the database out.")]
@@ -62,7 +62,9 @@ def audit(
             None if watermark is None else load_watermark(watermark),
         )
         now_us = time.time_ns() // 1_000
-        report = audit_log(session, where.log(settings), folder, scope, now_us=now_us, tell=teller("audit", as_json))
+        report = audit_log(
+            session, where.log(settings), folder, scope, now_us=now_us, progress=reporter("audit", as_json)
+        )
     if watermark is not None and report.watermark is not None:
         save_watermark(watermark, report.watermark)
     if as_json:

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from replica.notary.salvage import Salvages
     from replica.store.facts import Export
 
-TELL_EVERY = 10_000
+PROGRESS_EVERY = 10_000
 HistoriesArgument = Annotated[
-    list[Path], typer.Argument(help="JSON lines of what clients sent and were told (docs/formats.md).", exists=True)
+    list[Path],
+    typer.Argument(help="JSON lines of what clients sent and got as answers (docs/formats.md).", exists=True),
 ]
 FirstOption = Annotated[
     int, typer.Option("--first-offset", min=0, help="Records below this log offset are older than the history.")
@@ -103,7 +104,7 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
         )
         return check(
             _events(histories),
-            _told(read_topic(config.log.settings, export.topic_id), status),
+            _with_progress(read_topic(config.log.settings, export.topic_id), status),
             completions=_completions(export),
             verify=receipt_verifier(*keys),
             scope=scope,
@@ -132,10 +133,10 @@ def _salvages(config: Config) -> Salvages:
     return Salvages(salvage for folder in folders for salvage in read_salvages(folder).held.values())
 
 
-def _told(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:
+def _with_progress(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:
     """The records, while a terminal shows how many have been read."""
     for offset, value in records:
-        if offset % TELL_EVERY == 0:
+        if offset % PROGRESS_EVERY == 0:
             status.update(f"reading the log: {offset:,} records judged")
         yield offset, value
 

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from replica.failure import told_of
+from replica.failure import error_document
 from replica.notary.errors import ConfigError, InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
@@ -70,10 +70,10 @@ def show_error(error: NotaryError | InvariantBroken) -> int:
 
     Only a wrong setting, argument or command line gives EXIT_CONFIGURATION: scripts rely on that.
     """
-    told = told_of(error)
-    err.print(f"[bold red]{told['code']}[/]:", end=" ")
-    err.print(told["detail"], markup=False)
-    err.print(told["remedy"], markup=False)
+    document = error_document(error)
+    err.print(f"[bold red]{document['code']}[/]:", end=" ")
+    err.print(document["detail"], markup=False)
+    err.print(document["remedy"], markup=False)
     return EXIT_CONFIGURATION if isinstance(error, ConfigError) else EXIT_FAILED
 
 

@@ -184,7 +184,7 @@ def _refuse_wrong(phase: PhaseResult) -> None:
         raise ServerFailed(f"{phase.count - phase.expected} of {phase.count} were not notarised: {phase.wrong[:1]}")
 
 
-def tell(report: DrillReport, path: Path | None) -> None:
+def show(report: DrillReport, path: Path | None) -> None:
     """Print the report, and write it to a file if one is named."""
     table = make_table("what", ">", title="Recovery drill")
     rows = {

@@ -36,7 +36,7 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
     activations, pause = run(_read(settings, limit))
     if as_json:
         documents = [
-            msgspec.to_builtins(activation) | {"why": why_it_ended(activation)} | _told(activation)
+            msgspec.to_builtins(activation) | {"why": why_it_ended(activation)} | _cause_of(activation)
             for activation in activations
         ]
         print_json({"epochs": documents, "pause": msgspec.to_builtins(pause)})
@@ -45,12 +45,12 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
     for activation in activations:
         until = activation.ended_at or activation.found_over_at
         lasted = "" if until is None else _span((until - activation.granted_at).total_seconds())
-        told = "" if until is None else _moment(until) if activation.ended_at else f"{_moment(until)} at the latest"
+        ended = "" if until is None else _moment(until) if activation.ended_at else f"{_moment(until)} at the latest"
         table.add_row(
             str(activation.epoch),
             activation.replica,
             _moment(activation.granted_at),
-            told,
+            ended,
             lasted,
             why_it_ended(activation),
         )
@@ -73,7 +73,7 @@ def _ending(activation: PastActivation) -> Ending | None:
     return None if activation.end_reason is None else read_ending(activation.end_reason)
 
 
-def _told(activation: PastActivation) -> dict[str, str | None]:
+def _cause_of(activation: PastActivation) -> dict[str, str | None]:
     """The cause as a value, the code of the error that led to it, and what to read; None where nothing is known."""
     ending = _ending(activation)
     if ending is None:
@@ -86,9 +86,9 @@ def why_it_ended(activation: PastActivation) -> str:
     if activation.end_reason is not None:
         return activation.end_reason
     if activation.found_over_by == activation.replica:
-        return f"not told; {activation.replica} took another epoch itself"
+        return f"not recorded; {activation.replica} took another epoch itself"
     if activation.found_over_by is not None:
-        return f"not told: killed, crashed or cut off; {activation.found_over_by} found the lock free"
+        return f"not recorded: killed, crashed or cut off; {activation.found_over_by} found the lock free"
     return ""
 
 

@@ -68,7 +68,7 @@ def import_states(
         _fill(staging, file, database, table, CORDA if columns is None else parse_columns(columns))
         began_s = monotonic()
         progress = run(_submit(staging, configured.endpoint_url, configured.client.access(), importer))
-        _tell(staging, progress, monotonic() - began_s, as_json)
+        _show(staging, progress, monotonic() - began_s, as_json)
     finally:
         staging.close()
     raise typer.Exit(EXIT_FAILED if progress.refused else EXIT_OK)
@@ -99,14 +99,14 @@ async def _submit(staging: Staging, endpoint: str, access: Access, importer: Par
 
     with err.status("importing") as status:
 
-        def told(progress: Progress) -> None:
+        def show_progress(progress: Progress) -> None:
             status.update(f"importing: {progress.done:,} of {progress.transactions:,} transactions")
 
         async with NotaryClient(endpoint, RetryPolicy(deadline_s=GIVE_UP_S), access=access) as client:
-            return await submit_staged(staging, client, importer, told)
+            return await submit_staged(staging, client, importer, show_progress)
 
 
-def _tell(staging: Staging, progress: Progress, took_s: float, as_json: bool) -> None:
+def _show(staging: Staging, progress: Progress, took_s: float, as_json: bool) -> None:
     if as_json:
         refusals = [{"tx_id": tx_id.hex(), "code": code, "detail": why} for tx_id, code, why in staging.refusals()]
         print_json({**progress._asdict(), "took_s": round(took_s, 3), "refusals": refusals})

@@ -11,7 +11,7 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json
 from replica.cli.index_jobs import diff_with_log, rebuild_on_spark, tell_diff, tell_rebuilt
-from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, teller
+from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, reporter
 from replica.cli.pipeline import MasterOption, require_pipeline
 from replica.cli.salvage import import_salvage
 from replica.cli.stopped_index import stopped_index
@@ -83,7 +83,7 @@ def rebuild(
     if engine == SPARK:
         where = Where(source, master, work)
         moved, rebuilt = rebuild_on_spark(
-            load(find_config(config)), folder, where, until_offset, teller("rebuild", as_json)
+            load(find_config(config)), folder, where, until_offset, reporter("rebuild", as_json)
         )
         tell_rebuilt(moved, rebuilt, as_json)
         return

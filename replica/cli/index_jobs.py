@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rebuild_on_spark(
-    config: Config, folder: Path, where: Where, until_offset: int | None, tell: Callable[[str], None]
+    config: Config, folder: Path, where: Where, until_offset: int | None, progress: Callable[[str], None]
 ) -> tuple[Path, Rebuilt]:
     """Make a new index, and replace the old one once the new one is complete. Returns the old one's new path."""
     from replica.index.quarantine import quarantine_index
@@ -30,7 +30,7 @@ def rebuild_on_spark(
         from pipeline.jobs.rebuild import rebuild_index
 
         log = where.log(config, until_offset)
-        rebuilt = rebuild_index(session, log, building / "index", work, tell=tell)
+        rebuilt = rebuild_index(session, log, building / "index", work, progress=progress)
         moved = quarantine_index(folder, time.time_ns() // 1_000)
         (building / "index").rename(folder)
     return moved, rebuilt
@@ -99,6 +99,6 @@ def tell_diff(found: IndexDiff, as_json: bool) -> None:
         out.print(f"[bold green]no difference[/] up to log offset {found.until_offset}")
     else:
         out.print(f"[bold red]{found.difference_count:,} differences[/] up to log offset {found.until_offset}", end="")
-        out.print(f", {found.unpublished_count:,} entries that no completion tells of")
+        out.print(f", {found.unpublished_count:,} entries without a completion")
         for item in shown:
             out.print(f"  offset {item['offset']}, {item['key']}: {item['index']} here, {item['other']} there")

@@ -12,7 +12,7 @@ from replica.cli.profiles import Profile, ProfileOption
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder to write notary.toml into; made if it is not there.")]
 
-TITLE = """Configuration of a notary participant. One file serves all its replicas; each is told its name.
+TITLE = """Configuration of a notary participant. One file serves all its replicas; each gets its name from its command.
 A line that begins with '#' and a name shows a default; take the '#' away to change it. Relative paths count from this \
 file's folder. An environment variable goes before the file: NOTARY_ELECTION__LEASE_S=4 sets lease_s in [election]. \
 Secrets are files, named here, never values.

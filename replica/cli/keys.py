@@ -34,9 +34,9 @@ def create(
     if pkcs11:
         from replica.active.pkcs11 import create_token_key
 
-        _tell(create_token_key(_token(config)), as_json)
+        _show(create_token_key(_token(config)), as_json)
     else:
-        _tell(create_key(_named(file)), as_json)
+        _show(create_key(_named(file)), as_json)
 
 
 @app.command()
@@ -47,7 +47,7 @@ def show(
     from replica.active.signer import load_signer, open_signer
 
     signer = open_signer(None, _token(config)) if pkcs11 else load_signer(_named(file))
-    _tell(signer.public_key, as_json)
+    _show(signer.public_key, as_json)
 
 
 @app.command()
@@ -99,7 +99,7 @@ def _named(file: Path | None) -> Path:
     return file
 
 
-def _tell(public_key: bytes, as_json: bool) -> None:
+def _show(public_key: bytes, as_json: bool) -> None:
     if as_json:
         print_json({"public_key": public_key.hex()})
     else:

@@ -54,7 +54,7 @@ def run(
     import uvloop
 
     from ha.errors import HaError
-    from replica.failure import exit_code, told_of
+    from replica.failure import error_document, exit_code
     from replica.log.raft.process import run_node
     from replica.notary.errors import ConfigError, NotaryError
     from replica.telemetry.log_lines import set_up_logging
@@ -68,5 +68,5 @@ def run(
         uvloop.run(run_node(found, new_group=new_group))
     except (HaError, NotaryError, OSError) as met:
         error = ConfigError(str(met)) if isinstance(met, OSError) else met
-        log.critical("log_node_failed", **told_of(error))
+        log.critical("log_node_failed", **error_document(error))
         raise typer.Exit(EXIT_FAILED if isinstance(met, OSError) else exit_code(error)) from None

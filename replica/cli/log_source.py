@@ -59,6 +59,6 @@ class Where:
         raise ConfigError(f"--log is {TOPIC} or {ARCHIVE}, not {self.source!r}")
 
 
-def teller(part: str, as_json: bool) -> Callable[[str], None]:
+def reporter(part: str, as_json: bool) -> Callable[[str], None]:
     """Prints the progress of a job for people; prints nothing for programs."""
     return (lambda text: None) if as_json else lambda text: say(part, text)

@@ -109,10 +109,10 @@ def drill(report: ReportOption = None) -> None:
     copied archive covered is still given, and no state that it covered can be spent again.
     """
     require_pipeline()
-    from replica.cli.drill import Drill, tell
+    from replica.cli.drill import Drill, show
 
     found = run(Drill().run())
-    tell(found, report)
+    show(found, report)
     raise typer.Exit(0 if found.passed else EXIT_FAILED)
 
 

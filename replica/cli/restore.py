@@ -46,7 +46,7 @@ TimeOption = Annotated[
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not ask the database what it knows.")]
 LossOption = Annotated[
     int | None,
-    typer.Option("--accept-loss", min=0, help="The number that the plan tells: how much stays lost, and is accepted."),
+    typer.Option("--accept-loss", min=0, help="The number that the plan prints: how much stays lost, and is accepted."),
 ]
 SalvageOption = Annotated[
     Path | None,

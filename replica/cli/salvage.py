@@ -44,7 +44,7 @@ def make_salvage(
 ) -> None:
     """Save what is known of records that the archive does not have, from surviving indexes and the database.
 
-    All replicas must be stopped. Name every index that is left: what no index and no completion tells of is lost, and
+    All replicas must be stopped. Name every index that is left: what is in no index and in no completion is lost, and
     counted. The file is signed with the archive's key. Then: notary restore plan --salvage FILE.
     """
     require_pipeline()
@@ -62,7 +62,7 @@ def make_salvage(
     raw = encode_salvage(header, entries, signer.sign)
     write_whole(to, raw)
     without_states = [tx_id.hex() for tx_id in states_unknown(entries, header.applied)]
-    _tell(decode_salvage(to.read_bytes(), signer.public_key), to, without_states, as_json)
+    _show(decode_salvage(to.read_bytes(), signer.public_key), to, without_states, as_json)
 
 
 def _survivors(
@@ -125,7 +125,7 @@ def _tails(
         yield read_tail(str(folder), folder, manifest.position)
 
 
-def _tell(salvage: Salvage, path: Path, without_states: list[str], as_json: bool) -> None:
+def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool) -> None:
     header = salvage.header
     if as_json:
         print_json(
@@ -155,7 +155,9 @@ def _tell(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
         for tx_id in without_states[:SHOWN_MAX]:
             out.print(f"  {tx_id}")
     if header.unaccounted:
-        out.print(f"[bold red]{header.unaccounted:,} commands[/] in flight may have been answered; no index here tells")
+        out.print(
+            f"[bold red]{header.unaccounted:,} commands[/] in flight may have been answered; no index here shows which"
+        )
     out.print(f"what stays lost is accepted with --accept-loss {header.accepted_loss}")
 
 

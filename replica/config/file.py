@@ -34,7 +34,7 @@ _REFERENCE_HEAD = (
     "",
     "Written by `notary config reference` from the model that validates them; a test keeps this page current.",
     "`notary init` writes a file with these texts. In the environment a setting is `NOTARY_`, tables and name joined",
-    "by two underscores, in capitals: `NOTARY_ELECTION__LEASE_S`; it goes before the file. `notary config show` tells",
+    "by two underscores, in capitals: `NOTARY_ELECTION__LEASE_S`; it goes before the file. `notary config show` prints",
     "where each value comes from. Secrets are never values: a setting that ends in `_file` names a file, mode 0600.",
     "",
     "## Why the defaults are safe",
@@ -164,8 +164,8 @@ def _range(field: FieldInfo) -> str:
     if not highs:
         return ""
     high = min(highs)
-    told = f"{high:g}" if high < 1 else f"{high:.0f}"  # never in powers of ten
-    return f"from {max(lows)} to {told}" if lows else f"above {max(above)}, up to {told}"
+    upper = f"{high:g}" if high < 1 else f"{high:.0f}"  # never in powers of ten
+    return f"from {max(lows)} to {upper}" if lows else f"above {max(above)}, up to {upper}"
 
 
 def _table_in(kind: Any) -> Any:

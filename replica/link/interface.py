@@ -16,9 +16,9 @@ from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.errors import Code
 from replica.notary.requests import STATE_REF_BYTES, TX_ID_BYTES, DeduplicationS, Offset, Submission
 
-Told = Answer | StateStatus
+LookUpAnswer = Answer | StateStatus
 Ticket = Offset
-TicketedAnswer = tuple[Ticket, Told]
+TicketedAnswer = tuple[Ticket, LookUpAnswer]
 TicketedSubmission = tuple[Ticket, Submission]
 TicketedLookUp = tuple[Ticket, Annotated[bytes, msgspec.Meta(min_length=TX_ID_BYTES, max_length=STATE_REF_BYTES)]]
 """What travels with its ticket, a number that the front end chose; a look-up names a transaction id or a state."""

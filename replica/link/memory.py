@@ -10,10 +10,10 @@ from replica.link.change_signal import ChangeSignal
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     Handler,
+    LookUpAnswer,
     Standing,
     SubmitOptions,
     TicketedAnswer,
-    Told,
     refuse_as_passive,
 )
 from replica.link.pending_calls import PendingCalls
@@ -63,7 +63,7 @@ class MemoryLink:
         """See CoreLink."""
         return cast("StateStatus | NotNow", await self._ask(state))
 
-    async def _ask(self, name: bytes) -> Told:
+    async def _ask(self, name: bytes) -> LookUpAnswer:
         standing = self.standing
         if not standing.active:
             return refuse_as_passive(standing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from replica.link.interface import TicketedAnswer, Told
+from replica.link.interface import LookUpAnswer, TicketedAnswer
 from replica.notary.answers import NotNow
 from replica.notary.errors import Code
 
@@ -23,11 +23,11 @@ class PendingCall:
         first: int,
         count: int,
         deadline_s: float,
-        future: asyncio.Future[list[Told]],
+        future: asyncio.Future[list[LookUpAnswer]],
         on_wait: Callable[[float], None] | None = None,
     ) -> None:
         self.first = first
-        self.answers: list[Told] = [UNKNOWN] * count
+        self.answers: list[LookUpAnswer] = [UNKNOWN] * count
         self.missing_count = count
         self.deadline_s = deadline_s
         self.future = future

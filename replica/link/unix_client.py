@@ -32,11 +32,11 @@ from replica.link.frames import (
 )
 from replica.link.interface import (
     DEFAULT_OPTIONS,
+    LookUpAnswer,
     Standing,
     SubmitOptions,
     TicketedLookUp,
     TicketedSubmission,
-    Told,
     refuse_as_overloaded,
     refuse_as_passive,
 )
@@ -133,7 +133,7 @@ class LinkClient(FrameProtocol[FromCore]):
         """See CoreLink."""
         return cast("StateStatus | NotNow", await self._ask(state))
 
-    async def _ask(self, name: bytes) -> Told:
+    async def _ask(self, name: bytes) -> LookUpAnswer:
         refusal = self._refusal(1)
         if refusal is not None:
             return refusal

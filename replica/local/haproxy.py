@@ -124,17 +124,17 @@ class HaproxyServer:
         for line in (await self.runtime.ask("show info")).splitlines():
             if line.startswith("Pid:"):
                 return int(line.removeprefix("Pid:"))
-        raise ServerFailed(f"haproxy told no process id; the end of its log:\n{self.process.log_tail()}")
+        raise ServerFailed(f"haproxy gave no process id; the end of its log:\n{self.process.log_tail()}")
 
 
 async def check_config(path: Path, log_path: Path) -> None:
-    """Let HAProxy itself read a configuration file. Raises ServerFailed with what it says."""
+    """Let HAProxy itself read a configuration file. Raises ServerFailed with its output."""
     argv = [str(find_haproxy()), "-c", "-f", str(path)]
     await run_to_end(Command(name="haproxy -c", argv=argv, log_path=log_path), CHECK_MAX_S)
 
 
 async def check_keepalived_config(path: Path) -> None:
-    """Let keepalived itself read a configuration file. Raises ServerFailed with what it says.
+    """Let keepalived itself read a configuration file. Raises ServerFailed with its output.
 
     It prints nothing for a good file. Its exit code is meaningless: Debian 12's always ends by a signal of its own.
     The interface that the file names must exist on this machine.

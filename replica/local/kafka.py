@@ -109,7 +109,9 @@ class KafkaBroker:
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join([*own, f"CONTROLLER://{address}:{self.controller_port}"]),
-            "advertised.listeners": ",".join(f"{name}://{told}:{port}" for name, (port, told) in listeners.items()),
+            "advertised.listeners": ",".join(
+                f"{name}://{advertised}:{port}" for name, (port, advertised) in listeners.items()
+            ),
             "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in (*listeners, "CONTROLLER")),
             "log.dirs": self.folder / "data",
             # A topic that appears by itself would have none of the contract's settings.
@@ -170,9 +172,9 @@ class KafkaCluster:
         found = []
         for broker in self.brokers:
             port = take_port()
-            told = machine.reach(broker.machine.address, port)
-            broker.further[client.upper()] = (port, told)
-            found.append(f"{told}:{port}")
+            advertised = machine.reach(broker.machine.address, port)
+            broker.further[client.upper()] = (port, advertised)
+            found.append(f"{advertised}:{port}")
         return ",".join(found)
 
     def allow_deletion(self, allowed: bool = True) -> None:

@@ -248,7 +248,7 @@ class PostgresServer:
             async with asyncio.timeout(CONNECT_TIMEOUT_S), await self._connect() as connection:
                 lines = await (await connection.execute(query)).fetchall()
         except (psycopg.Error, TimeoutError) as error:
-            return f"the database does not tell its sessions: {str(error).strip() or 'no answer'}"
+            return f"the database does not show its sessions: {str(error).strip() or 'no answer'}"
         return "\n".join(str(line) for (line,) in lines)
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:

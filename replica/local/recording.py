@@ -95,9 +95,9 @@ class RecordingClient:
         for attempt in itertools.count():
             answered = await self._attempt([asked[place] for place in missing], ask)
             results.update(zip(missing, answered, strict=True))
-            told_s = [answer.retry_after_s for answer in answered if isinstance(answer, answers.NotNow)]
+            estimates_s = [answer.retry_after_s for answer in answered if isinstance(answer, answers.NotNow)]
             missing = [place for place in missing if isinstance(results[place], answers.NotNow)]
-            delay_s = self._policy.delay_s(attempt, max(told_s, default=0.0), self._random())
+            delay_s = self._policy.delay_s(attempt, max(estimates_s, default=0.0), self._random())
             if not missing or loop.time() + delay_s > deadline_s:
                 break
             await asyncio.sleep(delay_s)
@@ -108,10 +108,10 @@ class RecordingClient:
         numbers = [next(self._operations) for _ in asked]
         for number, one in zip(numbers, asked, strict=True):
             self._history.write(self._invocation(number, one))
-        told_s: list[float] = []
-        answered = await ask(asked, told_s.append)
+        estimates_s: list[float] = []
+        answered = await ask(asked, estimates_s.append)
         at_ns = monotonic_ns()
-        estimate_s = told_s[0] if told_s else None  # a caller would have acted on the first one
+        estimate_s = estimates_s[0] if estimates_s else None  # a caller would have acted on the first one
         for number, answer in zip(numbers, answered, strict=True):
             event = event_of(self._process, number, at_ns, answer)
             self._history.write(replace(event, estimate_s=estimate_s))

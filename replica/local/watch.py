@@ -13,13 +13,13 @@ WATCH_INTERVAL_S = 0.2
 
 async def watch_roles(cluster: LocalCluster, say: Say) -> None:
     """Report the present state of each replica, then each change, for ever."""
-    told: dict[str, str] = {}
+    last: dict[str, str] = {}
     while True:
         for name, health in (await cluster.healths()).items():
             now = describe(health)
-            if told.get(name) != now:
+            if last.get(name) != now:
                 say(name, now)
-                told[name] = now
+                last[name] = now
         await asyncio.sleep(WATCH_INTERVAL_S)
 
 

@@ -88,7 +88,7 @@ def judge(
     acceptance is added. Raises InvariantBroken in that case, and when keys and values do not match in number.
     """
     if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
-        raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
+        raise InvariantBroken(f"the index answered for {len(known)} keys, asked for were {asked}")
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
     commands = _Commands(newest)

@@ -173,7 +173,7 @@ def decode_salvage(raw: bytes, public_key: bytes | None = None) -> Salvage:
     salvage = Salvage(header, rows, sha256(raw).digest())
     _check_range(salvage)
     if len(rows) != header.entries * _ROW_BYTES:
-        raise SalvageDamaged(f"it has {len(rows)} bytes of entries, the header tells of {header.entries} entries")
+        raise SalvageDamaged(f"it has {len(rows)} bytes of entries, the header counts {header.entries} entries")
     _check_rows(salvage)
     return salvage
 

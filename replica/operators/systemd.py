@@ -26,7 +26,7 @@ class ServiceManager:
 
     def start(self, status: Callable[[], str]) -> None:
         """Report that the replica is ready; from then on, report regularly its status and that it lives."""
-        self.tell(READY=1, STATUS=status())
+        self.notify(READY=1, STATUS=status())
         if self._address:
             self._beating = asyncio.get_running_loop().create_task(self._beat(status), name="service_manager")
 
@@ -35,9 +35,9 @@ class ServiceManager:
         if self._beating is not None:
             self._beating.cancel()
             self._beating = None
-        self.tell(STOPPING=1)
+        self.notify(STOPPING=1)
 
-    def tell(self, **values: object) -> None:
+    def notify(self, **values: object) -> None:
         """Send variables. A manager that is gone is no error."""
         if not self._address:
             return
@@ -50,4 +50,4 @@ class ServiceManager:
         pause_s = self.watchdog_s / BEATS_PER_WATCHDOG if self.watchdog_s else 1.0
         while True:
             await asyncio.sleep(pause_s)
-            self.tell(WATCHDOG=1, STATUS=status())
+            self.notify(WATCHDOG=1, STATUS=status())

@@ -62,7 +62,7 @@ function drawReplicas(replicas) {
 
 function drawEpochs(data) {
   document.getElementById("epochs-problem").textContent =
-    data.epochs_problem ? "The database does not tell: " + data.epochs_problem : "";
+    data.epochs_problem ? "The database does not answer: " + data.epochs_problem : "";
   document.getElementById("epochs").replaceChildren(...data.epochs.map(e =>
     row([[e.epoch, "n"], [e.replica], [utc(e.since)], [utc(e.until)], [e.why]])));
 }

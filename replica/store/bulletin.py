@@ -26,7 +26,7 @@ log = structlog.get_logger()
 POLL_S = 1.0  # how soon a replica notices a pause or its end
 ROUND_MAX_S = 3.0
 FLUSH_MAX_S = 2.0  # how long a process that ends waits to record its last reasons
-UNTOLD_MAX = 20  # activations whose end is not recorded yet; beyond this the oldest is dropped
+UNRECORDED_MAX = 20  # activations whose end is not recorded yet; beyond this the oldest is dropped
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -85,25 +85,25 @@ class Bulletin:
         self._replica = replica
         self._asked = False
         self._reached = True
-        self._untold: deque[tuple[int, str, float]] = deque(maxlen=UNTOLD_MAX)
+        self._unrecorded: deque[tuple[int, str, float]] = deque(maxlen=UNRECORDED_MAX)
         self._left = asyncio.Event()  # an end was noted since the last look
-        self._all_told = asyncio.Event()
+        self._all_recorded = asyncio.Event()
 
     def is_barred(self) -> bool:
         """Whether this replica must not ask for the lock. True until the database was first asked, answer or not."""
         return not self._asked or (self.pause is not None and self.pause.keeper != self._replica)
 
-    def tell(self, epoch: int, reason: str) -> None:
+    def note_end(self, epoch: int, reason: str) -> None:
         """Note why this replica's activation of that epoch ended just now; `run` records it in the database."""
-        self._untold.append((epoch, reason, asyncio.get_running_loop().time()))
-        self._all_told.clear()
+        self._unrecorded.append((epoch, reason, asyncio.get_running_loop().time()))
+        self._all_recorded.clear()
         self._left.set()
 
     async def flush(self) -> None:
         """Call before the process ends: wait until all noted ends are recorded, at most `FLUSH_MAX_S`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_MAX_S if self._untold else 0.0):
-                await self._all_told.wait()
+            async with asyncio.timeout(FLUSH_MAX_S if self._unrecorded else 0.0):
+                await self._all_recorded.wait()
 
     async def run(self) -> None:
         """Read the pause and record noted ends, once a second. Keeps the last pause while the database is silent."""
@@ -122,12 +122,12 @@ class Bulletin:
             async with asyncio.timeout(ROUND_MAX_S):
                 self._note_pause(await board.paused())
                 self._asked = self._reached = True
-                while self._untold:
-                    epoch, reason, ended_at_s = self._untold[0]
+                while self._unrecorded:
+                    epoch, reason, ended_at_s = self._unrecorded[0]
                     age_s = asyncio.get_running_loop().time() - ended_at_s
                     await board.end_epoch(epoch, self._replica, reason, age_s)
-                    self._untold.popleft()
-                self._all_told.set()
+                    self._unrecorded.popleft()
+                self._all_recorded.set()
             await self._pause()
 
     async def _pause(self) -> None:

@@ -89,5 +89,5 @@ def check_ledgers(neighbours: Neighbours) -> None:
     if neighbours.rivals:
         raise LedgersShareDatabase(
             f"the search path leads to another ledger as well, in schema {', '.join(map(str, neighbours.rivals))}: "
-            "which one is ours cannot be told"
+            "which one is ours is not certain"
         )

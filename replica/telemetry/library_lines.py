@@ -26,18 +26,18 @@ class LibraryLines(logging.Handler):
         super().__init__()
         self._now_s = now_s
         self._second = -1
-        self._told = 0
+        self._written = 0
         self._withheld = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record, or count it."""
         second = int(self._now_s())
         if second != self._second:
-            self._second, self._told = second, 0
-        if self._told >= LINES_PER_S:
+            self._second, self._written = second, 0
+        if self._written >= LINES_PER_S:
             self._withheld += 1
             return
-        self._told += 1
+        self._written += 1
         more = (
             {} if not record.exc_info else {"exception": "".join(format_exception(record.exc_info[1]))[-EXCEPTION_MAX:]}
         )

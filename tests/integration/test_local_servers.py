@@ -72,7 +72,7 @@ async def test_postgres_tells_who_is_connected(folder: Path, ports: PortReservat
             assert "idle  ClientRead" in line
             assert "HOLDS THE LOCK" in line
         await server.stop()
-        assert "does not tell" in await server.sessions()
+        assert "does not show" in await server.sessions()
     finally:
         await server.remove()
 

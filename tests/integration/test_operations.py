@@ -207,7 +207,7 @@ async def test_history_tells_what_nobody_could_say(cluster: LocalCluster) -> Non
     successor = await cluster.wait_for_active(other_than=active.name)
     newest, previous = (await document(cluster, "history", "-n", "2"))["epochs"]
     assert (newest["replica"], previous["replica"]) == (successor.name, active.name)
-    assert previous["why"] == f"not told: killed, crashed or cut off; {successor.name} found the lock free"
+    assert previous["why"] == f"not recorded: killed, crashed or cut off; {successor.name} found the lock free"
     code, printed, _ = await notary(cluster, "history")
     assert (code, f"{successor.name} found the lock free" in printed) == (0, True)
 

@@ -74,16 +74,16 @@ class Shared:
 
 
 class KeptNotes:
-    """Keeps what a replica leaves to be told later; nobody pauses it."""
+    """Keeps what a replica leaves to be ended later; nobody pauses it."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, str]] = []
+        self.ended: list[tuple[int, str]] = []
 
     def is_barred(self) -> bool:
         return False
 
-    def tell(self, epoch: int, reason: str) -> None:
-        self.told.append((epoch, reason))
+    def note_end(self, epoch: int, reason: str) -> None:
+        self.ended.append((epoch, reason))
 
 
 class Replica:

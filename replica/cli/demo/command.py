@@ -76,7 +76,7 @@ async def _demo(requests: RequestFile, leave: bool, json_file: Path | None, log:
         watching = asyncio.create_task(watch_roles(cluster, say))
         try:
             report = await _play(cluster, requests)
-            _tell(report, json_file)
+            _show(report, json_file)
             clean.append(report.clean)
             if not leave:
                 show_where(cluster, *_more_to_do(cluster, requests))
@@ -85,7 +85,7 @@ async def _demo(requests: RequestFile, leave: bool, json_file: Path | None, log:
             watching.cancel()
 
 
-def _tell(report: DemoReport, json_file: Path | None) -> None:
+def _show(report: DemoReport, json_file: Path | None) -> None:
     out.print()
     report.print(out)
     if json_file is not None:

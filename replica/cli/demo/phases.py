@@ -22,7 +22,7 @@ from replica.notary.rules import Conflict, Usage
 BATCH = 100
 BATCHES_AT_A_TIME = 4
 SINGLES_AT_A_TIME = 64
-TELL_EVERY_S = 1.0
+PROGRESS_EVERY_S = 1.0
 EXAMPLES_MAX = 5
 
 Verify = Callable[[DemoRequest, Result], bool]
@@ -133,31 +133,31 @@ class Phases:
 
 
 class _Progress:
-    """Counts the answers of a phase, and prints its progress every TELL_EVERY_S."""
+    """Counts the answers of a phase, and prints its progress every PROGRESS_EVERY_S."""
 
     def __init__(self, result: PhaseResult, say: Say) -> None:
         self._result = result
         self._say = say
         self._answered = 0
-        self._began_s = self._told_s = monotonic()
+        self._began_s = self._shown_s = monotonic()
 
     def note(self, right: bool, request: DemoRequest, answer: Result) -> None:
         """Count one answer."""
         self._result.note(right, request, answer)
         self._answered += 1
         now_s = monotonic()
-        if now_s - self._told_s >= TELL_EVERY_S:
-            self._told_s = now_s
-            self._tell(now_s)
+        if now_s - self._shown_s >= PROGRESS_EVERY_S:
+            self._shown_s = now_s
+            self._show(now_s)
 
     def finish(self) -> PhaseResult:
         """The phase is over."""
         now_s = monotonic()
         self._result.took_s = now_s - self._began_s
-        self._tell(now_s)
+        self._show(now_s)
         return self._result
 
-    def _tell(self, now_s: float) -> None:
+    def _show(self, now_s: float) -> None:
         rate = self._answered / max(now_s - self._began_s, 1e-3)
         result = self._result
         self._say(

@@ -37,7 +37,7 @@ from replica.notary.records import RECORD_MAX_BYTES
 log = structlog.get_logger()
 
 SERVE_EVERY_S = 0.05  # interval at which a writer's delivery reports are processed
-TELL_EVERY_S = 1.0  # failed appends are counted, and logged at most this often
+LOG_EVERY_S = 1.0  # failed appends are counted, and logged at most this often
 POLL_MAX_S = 0.02  # the longest single wait of the reader's thread, and so of a close for that thread
 
 IDENTITY_WAIT_S = 0.5  # how long `end_offset` waits for the topic's id, in addition to the offset
@@ -173,7 +173,7 @@ class KafkaLog:
         except (TimeoutError, LogUnavailable):
             age_s = asyncio.get_running_loop().time() - self._confirmed_at_s
             if age_s > IDENTITY_AGE_MAX_S:
-                raise LogUnavailable(f"nobody has told the id of topic {self._settings.topic} lately") from None
+                raise LogUnavailable(f"no broker has given the id of topic {self._settings.topic} lately") from None
 
 
 class KafkaReader:
@@ -287,7 +287,7 @@ class KafkaWriter:
         self._topic = topic
         self._failures = failures
         self._told_count = 0
-        self._tell_from_s = 0.0
+        self._log_from_s = 0.0
         self._on_close = on_close
         self._closing: asyncio.Future[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(SERVE_EVERY_S, self._serve)
@@ -344,9 +344,9 @@ class KafkaWriter:
         if self._producer is not None:
             loop = asyncio.get_running_loop()
             self._producer.poll(0)
-            if loop.time() >= self._tell_from_s:
+            if loop.time() >= self._log_from_s:
                 self._tell_failures()
-                self._tell_from_s = loop.time() + TELL_EVERY_S
+                self._log_from_s = loop.time() + LOG_EVERY_S
             self._timer = loop.call_later(SERVE_EVERY_S, self._serve)
 
     def _tell_failures(self) -> None:
@@ -370,8 +370,8 @@ class DeliveryFailures:
 
 def _connect_producer(settings: KafkaSettings, failures: DeliveryFailures, round_trips: RoundTrips) -> Producer:
     """A producer that knows the partition's leader. Blocks for up to `connect_timeout_s`."""
-    told = {"stats_cb": round_trips, "statistics.interval.ms": ms(STATISTICS_EVERY_S)}
-    producer = connect(Producer, _producer_config(settings, failures) | told)
+    statistics = {"stats_cb": round_trips, "statistics.interval.ms": ms(STATISTICS_EVERY_S)}
+    producer = connect(Producer, _producer_config(settings, failures) | statistics)
     doing = f"opening a writer to topic {settings.topic}"
     try:
         topic = producer.list_topics(settings.topic, timeout=settings.connect_timeout_s).topics[settings.topic]

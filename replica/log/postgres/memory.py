@@ -114,7 +114,7 @@ class MemoryServer:
         self.end_offset = max(self.end_offset, batch.next_offset)
         for session in self.sessions:
             if not self.weather.notify_is_lost():
-                session.told.set()
+                session.notified.set()
 
     def replicate(self, position: int) -> None:
         """The standby has the WAL up to `position` on disk."""
@@ -159,7 +159,7 @@ class MemorySession:
 
     def __init__(self, server: MemoryServer) -> None:
         self.identity = server.identity
-        self.told = asyncio.Event()
+        self.notified = asyncio.Event()
         self._server = server
         self._over = asyncio.Event()
 
@@ -208,11 +208,11 @@ class MemorySession:
 
     async def heard(self, wait_s: float) -> None:
         """See `Session.heard`."""
-        tasks = [asyncio.create_task(event.wait()) for event in (self.told, self._over)]
+        tasks = [asyncio.create_task(event.wait()) for event in (self.notified, self._over)]
         await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-        self.told.clear()
+        self.notified.clear()
         self._require_open()
 
     async def append(self, log_id: str, values: Sequence[bytes]) -> int:

@@ -64,7 +64,7 @@ class PostgresLogSettings(BaseModel):
         3.0, ge=1, description="The server ends a dead connection, and a transaction that hangs, after this."
     )
     poll_every_s: float = Field(
-        0.05, gt=0, le=5, description="How often a reader asks without being told that there is something to read."
+        0.05, gt=0, le=5, description="How often a reader asks without a notice that there is something to read."
     )
     append_queue_max: int = Field(
         50_000, ge=1, le=10_000_000, description="Records not yet answered; past it, appends fail."

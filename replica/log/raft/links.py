@@ -165,7 +165,7 @@ class Links:
         return Hello(wire.PROTOCOL, self.settings.group, "node", self.node_id, self.key)
 
     def refused(self, where: object, why: str) -> None:
-        """Tell that a connection was ended, and why."""
+        """Report that a connection was ended, and why."""
         if (withheld := self._refusals.take()) is not None:
             _log.warning("log_link_refused", address=str(where), why=why, withheld=withheld)
 

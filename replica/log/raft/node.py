@@ -116,7 +116,7 @@ class LogNode:
         self._work, self._stop = asyncio.Event(), asyncio.Event()
         self._failure: BaseException | None = None
         self._unsent = Lines()
-        self._told = (self.raft.leadership, self.raft.view)
+        self._reported = (self.raft.leadership, self.raft.view)
 
     # ------------------------------------------------------------------------------------------------------- running
 
@@ -222,7 +222,7 @@ class LogNode:
             self._work.set()
         if self.raft.should_sign or self._cleanup or (self._questions.wait and effects.committed_idx is not None):
             self._turn_soon()
-        self._tell()
+        self._report()
         if self.raft.is_expelled:
             self.fail(LogIncomplete("the leader found that this disk has less than it once acknowledged"))
 
@@ -235,10 +235,10 @@ class LogNode:
     def _has_work(self) -> bool:
         return self._job.hard_state is not None or bool(self._job.steps)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now = (self.raft.leadership, self.raft.view)
-        if now != self._told:
-            self._told = now
+        if now != self._reported:
+            self._reported = now
             _log.info("log_leadership", leadership=now[0].value, view=now[1], last_idx=self.raft.last_idx)
 
     def _send(self, out: Outgoing) -> None:
@@ -440,7 +440,7 @@ class LogNode:
             entries += [Entry(view, at, Kind.RAW, body) for at, body in enumerate(call.bodies, idx + 1)]
             idx += len(call.bodies)
         taken = bool(entries or self.raft.should_sign) and self._sign_and_append(entries)
-        self._cleanup = ()  # where it was not taken, whoever leads will be told
+        self._cleanup = ()  # where it was not taken, whoever leads gets it later
         for one in waiting:
             self._settle_later(one, taken=taken)
 

@@ -125,7 +125,7 @@ class Questions(Generic[CallT]):
     def settle(self, leads_view: int | None, answered: int, readable_idx: int) -> list[tuple[CallT, int | None]]:
         """Who can be answered: with the index, or with None where this node no longer leads the view of the round.
 
-        `leads_view` None: it does not lead at all, and nobody needs to wait. An index is told once it can be read.
+        `leads_view` None: it does not lead at all, and nobody needs to wait. An index is sent once it can be read.
         """
         settled: list[tuple[CallT, int | None]] = []
         while self._rounds:

@@ -148,9 +148,9 @@ def load_settings(path: Path) -> LogNodeSettings:
         settings.raft()
     except ValidationError as error:
         problems = error.errors()
-        told = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in problems)
+        text = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in problems)
         exposed = any("need tls" in problem["msg"] for problem in problems)
-        raise ConfigError(f"{path}: {told}", Code.PLAINTEXT_EXPOSED if exposed else None) from None
+        raise ConfigError(f"{path}: {text}", Code.PLAINTEXT_EXPOSED if exposed else None) from None
     except (TypeError, RaftSettingsError) as error:
         raise ConfigError(f"{path}: {error}") from None
     return _with_absolute_paths(settings, path.resolve().parent)

@@ -53,7 +53,7 @@ class LogTree:
         self._kept.append((self.size, tuple(self._peaks)))
 
     def cut(self, size: int) -> None:
-        """Go back to a smaller tree, not below what `forget` was told."""
+        """Go back to a smaller tree, not below the argument of `forget`."""
         if size >= self.size:
             return
         while self._kept[-1][0] > size:

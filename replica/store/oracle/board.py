@@ -69,8 +69,8 @@ class OracleBoard:
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
         """See Board. The end gets the time of this call; the reason says how late the call is."""
-        told = _short(f"{reason} (told {age_s:.1f} s later)" if age_s >= LATE_S else reason)
-        await self._change("end_epoch", {"epoch": epoch, "replica": replica, "reason": told})
+        noted = _short(f"{reason} (recorded {age_s:.1f} s later)" if age_s >= LATE_S else reason)
+        await self._change("end_epoch", {"epoch": epoch, "replica": replica, "reason": noted})
 
     async def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         try:

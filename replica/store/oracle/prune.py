@@ -10,7 +10,7 @@ from replica.store.oracle.store import named_statement
 CHUNK_ROWS = 5_000  # completions deleted in one transaction
 
 
-def delete_pruned(login: Mapping[str, str], tell: Callable[[int], None]) -> int:
+def delete_pruned(login: Mapping[str, str], report: Callable[[int], None]) -> int:
     """Delete completions below the bound that the active has moved; see replica.store.postgres.prune."""
     deleted = 0
     with plain_cursor("delete_pruned", login) as cursor:
@@ -24,4 +24,4 @@ def delete_pruned(login: Mapping[str, str], tell: Callable[[int], None]) -> int:
             cursor.execute(named_statement("delete_completions"), {"up_to": up_to})
             cursor.connection.commit()
             deleted += up_to - int(oldest) + 1
-            tell(deleted)
+            report(deleted)

@@ -68,7 +68,7 @@ class PostgresBoard:
             return await (await self._connection.execute(named_statement(name), values)).fetchall()
         except _NOT_OUR_SCHEMA as error:
             detail = (
-                f"{name}: {str(error).strip()}; run `notary store migrate`, and grant what `notary store roles` says"
+                f"{name}: {str(error).strip()}; run `notary store migrate`, and grant what `notary store roles` prints"
             )
             raise StoreMismatch(detail) from None
         except psycopg.Error as error:

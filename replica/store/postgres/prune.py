@@ -20,8 +20,8 @@ CHUNK_ROWS = 5_000
 _STATEMENT_MAX_S = 30
 
 
-async def delete_pruned(conninfo: str, tell: Callable[[int], None]) -> int:
-    """Delete what may be deleted, and return the number of completions. Calls `tell` with the total so far.
+async def delete_pruned(conninfo: str, report: Callable[[int], None]) -> int:
+    """Delete what may be deleted, and return the number of completions. Calls `report` with the total so far.
 
     Raises StoreUnavailable, and StoreMismatch when the role lacks the right.
     """
@@ -37,7 +37,7 @@ async def delete_pruned(conninfo: str, tell: Callable[[int], None]) -> int:
                 if not count:
                     return deleted
                 deleted += count
-                tell(deleted)
+                report(deleted)
     except (errors.UndefinedTable, errors.UndefinedColumn, errors.InsufficientPrivilege) as error:
         raise StoreMismatch(
             f"completions are deleted by the tables' owner, or a member of notary_pruner: {str(error).strip()}"

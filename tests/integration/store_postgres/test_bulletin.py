@@ -60,7 +60,7 @@ async def test_the_end_of_an_activation_is_told_later_when_its_session_was_lost(
     monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.02)
     await activated(new_store)
     async with bulletin_of("host=127.0.0.1 port=1", "r") as bulletin:
-        bulletin.tell(1, "its session was lost")
+        bulletin.note_end(1, "its session was lost")
         await eventually(lambda: _is(lambda: not bulletin.is_barred()))  # asked, no answer: it may run all the same
         monkeypatch.setattr(bulletin, "_open_board", lambda name: postgres_board(dsn, name))
         await eventually(lambda: _told(ends))

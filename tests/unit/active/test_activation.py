@@ -606,7 +606,7 @@ def test_an_activation_that_dies_of_an_exception_says_so(session_lives: bool) ->
     async def story() -> None:
         async with World() as world:
             replica = Replica(world.shared, "R1")
-            told = replica.notes.told
+            told = replica.notes.ended
             running = asyncio.create_task(
                 run_to_the_end(replica.participant, replica.election, asyncio.Event().wait(), stop_max_s=5.0)  # type: ignore[arg-type]
             )

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from ha.errors import HaError, LockLost, ScopeMismatch, TransitionFailed
 from replica.active import publisher as publish
-from replica.failure import exit_code, told_of
+from replica.failure import error_document, exit_code
 from replica.log.kafka.librdkafka import TopicMissing
 from replica.log.memory import MemoryLog
 from replica.notary.answers import Notarised, NotNow, Refused
@@ -169,10 +169,10 @@ def test_a_supervisor_is_told_whether_to_start_again(error: Exception, expected:
 @pytest.mark.parametrize("error", [LogTruncated("offset 7"), ScopeMismatch("x"), LockLost("x")], ids=repr)
 def test_a_failed_transition_tells_the_code_of_its_cause(error: HaError | NotaryError) -> None:
     """Goal: the code leads to the runbook, whoever finds the fault first. Method: bare, and found by an activation."""
-    told = told_of(error)
+    told = error_document(error)
     assert told["code"] in {Code.LOG_TRUNCATED.name, ScopeMismatch.code, LockLost.code}
     assert told["remedy"]
     failed = TransitionFailed("activation")
-    assert told_of(failed)["code"] == TransitionFailed.code
+    assert error_document(failed)["code"] == TransitionFailed.code
     failed.__cause__ = error
-    assert told_of(failed) == told
+    assert error_document(failed) == told

@@ -9,7 +9,7 @@ import pytest
 
 from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
-from replica.cli.history import _told, why_it_ended
+from replica.cli.history import _cause_of, why_it_ended
 from replica.cli.steer import judge, why_not
 from replica.health import ReplicaHealth
 from replica.notary.errors import NotActive
@@ -95,8 +95,8 @@ def activation(**changes: Any) -> PastActivation:
     [
         ({}, ""),
         ({"ended_at": AT, "end_reason": "stop"}, "stop"),
-        ({"found_over_by": "r2"}, "not told: killed, crashed or cut off; r2 found the lock free"),
-        ({"found_over_by": "r1"}, "not told; r1 took another epoch itself"),
+        ({"found_over_by": "r2"}, "not recorded: killed, crashed or cut off; r2 found the lock free"),
+        ({"found_over_by": "r1"}, "not recorded; r1 took another epoch itself"),
         ({"found_over_by": "r2", "end_reason": "no answer on the lock session"}, "no answer on the lock session"),
     ],
 )
@@ -107,9 +107,9 @@ def test_the_holders_own_word_goes_before_what_others_saw(facts: dict[str, Any],
 
 def test_the_history_gives_the_cause_as_a_value() -> None:
     """Goal: programs need no sentence, and people know what to read. Method: an exception's end; an older release's."""
-    told = _told(activation(end_reason="failed INDEX_UNREADABLE: block 7"))
+    told = _cause_of(activation(end_reason="failed INDEX_UNREADABLE: block 7"))
     assert told == {"cause": "failed", "code": "INDEX_UNREADABLE", "runbook": "runbooks/replica-replacement.md"}
-    assert set(_told(activation(end_reason="the server ended the session")).values()) == {None}
+    assert set(_cause_of(activation(end_reason="the server ended the session")).values()) == {None}
 
 
 class Elector:

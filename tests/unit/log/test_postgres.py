@@ -298,7 +298,7 @@ def notify_believed(monkeypatch: pytest.MonkeyPatch) -> Callable[[MemoryWeather]
     hear = MemorySession.heard
 
     async def heard(self: MemorySession, wait_s: float) -> None:
-        while not self.told.is_set():
+        while not self.notified.is_set():
             await hear(self, 1.0)
 
     monkeypatch.setattr(MemorySession, "heard", heard)

@@ -590,4 +590,4 @@ async def test_a_pause_is_kept_once_and_ended(new_store: NewStore, server: Oracl
         assert await board.resume() == again
         assert await board.resume() is None
         await board.end_epoch(1, "r", "lost", 5.0)
-        assert [activation.end_reason for activation in await board.history(5)] == ["lost (told 5.0 s later)"]
+        assert [activation.end_reason for activation in await board.history(5)] == ["lost (recorded 5.0 s later)"]

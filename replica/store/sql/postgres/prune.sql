@@ -1,5 +1,5 @@
 -- Moves the bound up to which completions may be deleted, if that is safe: what a resubmission may still ask for stays,
--- and so does whatever tells which commands are in flight. The times that were judged at rise with the ledger offsets,
+-- and so does whatever determines which commands are in flight. The times that were judged at rise with the ledger offsets,
 -- so a search by halves finds the newest that is old enough.
 WITH RECURSIVE search (low, high) AS (
     SELECT pruned_to + 1, ledger_end + 1 FROM participant

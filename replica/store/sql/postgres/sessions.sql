@@ -1,5 +1,5 @@
 -- Sessions that go by the names of replicas, those first that may be replicas: their login is ours, or may write the
--- ledger. When one last did something is told to its own role, and to pg_monitor. Any login may open many: not all are told.
+-- ledger. Only its own role and pg_monitor see when one last did something. Any login may open many: the list is bounded.
 SELECT pid, application_name AS name, coalesce(usename, '') AS user, coalesce(host(client_addr), '') AS address,
        (extract(epoch FROM greatest(query_start, state_change)) * 1000000)::bigint AS moved_us,
        coalesce(usename = current_user, false)
