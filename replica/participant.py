@@ -32,6 +32,7 @@ from replica.log.interface import RequestLog
 from replica.notary.answers import NotNow
 from replica.notary.errors import (
     Code,
+    CommandsLag,
     DatabaseSuperseded,
     InvariantBroken,
     LogUnavailable,
@@ -40,6 +41,7 @@ from replica.notary.errors import (
     SignerUnavailable,
 )
 from replica.notary.requests import Submission
+from replica.notary.rules import DEDUPLICATING_FROM
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore, Pruned
@@ -199,7 +201,7 @@ class Participant(Generic[SessionT]):
         try:
             await self._receipt_signer.check()
             await self.activation.open()
-        except (LogUnavailable, SignerUnavailable, DatabaseSuperseded) as error:
+        except (LogUnavailable, SignerUnavailable, DatabaseSuperseded, CommandsLag) as error:
             cause = Cause.SIGNER if isinstance(error, SignerUnavailable) else Cause.ACTIVATION_FAILED
             raise ActivationFailed(error.detail, cause, error.code.name) from error
         except (NotaryError, InvariantBroken) as error:  # as if the follower had met it: damage sets the index aside
@@ -231,7 +233,14 @@ class Participant(Generic[SessionT]):
         """Whether to ask for the lock, and how far the index lags."""
         if self._settings.standby == "disconnected" and self._following is None:
             return Readiness(True, 0, self._notes.is_barred())
-        return Readiness(self.follower.reaches_log(), self.follower.lag_records, self._notes.is_barred())
+        return Readiness(self.follower.reaches_log(), self._lag_records(), self._notes.is_barred())
+
+    def _lag_records(self) -> int:
+        """Records that are to be applied, or whose commands are to be indexed, before this replica could serve."""
+        position = self.follower.position
+        barrier = None if position is None else position.barrier
+        needs_commands = barrier is not None and barrier.rules_version >= DEDUPLICATING_FROM
+        return self.follower.lag_records + (self.follower.commands_lag_records if needs_commands else 0)
 
     def role_changed(self, role: Role, reason: str) -> None:
         """Announce it to front ends, and log it."""

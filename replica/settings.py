@@ -108,6 +108,12 @@ class CoreSettings(BaseModel):
         20_000, ge=10_000, le=1_000_000, description="States judged at a time: records above it go into the next batch."
     )
     publish_batch_max: int = Field(2_000, ge=1, le=5_000, description="Completions published in one transaction.")
+    publish_backlog_max: int = Field(
+        100_000,
+        ge=10_000,
+        le=1_000_000,
+        description="Completions that may wait for the database; submissions above that are refused as OVERLOADED.",
+    )
     publish_linger_s: float = Field(
         0.02, ge=0, le=1, description="How long completions gather before they are published; answers do not wait."
     )

@@ -3,7 +3,8 @@
 Each part owns one step of a submission:
 
     offered    Intake        intake.py       bounds, the users' turns
-    admitted   Admission     admission.py    recorded as pending in the database
+    admitted   Admission     admission.py    rules 1: recorded as pending in the database
+               LogAdmission  log_admission.py  rules 2: not known to the index, nor on its way
     appended   Appender      appending.py    sequence number, stamp, the log
     read back  ReadBack      read_back.py    what the follower applied meets who waits
     answered   Answering     answering.py    receipt and answer
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import structlog
 
@@ -26,6 +28,7 @@ from replica.active.answering import Answering
 from replica.active.appending import Appender
 from replica.active.catching_up import read_to_the_end
 from replica.active.intake import Intake
+from replica.active.log_admission import LogAdmission
 from replica.active.opening import Opening
 from replica.active.parts import Parts
 from replica.active.publisher import Publisher
@@ -35,11 +38,13 @@ from replica.active.waiting import send
 from replica.active.watchdog import StallWatchdog
 from replica.notary.answers import NotNow
 from replica.notary.errors import Code, InvariantBroken, NotaryError
+from replica.notary.rules import DEDUPLICATING_FROM
 from replica.store.interface import ParticipantStore, Pruned
 
 log = structlog.get_logger()
 
 _DRAIN_TICK_S = 0.005
+_AdmissionT = TypeVar("_AdmissionT", Admission, LogAdmission)
 
 
 class Activation:
@@ -60,17 +65,13 @@ class Activation:
         self._tasks = SessionTasks(parts)
         self.intake = Intake(parts)
         self.appender = Appender(parts, str(database))
-        self.publisher = Publisher(store, parts.settings, self.intake.leave, parts.announce)
+        self.publisher = Publisher(
+            store, parts.settings, self.intake.leave, parts.announce, self.intake.budget.note_unpublished
+        )
         answering = Answering(parts, self.appender, self.intake.budget)
         self.read_back = ReadBack(parts, self.appender, self.intake, answering, self.publisher)
-        self.admission = Admission(
-            parts,
-            store,
-            intake=self.intake,
-            appender=self.appender,
-            answering=answering,
-            publisher=self.publisher,
-        )
+        self._answering = answering
+        self.admission: Admission | LogAdmission = self._admit_with(Admission)
         self._watchdog = StallWatchdog(parts, self.appender.waiting)
         self._opening = Opening(
             parts,
@@ -98,9 +99,21 @@ class Activation:
     async def open(self) -> None:
         """Become active, see opening.py. Raises ActivationFailed, or the error of the step that failed."""
         await self._opening.run()
+        if self.appender.formats.rules >= DEDUPLICATING_FROM:
+            self.admission = self._admit_with(LogAdmission)
         self._tasks.start(self.admission.run(), "admit")
         self._tasks.start(self._watchdog.run(), "watch")
         self.serving = True
+
+    def _admit_with(self, admission: type[_AdmissionT]) -> _AdmissionT:
+        return admission(
+            self._parts,
+            self._store,
+            intake=self.intake,
+            appender=self.appender,
+            answering=self._answering,
+            publisher=self.publisher,
+        )
 
     async def confirm_lock(self) -> None:
         """Return once a statement on the lock session was answered that was sent after this call."""
@@ -135,7 +148,9 @@ class Activation:
         await self._tell_end(reason)
         await self.appender.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", retry_after_s)
-        unanswered = (waiting for waiting in self.appender.waiting.values() if not waiting.options.asynchronous)
+        by_log = self.appender.formats.rules >= DEDUPLICATING_FROM  # else what is asynchronous was answered before
+        logged = self.appender.waiting.values()
+        unanswered = [waiting for waiting in logged if by_log or not waiting.options.asynchronous]
         send((waiting, unknown) for waiting in (*self.admission.admitting, *unanswered))
         self.appender.waiting.clear()
 

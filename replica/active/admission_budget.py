@@ -24,17 +24,24 @@ def _utf8_bytes(text: str) -> int:
 
 
 class AdmissionBudget:
-    """How much is in flight, from the moment it is offered until its completion is published."""
+    """How much is in flight, from the moment it is offered until it is answered; where the database remembers commands,
+    until its completion is published. `unpublished`: completions that wait for the database; they have a bound too."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
         self.submissions = 0
         self.states = 0
+        self.unpublished = 0
+
+    def note_unpublished(self, completions: int) -> None:
+        """So many completions are not published yet."""
+        self.unpublished = completions
 
     def enter(self, states: int) -> bool:
         """Take one submission in, unless that passes a bound."""
         fits = (
             self.submissions < self._settings.in_flight_max
+            and self.unpublished < self._settings.publish_backlog_max
             and self.states + states <= self._settings.states_in_flight_max
         )
         if fits:

@@ -8,12 +8,12 @@ from replica.active.admission_budget import AdmissionBudget
 from replica.active.appending import Appender
 from replica.active.parts import Parts
 from replica.active.waiting import Waiting, send
-from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code, InvariantBroken
 from replica.notary.outcomes import CODE_OF
 from replica.notary.receipts import Receipt
-from replica.notary.rules import Outcome, Verdict
+from replica.notary.rules import DEDUPLICATING_FROM, Outcome, Verdict
 from replica.store.interface import AdmissionResult, Command
 
 Decided = tuple[Waiting, CountedRequest, Verdict]
@@ -39,10 +39,11 @@ class Answering:
             self._appender.busy_since_s = now_s
         began_us = self._clock.wall_us()
         synchronous = [decided for decided in answered if not decided[0].options.asynchronous]
+        self._confirm_accepted(answered)
         notarised = [
             (entry.request.tx_id, entry.content_digest)
             for _, entry, verdict in synchronous
-            if verdict.outcome is Outcome.NOTARISED
+            if verdict.notarised_offset is not None
         ]
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
@@ -50,6 +51,15 @@ class Answering:
             self._trace.answered(answered, began_us)
 
         self._receipt_signer.make(notarised, answer)
+
+    def _confirm_accepted(self, answered: Sequence[Decided]) -> None:
+        """Answer asynchronous submissions that only the log has recorded: it has now."""
+        wait_s = self._estimate.wait_s(0)
+        send(
+            (waiting, Accepted(waiting.command.submission_id, wait_s, entry.offset))
+            for waiting, entry, _ in answered
+            if waiting.options.asynchronous and entry.rules_version >= DEDUPLICATING_FROM
+        )
 
     def answer_accepted(self, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
         """Repeat recorded answers: the command was accepted before, its transaction is in the log."""
@@ -81,7 +91,7 @@ def decided_answers(
                 entry.content_digest,
                 verdict.notarised_offset,
                 entry.offset,
-                False,
+                verdict.outcome is Outcome.DEDUPLICATED,
                 next(receipts),
                 offsets[entry.offset],
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed
@@ -11,12 +11,13 @@ from replica.active.parts import Parts
 from replica.active.waiting import Waiting
 from replica.log.interface import LogWriter
 from replica.notary.answers import NotNow
-from replica.notary.errors import LogUnavailable
+from replica.notary.errors import InvariantBroken, LogUnavailable
 from replica.notary.formats import Formats
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
     BarrierRecord,
     RequestRecord,
+    RequestRecordV2,
     SettledCommand,
     SettlementRecord,
     encode_record,
@@ -35,6 +36,7 @@ class Appender:
         self.activation_id = b""  # of the newest barrier of ours
         self.formats = Formats()  # of what is written; the barrier names them
         self.waiting: dict[int, Waiting] = {}  # by sequence number, in the order of appending
+        self.commands: dict[bytes, Waiting] = {}  # by change id: commands that are logged and not read back yet
         self.busy_since_s = parts.clock.boottime_s()  # when the first caller began to wait, or the newest answers
         self._sequence = 0
         self._writer: LogWriter | None = None
@@ -72,8 +74,8 @@ class Appender:
     def append(self, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
         """Log admitted submissions; each waits by its sequence number, never by its transaction id.
 
-        No record can be made of some of them. Their answers are returned, by `id` of the Waiting: those commands stay
-        pending, and the next activation settles them.
+        No record can be made of some of them. Their answers are returned, by `id` of the Waiting. Those that are
+        pending in the database stay so, and the next activation settles them.
         """
         if not admitted:
             return {}
@@ -84,16 +86,38 @@ class Appender:
         failed: dict[int, NotNow] = {}
         for waiting in admitted:
             sequence, submission = self._sequence, waiting.submission
-            record = RequestRecord(self.formats.records, self.activation_id, sequence, stamp_us, submission)
             try:
-                values.append(encode_record(record))
+                values.append(encode_record(self._record_of(waiting, stamp_us)))
             except Exception as error:  # one caller's values
                 failed[id(waiting)] = self._parts.failures.answer(submission.submission_id, error)
                 continue
             self._sequence = sequence + 1
             self.waiting[sequence] = waiting
+            self.commands[waiting.command.change_id] = waiting
         self._log(values)
         return failed
+
+    def _record_of(self, waiting: Waiting, stamp_us: int) -> RequestRecord:
+        format, activation_id, sequence = self.formats.records, self.activation_id, self._sequence
+        if format == 1:
+            return RequestRecord(format, activation_id, sequence, stamp_us, waiting.submission)
+        if waiting.terms is None:
+            raise InvariantBroken("a submission is to be logged, and its deduplication period is not known")
+        return RequestRecordV2(
+            format,
+            activation_id,
+            sequence,
+            stamp_us,
+            waiting.submission,
+            waiting.terms.deduplication_us,
+            waiting.terms.after_offset,
+        )
+
+    def read_back(self, commands: Iterable[Waiting]) -> None:
+        """These were read back: what is known of their commands is in the index now."""
+        for waiting in commands:
+            if self.commands.get(waiting.command.change_id) is waiting:
+                del self.commands[waiting.command.change_id]
 
     def _log(self, values: Sequence[bytes]) -> None:
         if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:

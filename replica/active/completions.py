@@ -12,6 +12,7 @@ from replica.notary.canonical import change_id
 from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.errors import Code
 from replica.notary.outcomes import CODE_OF
+from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2
 from replica.notary.rules import Verdict
 from replica.store.interface import Completion
 
@@ -19,8 +20,8 @@ from replica.store.interface import Completion
 def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None = None) -> list[Completion]:
     """The completions of a run of records, in log order: the same at every replica, a function of the log alone.
 
-    The exception is `periods`, deduplication periods by log offset: only the replica that admitted the submissions
-    knows them.
+    The exception is `periods`, deduplication periods by log offset, under rules 1: only the replica that admitted the
+    submissions knows them.
     """
     known = periods or {}
     completions: list[Completion] = []
@@ -47,9 +48,20 @@ def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) 
         verdict.notarised_offset,
         entry.judged_us,
         msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
-        None if period is None else period.duration_us,
-        None if period is None or period.duration_us is not None else period.after,
+        *_deduplication(entry.record, period),
     )
+
+
+def _deduplication(record: RequestRecord, period: Period | None) -> tuple[int | None, int | None]:
+    """The deduplication period in microseconds, or the ledger offset after which acceptances count.
+
+    Under rules 2 the record has it, but for a ledger offset: the record has the log offset instead.
+    """
+    if isinstance(record, RequestRecordV2):
+        return (record.deduplication_us if record.after_offset == NO_OFFSET else None), None
+    if period is None:
+        return None, None
+    return (None, period.after) if period.duration_us is None else (period.duration_us, None)
 
 
 def _of_settlement(entry: CountedSettlement) -> list[Completion]:

@@ -21,10 +21,12 @@ from replica.active.publisher import Publisher
 from replica.active.read_back import ReadBack
 from replica.active.tasks import SessionTasks
 from replica.following.log_reading import end_after
-from replica.notary.errors import InvariantBroken
+from replica.index.commands import knows_commands
+from replica.notary.errors import CommandsLag, InvariantBroken
 from replica.notary.formats import to_write
 from replica.notary.position import Position
 from replica.notary.records import SettledCommand, settled_together
+from replica.notary.rules import DEDUPLICATING_FROM
 from replica.store.interface import Command, ParticipantStore, Published
 
 log = structlog.get_logger()
@@ -68,6 +70,8 @@ class Opening:
         self._done("read_log")
         salvages = await parts.salvages_found.found(position.offset)
         appender.formats = to_write(await store.bind(position.topic_id, salvages), position.barrier)
+        if appender.formats.rules >= DEDUPLICATING_FROM and not knows_commands(parts.index, position.offset):
+            raise CommandsLag(f"acceptances of commands are not known up to offset {position.offset}")
         await self._see_the_log_move(position)
         self._done("log_moves")
         self.epoch = await store.raise_epoch(position.epoch, parts.name)

@@ -41,11 +41,13 @@ class Publisher:
         settings: CoreSettings,
         on_published: Callable[[int, int], None],
         on_moved: Callable[[], None],
+        on_backlog: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._on_published = on_published
         self._on_moved = on_moved  # the ledger end has changed
+        self._on_backlog = on_backlog  # so many completions are not published yet
         self._queue: deque[_Unpublished] = deque()
         self._arrived = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -82,10 +84,27 @@ class Publisher:
         self._queue.append(_Unpublished(completions, detail_bytes, applied.position, submissions, states))
         self._added += 1
         self._waiting_completions += len(completions)
+        self._on_backlog(self._waiting_completions)
         self._arrived.set()
         if self._waiting_completions >= self._settings.publish_batch_max:
             self._hurry.set()
         return {completion.log_offset: at for at, completion in enumerate(completions, first)}
+
+    @property
+    def last_ledger_offset(self) -> int:
+        """The newest ledger offset that is given away; its completion may not be published yet."""
+        return self.ledger_end + self._waiting_completions
+
+    def log_offset_of(self, ledger_offset: int) -> int | None:
+        """The log offset of a completion that is not published yet; None if it is published."""
+        at = ledger_offset - self.ledger_end - 1
+        if at < 0:
+            return None
+        for item in self._queue:
+            if at < len(item.completions):
+                return item.completions[at].log_offset
+            at -= len(item.completions)
+        return None
 
     def decided_changes(self) -> set[bytes]:
         """Change ids of commands that are decided by the log and not published yet."""
@@ -142,6 +161,7 @@ class Publisher:
             self._on_published(item.submissions, item.states)
         self._done += len(taken)
         self._waiting_completions -= len(completions)
+        self._on_backlog(self._waiting_completions)
         self._progress.set()
         if not self._queue:
             self._arrived.clear()

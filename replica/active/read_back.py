@@ -19,6 +19,7 @@ from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
 from replica.notary.position import Position
 from replica.notary.records import RequestRecord
+from replica.notary.rules import DEDUPLICATING_FROM
 
 
 class ReadBack:
@@ -44,11 +45,16 @@ class ReadBack:
             return
         self.answer_unreadable(applied)
         answered = match(applied, ours, self._appender.waiting)
+        self._appender.read_back([waiting for waiting, _, _ in answered])
         periods = {entry.offset: waiting.period for waiting, entry, _ in answered}
         states = sum([waiting.states for waiting, _, _ in answered])
-        offsets = self._publisher.add(applied, len(answered), states, periods)
+        by_log = self._appender.formats.rules >= DEDUPLICATING_FROM
+        held = (0, 0) if by_log else (len(answered), states)  # of the budget, until the completions are published
+        offsets = self._publisher.add(applied, *held, periods)
         if answered:
             self._answering.answer_decided(answered, states, offsets)
+        if by_log:
+            self._intake.leave(len(answered), states)
         if barrier is None or barrier.activation_id != ours:
             self._step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
 
@@ -56,6 +62,7 @@ class ReadBack:
         """Answer records of ours whose request no reader can decode: they count for nothing, for any reader."""
         for offset, waiting in match_unreadable(applied, self._appender.activation_id, self._appender.waiting):
             error = InvariantBroken(f"a request was logged at offset {offset} that no reader can read")
+            self._appender.read_back([waiting])
             send([(waiting, self._failures.answer(waiting.command.submission_id, error))])
             self._intake.leave(1, waiting.states)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from replica.active.deduplication import Period
+from replica.active.terms import Terms
 from replica.link.interface import Replies, SubmitOptions
 from replica.notary.answers import Answer
 from replica.notary.requests import Submission
@@ -15,7 +16,7 @@ from replica.store.interface import Command
 
 class Waiting(msgspec.Struct):
     """A submission in the core, and the caller that waits for its answer. `states` is its weight (admission_budget.py).
-    `period` is the deduplication period that is honoured, once it is admitted."""
+    Once it is admitted, `period` or `terms` is the deduplication period that is honoured, by the database or the log."""
 
     replies: Replies
     ticket: int
@@ -24,6 +25,7 @@ class Waiting(msgspec.Struct):
     states: int
     options: SubmitOptions
     period: Period | None = None
+    terms: Terms | None = None
 
 
 def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:

@@ -87,10 +87,12 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     """Not final: an asynchronous submission is recorded, and this attempt will have exactly one completion.
 
     `estimate_s` is the probable upper bound of the time until then. Without a completion by then, send the same again.
+    `log_offset` is where its record is in the log; None if it is recorded, but not in the log yet.
     """
 
     submission_id: str
     estimate_s: float
+    log_offset: int | None = None
 
 
 Decision = Notarised | Refused | NotNow

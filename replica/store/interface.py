@@ -16,6 +16,7 @@ from replica.notary.answers import Earlier
 from replica.notary.formats import Formats
 from replica.notary.outcomes import NOTARISED as NOTARISED  # noqa: PLC0414  (a completion's outcome)
 from replica.notary.position import Position
+from replica.notary.rules import DEDUPLICATING_FROM
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -135,6 +136,16 @@ def published_of(position: Position | None, ledger_end: int, pruned_to: int, pru
     return Published(position, ledger_end, pruned_to, pruned_us)
 
 
+def is_remembered(completion: Completion, position: Position) -> bool:
+    """Whether the database must find the command again: it was accepted under rules that leave that to the database.
+
+    `position`: after the run. What is above the barrier in force was judged by its rules.
+    """
+    barrier = position.barrier
+    by_log = barrier is not None and barrier.rules_version >= DEDUPLICATING_FROM
+    return completion.outcome == NOTARISED and not (by_log and completion.log_offset > position.barrier_offset)
+
+
 class Pruned(msgspec.Struct, frozen=True):
     """The ledger offset up to which completions may be gone now, and the highest one that would be safe."""
 
@@ -204,6 +215,9 @@ class ParticipantStore(Protocol):
         every completion that is needed to find the commands in flight. A bound that is not safe, or lower than the
         present one, changes nothing.
         """
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """The log offset of a published completion; None if it is pruned."""
 
     async def pending(self, limit: int) -> list[Command]:
         """Commands that are accepted and have no completion yet, oldest first."""

@@ -14,7 +14,6 @@ from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.interface import (
-    NOTARISED,
     AdmissionResult,
     Admitted,
     Command,
@@ -24,6 +23,7 @@ from replica.store.interface import (
     Published,
     Reach,
     is_for_the_log,
+    is_remembered,
 )
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 from replica.store.schema import check_bound
@@ -110,7 +110,7 @@ class MemoryDatabase:
                 del self.in_flight[completion.change_id]
                 if completion.change_id in self.admitted_here:
                     del self.ends_at_admission[completion.change_id]
-            if completion.outcome == NOTARISED and completion.notarised_offset is not None:
+            if is_remembered(completion, position) and completion.notarised_offset is not None:
                 self.accepted[completion.change_id] = Accepted(
                     completion.tx_id,
                     completion.content_digest,
@@ -153,6 +153,11 @@ class MemoryDatabase:
         if not self.in_flight:
             self.ends_at_admission.clear()
         return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
+
+    def log_offset_of(self, ledger_offset: int) -> int | None:
+        """Of a completion that is there."""
+        found = (completion.log_offset for at, completion in self.completions if at == ledger_offset)
+        return next(found, None)
 
     def _admit(self, command: Command, reach: Reach) -> AdmissionResult:
         same = (command.tx_id, command.content_digest)
@@ -231,6 +236,10 @@ class MemoryStore:
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore."""
         return await self._run("prune", lambda: self._database.prune(up_to, recorded_before_us))
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """See ParticipantStore."""
+        return await self._run("log_offset", lambda: self._database.log_offset_of(ledger_offset))
 
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore."""

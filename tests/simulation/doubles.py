@@ -578,7 +578,6 @@ class DiskIndex:
 
     @property
     def commands(self) -> MemoryCommands:
-        self._require_disk("index_read_failed")
         return self._disk.commands
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:

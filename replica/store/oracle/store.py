@@ -18,7 +18,6 @@ from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import (
-    NOTARISED,
     AdmissionResult,
     Command,
     Completion,
@@ -27,6 +26,7 @@ from replica.store.interface import (
     Published,
     Reach,
     is_for_the_log,
+    is_remembered,
     published_of,
 )
 from replica.store.oracle.errors import translate
@@ -182,7 +182,8 @@ class OracleStore:
             if rows:
                 await connection.run_many(named_statement("complete"), rows)
                 await connection.run_many(named_statement("settle"), _only(_SETTLE, rows))
-            accepting = {row["change_id"]: row for row in rows if row["outcome"] == NOTARISED}  # the last one counts
+            both = zip(rows, completions, strict=True)
+            accepting = {row["change_id"]: row for row, one in both if is_remembered(one, position)}  # the last counts
             if accepting:
                 await connection.run_many(named_statement("accept"), _only(_ACCEPT, accepting.values()))
             ledger_end = ledger_start + len(rows)
@@ -195,6 +196,12 @@ class OracleStore:
             self._published_offset = position.offset
             self._in_flight.remove(self._in_flight.landing(completions))
         return ledger_end
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """See ParticipantStore."""
+        async with self._transaction("log_offset") as connection:
+            rows = await connection.rows(named_statement("log_offset"), {"ledger_offset": ledger_offset})
+        return int(rows[0][0]) if rows else None
 
     @asynccontextmanager
     async def _transaction(self, name: str) -> AsyncIterator[Connection]:

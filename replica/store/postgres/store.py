@@ -20,7 +20,6 @@ from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import (
-    NOTARISED,
     AdmissionResult,
     Command,
     Completion,
@@ -29,6 +28,7 @@ from replica.store.interface import (
     Published,
     Reach,
     is_for_the_log,
+    is_remembered,
     published_of,
 )
 from replica.store.postgres.arrays import bools, byteas, ids, int8s, register, texts
@@ -113,6 +113,12 @@ class PostgresStore:
             ((pruned_to, safe_to),) = await _rows(connection, "prune", values)
         return Pruned(pruned_to, max(pruned_to, safe_to))
 
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """See ParticipantStore."""
+        async with self._statement("log_offset") as connection:
+            rows = await _rows(connection, "log_offset", {"ledger_offset": ledger_offset})
+        return int(rows[0][0]) if rows else None
+
     async def pending(self, limit: int) -> list[Command]:
         """See ParticipantStore. A page of completions at a time: after a restore they may be those of months."""
         await self._carry()
@@ -141,7 +147,7 @@ class PostgresStore:
         """See ParticipantStore."""
         if self._published_offset is None or position.offset <= self._published_offset:
             raise InvariantBroken(f"completions to offset {position.offset} do not go on from {self._published_offset}")
-        values = _columns_of_completions(completions) | {
+        values = _columns_of_completions(completions, position) | {
             "count": len(completions),
             "after": self._published_offset,
             "offset": position.offset,
@@ -256,8 +262,8 @@ def _columns_of_commands(given: Iterable[Command]) -> dict[str, object]:
     }
 
 
-def _columns_of_completions(completions: Sequence[Completion]) -> dict[str, object]:
-    accepting = {c.change_id: at for at, c in enumerate(completions) if c.outcome == NOTARISED}  # the last one counts
+def _columns_of_completions(completions: Sequence[Completion], position: Position) -> dict[str, object]:
+    accepting = {c.change_id: at for at, c in enumerate(completions) if is_remembered(c, position)}  # the last counts
     return {
         "log_offsets": int8s([c.log_offset for c in completions]),
         "change_ids": ids([c.change_id for c in completions]),
