@@ -13,6 +13,7 @@ from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.errors import Code
 from replica.notary.outcomes import CODE_OF
 from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2
+from replica.notary.requests import TIME_MAX_US
 from replica.notary.rules import Verdict
 from replica.store.interface import Completion
 
@@ -55,10 +56,13 @@ def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) 
 def _deduplication(record: RequestRecord, period: Period | None) -> tuple[int | None, int | None]:
     """The deduplication period in microseconds, or the ledger offset after which acceptances count.
 
-    Under rules 2 the record has it, but for a ledger offset: the record has the log offset instead.
+    Under rules 2 the record has it, but for a ledger offset: the record has the log offset instead, and only "after the
+    ledger's start" can be told from it.
     """
     if isinstance(record, RequestRecordV2):
-        return (record.deduplication_us if record.after_offset == NO_OFFSET else None), None
+        if record.deduplication_us < TIME_MAX_US:
+            return record.deduplication_us, None
+        return None, 0 if record.after_offset == NO_OFFSET else None
     if period is None:
         return None, None
     return (None, period.after) if period.duration_us is None else (period.duration_us, None)
