@@ -16,7 +16,7 @@ from replica.store.interface import Command
 
 class Waiting(msgspec.Struct):
     """A submission in the core, and the caller that waits for its answer. `states` is its weight (admission_budget.py).
-    Once it is admitted, `period` or `terms` is the deduplication period that is honoured, by the database or the log."""
+    Once it is admitted, `period` or `terms` is the deduplication period that the database or the log honours."""
 
     replies: Replies
     ticket: int
