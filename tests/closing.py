@@ -1,4 +1,4 @@
-"""What asyncio leaves open when it is only told to end: a killed process' pipes, a closed server's connections.
+"""What asyncio leaves open when it is only asked to end: a killed process' pipes, a closed server's connections.
 
 Warnings are errors (`filterwarnings` in pyproject.toml): whatever a test opens, it closes.
 """

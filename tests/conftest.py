@@ -1,4 +1,4 @@
-"""Notes the tests that saw a promise broken: `scripts/test.sh` runs what failed once more, but never these."""
+"""Notes the tests that saw a promise broken: `scripts/test.sh` repeats failed tests once, but never these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends of a replica's processes that nobody asked for: no scenario passes with one, unless it says that it means it."""
+"""Ends of a replica's processes that nobody asked for: no scenario passes with one, unless it declares it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
 from tests.promises import promised
 
-FRONT_END_ENDED = b'"event": "front_end_ended"'  # a core's words for one that it had not told to end
+FRONT_END_ENDED = b'"event": "front_end_ended"'  # a core's text for one that it had not asked to end
 
 
 @contextmanager

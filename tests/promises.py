@@ -44,7 +44,7 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 
 
 def note_never_repeated(node_id: str) -> None:
-    """Tell `scripts/test.sh` that a test's failure is final."""
+    """Report to `scripts/test.sh` that a test's failure is final."""
     NEVER_REPEATED.parent.mkdir(exist_ok=True)
     with NEVER_REPEATED.open("a") as file:
         file.write(f"{node_id}\n")

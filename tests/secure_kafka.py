@@ -39,7 +39,7 @@ class SecureBroker(KafkaBroker):
         self._keystore.write_text(key_file.read_text() + certificate_file.read_text())
 
     def properties(self, voters: str, cluster_size: int) -> str:
-        """What makes it secure comes behind what every broker of ours has: the last word counts."""
+        """What makes it secure comes behind what every broker of ours has: the last value counts."""
         listeners = f"SSL://{LOOPBACK}:{self.port},SASL_SSL://{LOOPBACK}:{self.sasl_port}"
         scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         secured = {

@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measures the notary on this machine (docs/benchmarks.md says how, and how to read it)."""
+"""`python -m tests.bench`: measures the notary on this machine (docs/benchmarks.md describes how)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 async def run(parts: set[str], sizes: Sizes, target: Each, report: Report) -> None:
-    """The parts that were asked for, each cluster anew."""
+    """Run the parts that were asked for, each on a new cluster."""
     if parts & {THROUGHPUT, STREAM, RIVAL, SERVICE}:
         await measure_speed(parts, sizes, report)
     if FAIL_OVER in parts:

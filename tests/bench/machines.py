@@ -27,7 +27,7 @@ PLACES = (REQUEST_LOG, INDEX, COMPLETIONS, COMMANDS)
 
 
 class SizingError(ValueError):
-    """The figures or the target allow no answer; the text says why."""
+    """The figures or the target allow no answer; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class _Run:
         await load.stop()
         return await audit(self._cluster, histories, first_offset)
 
-    # ---- telling ----
+    # ---- reporting ----
 
     def _tell_kills(self, name: str, kills: list[TakeOver], load: ClientLoad) -> None:
         outages_s = self._tell(f"{name}_outage_s", f"{len(kills)} times SIGKILL, outage", kills, load)

@@ -1,4 +1,5 @@
-"""What a run of the bench found: told line by line as it is measured, and written as one JSON document at the end."""
+"""What a run of the bench found: printed line by line as it is measured, and written as one JSON document at the
+end."""
 
 from __future__ import annotations
 

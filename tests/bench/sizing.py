@@ -41,7 +41,7 @@ THREAD = "thread "
 
 
 async def measure_sizing(folder: Path, target: Each, sizes: Sizes, report: Report) -> None:
-    """Measure, then derive the machines for a target; one that is beyond reach is told. Raises LoadFailed."""
+    """Measure, then derive the machines for a target; one that is beyond reach is reported. Raises LoadFailed."""
     report.section(f"Sizing: {REPLICAS} replicas, {BROKERS} brokers, primary and synchronous standby, {INPUTS} inputs")
     await remove_cluster(folder)
     settings = ClusterSettings(folder=folder, replicas=REPLICAS, brokers=BROKERS, database_standby=True)

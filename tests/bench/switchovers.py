@@ -28,7 +28,7 @@ CALM_S = 1.0  # of load before each hand-over, and after it
 
 @dataclass(slots=True)
 class Load:
-    """What the clients were told: when each success came, by the monotonic clock, and everything else."""
+    """What the clients got: when each success came, by the monotonic clock, and everything else."""
 
     successes_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)

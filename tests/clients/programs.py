@@ -71,14 +71,14 @@ def with_node() -> dict[str, str]:
 
 
 class Program:
-    """A program that runs, and what it has said, one JSON document a line."""
+    """A program that runs, and its output, one JSON document a line."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.said: list[dict[str, Any]] = []
 
     async def lines(self) -> AsyncIterator[str]:
-        """What it says, to its end. It must end well."""
+        """Its output, to its end. It must end well."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             yield line.decode().rstrip()
@@ -91,7 +91,7 @@ class Program:
             yield self.said[-1]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """What it has said of one kind."""
+        """Its output of one kind."""
         return [one for one in self.said if one["kind"] == kind]
 
 

@@ -86,7 +86,7 @@ async def test_the_readmes_example_notarises(tmp_path: Path, language: str) -> N
 
 
 async def test_every_way_to_submit_across_a_passive_second(tmp_path: Path, language: str) -> None:
-    """Goal: calls, stream and completions go on. Method: the front end says NOT_ACTIVE for a second."""
+    """Goal: calls, stream and completions go on. Method: the front end answers NOT_ACTIVE for a second."""
     ledger = Ledger(passive_after=COUNT // 2)
     async with ApiWorld(tmp_path, ledger, checkpoint_s=0.2).serve() as world:
         words = (world.endpoint, bytes(NOTARY_KEY.verify_key).hex(), BANK.name, str(_key_file(tmp_path)), str(COUNT))

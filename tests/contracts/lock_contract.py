@@ -32,7 +32,7 @@ class World:
     kill: Callable[[Any], Awaitable[None]]  # the server ends the session of its holder
     stall: Callable[[Any], Awaitable[None]]  # runs a statement that is not answered in time
     nothing: Callable[[Any], Awaitable[None]]  # runs a trivial statement on what `statement` yields
-    lease_s: float = SETTINGS.lease_s  # silence that the server bears
+    lease_s: float = SETTINGS.lease_s  # silence that the server tolerates
     same_clock: bool = True  # server and client run on one machine
     made: list[Any] = field(default_factory=list)
 
@@ -104,7 +104,8 @@ class LockContract:
         await second.close()
 
     async def test_a_release_on_purpose_is_told_to_the_others_and_a_loss_is_not(self, world: World) -> None:
-        """Goal: peers can tell a release from an interruption. Method: release; take it; kill the holder; look."""
+        """Goal: peers can distinguish a release from an interruption. Method: release; take it; kill the holder;
+        look."""
         first, second, third = [await opened(world, name) for name in ("R1", "R2", "R3")]
         await first.try_lock()
         assert not (await second.look()).free
@@ -149,7 +150,7 @@ class LockContract:
         assert session.closed
 
     async def test_a_silent_session_loses_the_lock_after_the_lease(self, world: World) -> None:
-        """Goal: the server frees the lock of a holder that says nothing. Method: say nothing; a peer asks."""
+        """Goal: the server frees the lock of a silent holder. Method: say nothing; a peer asks."""
         if world.lease_s > PATIENCE_S:
             pytest.skip(f"the server bears {world.lease_s:g} s of silence: too long to wait for")
         holder, peer = await opened(world, "R1"), await opened(world, "R2")

@@ -159,7 +159,7 @@ class PruningContract:
         self, new_store: NewStore, reader: CompletionReader, sweep: Sweep
     ) -> None:
         """Goal: a double forgets what the real one forgets. Method: a period over all, before and after pruning; the
-        next activation is told from when on everything is remembered."""
+        next activation learns from when on everything is remembered."""
         store = await publish_over_time(new_store)
         assert (await store.published()).pruned_us == 0
         assert await store.admit([command(3), command(4)], 0) == [accepted(3), accepted(4)]
@@ -181,7 +181,7 @@ class PruningContract:
 
 
 class InFlightByCompletionsContract:
-    """Of a store that tells by its completions which of the admitted commands are still in flight."""
+    """Of a store whose completions show which of the admitted commands are still in flight."""
 
     async def test_what_tells_which_commands_are_in_flight_is_not_pruned(
         self, new_store: NewStore, reader: CompletionReader

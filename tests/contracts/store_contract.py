@@ -34,7 +34,7 @@ TOPIC = "topic-1"
 
 
 class Told(msgspec.Struct, frozen=True, eq=False):
-    """What a test expects of an outcome; whose the command is, is told in tests of its own."""
+    """What a test expects of an outcome; whose the command is, is tested elsewhere."""
 
     outcome: Admitted
     notarised_offset: int | None = None
@@ -104,7 +104,7 @@ def at(offset: int) -> Position:
 
 
 async def activated(new_store: NewStore) -> ParticipantStore:
-    """A store as an activation makes it: bound, with an epoch of its own, and told what is published."""
+    """A store as an activation makes it: bound, with an epoch of its own, knowing what is published."""
     store = await new_store()
     await store.bind(TOPIC)
     await store.raise_epoch(0, "r")
@@ -171,7 +171,8 @@ class StoreContract:
         assert await ends() == {1: ("stop", None)}
 
     async def test_a_successor_notes_what_its_predecessor_could_not_say(self, new_store: NewStore, ends: Ends) -> None:
-        """Goal: the history is true after a crash. Method: an end that was told, one that was not, one told later."""
+        """Goal: the history is true after a crash. Method: an end that was recorded, one that was not, one recorded
+        later."""
         store = await serving(new_store)
         await store.end_epoch(1, "r", "stop")
         assert await store.raise_epoch(0, "r2") == 2  # and it dies
@@ -181,7 +182,7 @@ class StoreContract:
         assert (await ends())[2] == ("its session was lost", "r3")
 
     async def test_nothing_is_published_at_first(self, new_store: NewStore) -> None:
-        """Goal: a new database says so. Method: ask."""
+        """Goal: a new database reports that. Method: ask."""
         store = await serving(new_store)
         assert await store.published() == Published(None, 0)
         assert await store.pending(10) == []
@@ -339,7 +340,7 @@ class StoreContract:
         assert fresh.earlier is None
 
     async def test_a_default_command_id_leaves_other_content_to_the_log(self, new_store: NewStore) -> None:
-        """Goal: who has chosen no command id is told of his transaction id. Method: other content under a command named
+        """Goal: a command without an id of its own leaves reuse to the log. Method: other content under a command named
         after its transaction, in flight and accepted, in a mixed batch; a chosen id, and another transaction's name."""
         store = await serving(new_store)
 
@@ -411,7 +412,7 @@ class StoreContract:
         assert await store.admit([command(1), command(2)], 0) == [accepted(7), FRESH]
 
     async def test_another_submission_s_completion_does_not_settle(self, new_store: NewStore) -> None:
-        """Goal: what is in flight stays so until its own word. Method: a completion with another submission id."""
+        """Goal: what is in flight stays so until its own record. Method: a completion with another submission id."""
         store = await serving(new_store)
         await store.admit([command(1, submission="s2")], 0)
         await store.publish([completion(command(1, submission="s1"), 7, REJECTED)], at(7))

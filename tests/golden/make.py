@@ -1,7 +1,7 @@
 """Writes golden files that are missing: `python -m tests.golden.make`. Never overwrites one.
 
 A golden file that differs from what this release writes means that a persisted format has changed. That takes a new
-format or version, announced as docs/formats.md says, and a sample of its own; the old file stays.
+format or version, announced as docs/formats.md requires, and a sample of its own; the old file stays.
 """
 
 from __future__ import annotations

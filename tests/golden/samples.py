@@ -42,12 +42,12 @@ ACTIVATION_1, ACTIVATION_2 = bytes([0xA1]) * 16, bytes([0xA2]) * 16
 
 
 def tx(byte: int) -> bytes:
-    """A transaction id that can be told in a hexadecimal dump."""
+    """A transaction id that is easy to recognise in a hexadecimal dump."""
     return bytes([byte]) * 32
 
 
 def state(byte: int, index: int = 0) -> bytes:
-    """A state reference that can be told in a hexadecimal dump."""
+    """A state reference that is easy to recognise in a hexadecimal dump."""
     return state_ref(bytes([byte]) * 32, index)
 
 
@@ -143,7 +143,7 @@ def log() -> list[bytes]:
             ACTIVATION_1, 4, 4_000, _request(0x68, (state(0x77),), (), TimeWindow(5_000, None))
         ),  # the highest stamp
         encode_record(BarrierRecord(7, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 1, 1)),  # not higher
-        encode_record(BARRIER),  # the one in force once more
+        encode_record(BARRIER),  # the one in force, repeated
         encode_record(BarrierRecord(8, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 1, 1)),
         record(ACTIVATION_1, 5, 9_000, _request(0x69, (state(0x80),))),  # late
         b"",

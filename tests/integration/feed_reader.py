@@ -15,7 +15,7 @@ _pages = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class HttpFollower:
-    """Follows through the balanced endpoint from `start` until `stop`; `lines` is what it was told, byte by byte."""
+    """Follows through the balanced endpoint from `start` until `stop`; `lines` is what it received, byte by byte."""
 
     def __init__(self, endpoint: str) -> None:
         self.lines: list[bytes] = []
@@ -35,7 +35,7 @@ class HttpFollower:
     async def _run(self) -> None:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=15.0)) as session:
             while True:
-                with suppress(aiohttp.ClientError, TimeoutError, OSError):  # the same case as an end that is told
+                with suppress(aiohttp.ClientError, TimeoutError, OSError):  # the same case as an end with a reason
                     await self._follow(session)
                 await asyncio.sleep(PAUSE_S)
 
@@ -46,7 +46,7 @@ class HttpFollower:
             self.streams += 1
             async for line in response.content:
                 if not line.endswith(b"\n"):
-                    return  # the connection broke in the middle of a line: it was not told
+                    return  # the connection broke in the middle of a line: it got no reason
                 document = json.loads(line)
                 if document["kind"] == "end":
                     return

@@ -69,7 +69,7 @@ class Guarded:
 
 
 def published(count: int) -> StubParticipant:
-    """A participant with so many completions."""
+    """A participant with this many completions."""
     participant = StubParticipant()
     participant.database.completions = [(number, make_completion(number)) for number in range(1, count + 1)]
     participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=count)
@@ -186,7 +186,7 @@ async def test_streams_outlive_their_token(tmp_path: Path) -> None:
 
 
 async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
-    """Goal: whoever answers cannot have the token sent elsewhere. Method: a 307 to a server that notes what comes."""
+    """Goal: a server cannot have the token sent elsewhere. Method: a 307 to a server that notes what comes."""
     heard: list[bytes] = []
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

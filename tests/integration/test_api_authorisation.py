@@ -1,7 +1,7 @@
 """Every call of the API by every kind of caller, against one table. A new call without a row here fails.
 
-The server is a real one with TLS, client certificates and tokens. The listeners for health and for operators ask nobody
-who he is: what they are, and from where they may be called, has a table of its own.
+The server is a real one with TLS, client certificates and tokens. The listeners for health and for operators
+authenticate no caller: what they are, and from where they may be called, has a table of its own.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     ),
     "POST /v1/submissions/batch/async": ("202 ACCEPTED", "202 ACCEPTED", *["202 PERMISSION_DENIED"] * 4),
     "GET /v1/submissions/stream": ("101 NOTARISED", "101 NOTARISED", *["101 PERMISSION_DENIED"] * 4),
-    # A receipt says nothing that its transaction id, which has to be known, does not stand for.
+    # A receipt reveals nothing that its transaction id, which has to be known, does not stand for.
     "GET /v1/transactions/{tx_id}": ("200 NOTARISED",) * 6,
     "GET /v1/transactions/{tx_id}/receipt": ("200",) * 6,
     "GET /v1/transactions/{tx_id}/status": (SHOWN, HIDDEN, HIDDEN, HIDDEN, SHOWN, HIDDEN),  # who asked for it
@@ -107,7 +107,7 @@ class World:
         return self.issuer.token(**{"expires_at_s": time.time() + 600} | claims)  # type: ignore[arg-type]
 
     def refused(self) -> dict[str, tuple[str | None, str]]:
-        """Every Authorization header that grants nothing, and what its sender is told."""
+        """Every Authorization header that grants nothing, and the answer to it."""
         claims = {"sub": USER, "aud": AUDIENCE, "exp": int(time.time()) + 600, "notary": {"act_as": [BANK.name]}}
         shared = jwt.encode({"alg": "HS256"}, claims, OctKey.import_key(b"k" * 32))
         return {
@@ -135,7 +135,7 @@ class World:
 
 
 class Client:
-    """Makes one call of each kind, and says in a few words how it was answered."""
+    """Makes one call of each kind, and returns in a few words how it was answered."""
 
     ONE: ClassVar = msgspec.json.encode(submission_to_document(SUBMISSION))
     BODIES: ClassVar = {
@@ -314,7 +314,7 @@ async def test_operators_calls_take_no_browser_and_nobody_from_afar() -> None:
 
 
 async def test_the_health_listener_changes_nothing() -> None:
-    """Goal: what anybody may call only tells. Method: its routes; every other method on each."""
+    """Goal: what any caller may call only reads. Method: its routes; every other method on each."""
     probes = Probes(lambda: True, lambda: True, lambda: True, dict)
     listener = HealthListener(probes, host="127.0.0.1", port=0, metrics=lambda: b"")
     assert {call for call in served(listener) if not call.startswith("HEAD")} == HEALTH

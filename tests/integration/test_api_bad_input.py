@@ -256,7 +256,7 @@ async def test_other_media_types_are_refused(tmp_path: Path, headers: dict[str, 
 async def test_wrong_methods_and_paths(
     tmp_path: Path, method: str, path: str, status: int, code: str, allow: str | None
 ) -> None:
-    """Goal: each has its code, and says what is allowed. Method: one call each."""
+    """Goal: each has its code, and names what is allowed. Method: one call each."""
     participant = StubParticipant()
     async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
         async with session.request(method, world.endpoint + path) as response:

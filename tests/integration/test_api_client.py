@@ -50,7 +50,7 @@ NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)
 
 
 class Stumbling:
-    """Says NotNow the first times it sees a submission, then notarises."""
+    """Answers NotNow the first times it sees a submission, then notarises."""
 
     def __init__(self, times: int) -> None:
         self.seen: Counter[Submission] = Counter()
@@ -125,7 +125,7 @@ async def test_a_server_that_is_away_is_waited_for(tmp_path: Path, ports: PortRe
 
 
 async def test_the_deadline_ends_the_trying(tmp_path: Path, ports: PortReservation) -> None:
-    """Goal: a call is bounded and says that nothing is known. Method: nobody listens; a passive; a short deadline."""
+    """Goal: a call is bounded, and its outcome is unknown. Method: nobody listens; a passive; a short deadline."""
     short = RetryPolicy(deadline_s=0.2, timeout_s=0.01)
     async with NotaryClient(f"http://127.0.0.1:{ports.take()}", short) as client:
         answer = await client.submit(make_submission())
@@ -152,7 +152,7 @@ async def test_a_request_that_is_wrong_is_not_tried_again(tmp_path: Path) -> Non
 
 
 async def test_look_up_and_describe(tmp_path: Path) -> None:
-    """Goal: a receipt can be fetched later; the notary tells its key. Method: one found, one not."""
+    """Goal: a receipt can be fetched later; the notary publishes its key. Method: one found, one not."""
     participant, submission = StubParticipant(), make_submission()
     tx_id = submission.request[16:48]
     participant.found[tx_id] = notarise(submission)
@@ -226,7 +226,8 @@ def make_completion(number: int) -> Completion:
 
 
 async def test_a_submission_that_is_not_waited_for(tmp_path: Path) -> None:
-    """Goal: an application need not speak HTTP for it. Method: Accepted; a passive first; what is wrong is told."""
+    """Goal: an application need not speak HTTP for it. Method: Accepted; a passive first; the error names what is
+    wrong."""
     participant = StubParticipant()
     async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         submission = make_submission()

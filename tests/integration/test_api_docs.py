@@ -161,7 +161,7 @@ async def test_the_python_on_the_page_runs(tmp_path: Path) -> None:
 
 
 def test_the_table_of_codes_is_complete() -> None:
-    """Goal: no code an application can meet is missing or told wrongly. Method: compare with the catalogue."""
+    """Goal: no code an application can meet is missing or described wrongly. Method: compare with the catalogue."""
     rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE)
     expected = {(code.name, str(code.status), code.retry.value, code.title) for code in Code if code.status}
     assert set(rows) == expected

@@ -226,7 +226,7 @@ async def test_more_connections_than_there_may_be_are_closed_at_once(core: Core)
 
 
 async def test_requests_in_a_row_without_reading_are_bounded(core: Core) -> None:
-    """Goal: nobody has answers piled up for him. Method: 10 connections, 20,000 calls each, and nothing read."""
+    """Goal: answers pile up for no caller. Method: 10 connections, 20,000 calls each, and nothing read."""
     async with attacked(core) as victim:
 
         async def flood(_: int) -> None:

@@ -52,7 +52,8 @@ async def test_a_stream_of_completions_ends_with_its_token(tmp_path: Path, accep
 
 
 async def test_a_stream_of_submissions_ends_with_its_token(tmp_path: Path) -> None:
-    """Goal: an idle submitter is parted from, and told. Method: one submission in time; then silence until the end."""
+    """Goal: an idle submitter is disconnected, with the reason. Method: one submission in time; then silence until the
+    end."""
     participant = StubParticipant()
     guarded = Guarded(tmp_path, participant)
     async with guarded.world.serve() as world, aiohttp.ClientSession() as session:

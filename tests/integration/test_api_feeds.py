@@ -27,7 +27,7 @@ def completion(number: int, detail_bytes: int = 0) -> Completion:
 
 
 class Ledger(StubParticipant):
-    """A participant whose ledger grows as it is told."""
+    """A participant whose ledger grows on command."""
 
     def publish(self, count: int, detail_bytes: int = 0) -> None:
         rows = self.database.completions
@@ -62,7 +62,7 @@ async def line_of(response: aiohttp.ClientResponse) -> Any:
 
 
 async def streams(world: ApiWorld, count: int) -> None:
-    """Wait until so many are open."""
+    """Wait until this many are open."""
 
     async def are_open() -> bool:
         return world.counts.streams == count

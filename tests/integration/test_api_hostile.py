@@ -1,4 +1,5 @@
-"""The client against servers that are none, or broken ones: it goes on where it was, or says so, and never hangs."""
+"""The client against servers that are none, or broken ones: it goes on where it was, or reports why not, and never
+hangs."""
 
 from __future__ import annotations
 

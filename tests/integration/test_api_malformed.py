@@ -1,4 +1,5 @@
-"""What is no proper HTTP, or no proper WebSocket: an answer that says so, never an error of our own, few log lines."""
+"""What is no proper HTTP, or no proper WebSocket: an answer that names the mistake, never an error of our own, few log
+lines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The largest answers that there are, many at a time: a front end of its own over a real Postgres, its memory watched.
 
-A conflict of 9,999 states has 1.9 MB of JSON. Bounds are small here; whoever finds no room is refused and asks again.
+A conflict of 9,999 states has 1.9 MB of JSON. Bounds are small here; a caller that finds no room is refused and asks
+again.
 """
 
 # ruff: noqa: F811 (fixtures come by import)
@@ -100,7 +101,7 @@ async def ask(session: aiohttp.ClientSession, url: str) -> bytes:
             body = await response.read()
             if response.status == 200:
                 return body
-            assert json.loads(body)["retry"] == "same"  # no room, or a front end that did not hear from its core
+            assert json.loads(body)["retry"] == "same"  # no room, or a front end without an answer of its core
         await asyncio.sleep(0.1)
 
 
@@ -158,7 +159,7 @@ async def test_streams_of_the_largest_conflicts_are_bounded_in_bytes(large: Core
 
 
 async def test_answers_of_the_largest_conflicts_that_nobody_reads_are_bounded(large: Core) -> None:
-    """Goal: whoever submits the largest requests and takes no answer fills nothing. Method: 40 such at once."""
+    """Goal: a caller that submits the largest requests and takes no answer fills nothing. Method: 40 such at once."""
     body = encode_submission(make_submission(inputs_count=STATES))
     request = SUBMIT + b"Content-Length: %d\r\n\r\n" % len(body) + body
     async with attacked(large, **ROOM) as victim:

@@ -157,7 +157,8 @@ async def test_a_front_end_serves_only_on_the_cores_word(core: Core) -> None:
 
 
 async def test_a_front_end_ends_with_its_link(core: Core) -> None:
-    """Goal: no front end outlives its core's word, and who waits is told "unknown". Method: stop the link meanwhile."""
+    """Goal: no front end serves after its core is gone, and waiting callers get "unknown". Method: stop the link
+    meanwhile."""
     core.handler.at_once = False
     process = await core.spawn(core.document())
     await connected(core)
@@ -214,7 +215,7 @@ async def test_another_generation_is_refused(core: Core) -> None:
 
 
 async def test_what_needs_a_person_has_its_own_exit_code(core: Core) -> None:
-    """Goal: the core can tell a bad configuration from an accident. Method: four that cannot run."""
+    """Goal: the core can distinguish a bad configuration from an accident. Method: four that cannot run."""
     taken = await core.spawn(
         core.document(api={"port": 1, "host": "192.0.2.1", "registry_path": str(core.registry_path)})
     )

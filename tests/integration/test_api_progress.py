@@ -24,7 +24,7 @@ NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)
 
 
 class Telling(StubParticipant):
-    """Tells estimates before it answers."""
+    """Sends estimates before it answers."""
 
     def __init__(self, *estimates_s: float, answer: Callable[[Submission], Answer] = notarise) -> None:
         super().__init__(answer)
@@ -133,7 +133,7 @@ async def test_an_answer_that_follows_an_estimate_reaches_the_caller(tmp_path: P
 
 
 async def test_a_history_has_what_was_estimated_first(tmp_path: Path) -> None:
-    """Goal: estimates can be held against reality. Method: a recording client is told two, of one and of a batch."""
+    """Goal: estimates can be held against reality. Method: a recording client gets two, for one and for a batch."""
     written = io.BytesIO()
     async with (
         ApiWorld(tmp_path, Telling(20.0, 40.0)).serve() as world,

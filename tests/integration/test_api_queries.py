@@ -59,7 +59,7 @@ async def get(world: ApiWorld, path: str) -> tuple[int, Any]:
 
 
 async def test_a_transaction_s_status_says_where_when_and_for_whom(tmp_path: Path) -> None:
-    """Goal: one call tells all that is known. Method: a notarised one, an unknown one, one not published, pruned."""
+    """Goal: one call returns all that is known. Method: a notarised one, an unknown one, one not published, pruned."""
     ledger = make_ledger()
     async with ApiWorld(tmp_path, ledger).serve() as world:
         status, known = await get(world, f"/v1/transactions/{WINNER.hex()}/status")
@@ -83,7 +83,7 @@ async def test_a_transaction_s_status_says_where_when_and_for_whom(tmp_path: Pat
 
 
 async def test_a_receipt_comes_alone_and_verifies(tmp_path: Path) -> None:
-    """Goal: a receipt for whoever needs only that. Method: fetch, verify."""
+    """Goal: a receipt for callers that need only that. Method: fetch, verify."""
     ledger = make_ledger()
     answer = notarise(make_submission())
     ledger.found[answer.tx_id] = answer  # type: ignore[union-attr,index]
@@ -141,7 +141,7 @@ async def test_who_may_not_see_is_told_the_hash_only(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_denied_by_a_replica_that_is_not_active(tmp_path: Path) -> None:
-    """Goal: "not consumed" is the active's word only. Method: a passive, and a core that could not ask the lock."""
+    """Goal: only the active answers "not consumed". Method: a passive, and a core that could not ask the lock."""
     ledger = make_ledger()
     async with ApiWorld(tmp_path, ledger).serve() as world:
         ledger.consumed[STATE] = NotNow("NOT_ACTIVE", "the lock did not answer", 0.2)  # type: ignore[assignment]

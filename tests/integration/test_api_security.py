@@ -1,4 +1,4 @@
-"""A real front end behind TLS, with tokens: who gets in, what changes without a restart, and what its log tells."""
+"""A real front end behind TLS, with tokens: who gets in, what changes without a restart, and what it logs."""
 
 # ruff: noqa: F811 (fixtures come by import)
 from __future__ import annotations

@@ -121,7 +121,8 @@ VERDICTS: dict[str, tuple[Answer, int, dict[str, object], str | None]] = {
 
 @pytest.mark.parametrize("case", VERDICTS)
 async def test_verdicts_have_their_status_and_code(tmp_path: Path, case: str) -> None:
-    """Goal: every answer of the core is told as the catalogue says. Method: one answer each, alone and in a batch."""
+    """Goal: every answer of the core is rendered as the catalogue requires. Method: one answer each, alone and in a
+    batch."""
     answer, status, expected, retry_after = VERDICTS[case]
     world = ApiWorld(tmp_path, StubParticipant(lambda _: answer))
     async with world.serve(), aiohttp.ClientSession(headers=JSON) as session:
@@ -158,7 +159,7 @@ async def test_a_batch_is_answered_in_order_and_checked_in_chunks(tmp_path: Path
 
 
 async def test_look_ups(tmp_path: Path) -> None:
-    """Goal: a notarised transaction is told with a receipt, another is not found. Method: both."""
+    """Goal: a notarised transaction is answered with a receipt, another is not found. Method: both."""
     participant, submission = StubParticipant(), make_submission()
     tx_id = submission.request[16:48]
     found = notarise(submission)
@@ -174,7 +175,8 @@ async def test_look_ups(tmp_path: Path) -> None:
 
 
 async def test_a_passive_serves_nothing_but_the_notarys_key(tmp_path: Path) -> None:
-    """Goal: a passive says so, with the epoch, and nothing reaches the link. Method: all calls, good and bad."""
+    """Goal: a passive answers that it is passive, with the epoch, and nothing reaches the link. Method: all calls, good
+    and bad."""
     participant = StubParticipant()
     participant.standing = PASSIVE
     async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:

@@ -1,4 +1,4 @@
-"""Schemathesis against a running API: what it serves is what its own specification says, whatever it is sent."""
+"""Schemathesis against a running API: whatever it is sent, it serves what its own specification describes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_whoever_has_no_token_is_told_so(served: Served) -> None:
 
 
 def check_calls(strategy: Any, call: Callable[[Any], None], examples: int) -> None:
-    """Make so many calls of a strategy, and check each answer."""
+    """Make a number of calls of a strategy, and check each answer."""
 
     @given(case=strategy)
     @settings(

@@ -146,7 +146,7 @@ async def test_a_changed_answer_is_found(world: World) -> None:
 
 
 async def test_status_tells_who_is_active_and_one_replica_is(world: World) -> None:
-    """Goal: `notary status` says what is so. Method: compare it with the health pages and the database."""
+    """Goal: `notary status` shows the true state. Method: compare it with the health pages and the database."""
     active = await world.cluster.wait_for_active()
     code, printed = await _notary(world, "status", "--json")
     status = json.loads(printed)

@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.cluster]
 
 FEW, MANY = 60, 3_000  # examples of Hypothesis for each document
 MANY_MAX_S = 1_800  # for so many in one test
-# Nobody who sends nonsense is told that the notary does not know, or is not there.
+# No sender of nonsense gets the answer that the notary does not know, or is not there.
 NEVER = {"INTERNAL", "NOT_ACTIVE", "OUTCOME_UNKNOWN", "FEED_UNAVAILABLE", "SUBMISSION_NOT_SEQUENCED"}
 REQUEST_IDS = (
     b"X-Request-Id",
@@ -72,7 +72,7 @@ _problem = msgspec.json.Decoder(ProblemDocument)
 
 @pytest.fixture(scope="module")
 def replica(servers_folder: Path) -> Iterator[FuzzedReplica]:
-    """A replica of its own, warmed up; it is looked at once more after the last test."""
+    """A replica of its own, warmed up; it is checked again after the last test."""
     with fuzzed_replica(servers_folder / "fuzzed") as replica:
         for _ in range(200):
             assert replica.post(SUBMISSIONS, msgspec.json.encode(replica.document())).status == 200
@@ -91,7 +91,7 @@ def examples(request: pytest.FixtureRequest) -> int:
 
 
 def drawn(strategy: st.SearchStrategy[Any], examples: int, call: Callable[[Any], None]) -> None:
-    """Make so many calls of a strategy."""
+    """Make a number of calls of a strategy."""
 
     @given(strategy)
     @settings(
@@ -112,7 +112,7 @@ def drawn(strategy: st.SearchStrategy[Any], examples: int, call: Callable[[Any],
 
 
 class Described:
-    """What the replica says of itself: which problems each call may answer with."""
+    """What the replica reports about itself: which problems each call may answer with."""
 
     def __init__(self, replica: FuzzedReplica) -> None:
         self.document = msgspec.json.decode(replica.get(OPENAPI.encode()).body)
@@ -144,7 +144,7 @@ def check_problem(answer: HttpAnswer, case: object) -> ProblemDocument:
 
 
 def in_batch(document: Any) -> dict[str, Any]:
-    """A batch with a good neighbour on each side is told from one without."""
+    """A batch with a good neighbour on each side is distinguished from one without."""
     return {"submissions": [document]}
 
 
@@ -438,7 +438,8 @@ def test_link_frames(replica: FuzzedReplica, examples: int) -> None:
 
 
 def test_the_admin_and_health_listeners(replica: FuzzedReplica, examples: int) -> None:
-    """Goal: no call of an operator's harms, unless it says so. Method: hostile texts in each field, and heads."""
+    """Goal: no call of an operator's does harm, unless it is meant to. Method: hostile texts in each field, and
+    heads."""
     port = replica.address.admin_port
     assert port is not None
     calls: dict[str, tuple[type[msgspec.Struct], dict[str, Any]]] = {

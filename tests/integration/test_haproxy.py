@@ -1,4 +1,4 @@
-"""A real HAProxy in front of two stand-ins for replicas: each tells its name, and answers health checks as told."""
+"""A real HAProxy in front of two stand-ins for replicas: each sends its name, and answers health checks as set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OUTAGE_MAX_S = 5.0  # far above the fraction of a second that is expected: a bus
 
 
 class StandIn:
-    """What HAProxy sees of a replica: an API port that tells the name line by line, and a health port."""
+    """What HAProxy sees of a replica: an API port that sends the name line by line, and a health port."""
 
     def __init__(self, name: str, ports: PortReservation) -> None:
         self.address = ReplicaAddress(name=name, host=LOOPBACK, api_port=ports.take(), health_port=ports.take())
@@ -203,7 +203,8 @@ async def test_a_demoted_replica_loses_its_sessions_and_the_next_one_gets_them(
 
 
 async def test_a_takeover_that_haproxy_is_told_of_waits_for_no_check(folder: Path, ports: PortReservation) -> None:
-    """Goal: a switchover costs no health check's time. Method: checks far apart; flip two stand-ins, tell HAProxy."""
+    """Goal: a switchover costs no health check's time. Method: checks far apart; flip two stand-ins, command
+    HAProxy."""
     old, new, port = StandIn("old", ports), StandIn("new", ports), ports.take()
     old.active = True
     rare = {"check_interval_s": 60.0, "check_interval_changing_s": 60.0, "check_interval_down_s": 60.0}

@@ -1,4 +1,4 @@
-"""`notary import` on a whole cluster: from a file, with the active killed under way, and from a table once more."""
+"""`notary import` on a whole cluster: from a file, with the active killed under way, and from a table a second time."""
 
 from __future__ import annotations
 

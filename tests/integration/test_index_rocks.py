@@ -226,7 +226,8 @@ def test_an_index_that_is_only_in_use_or_newer_stays(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_damages_again_and_again_needs_a_person(folder: Path, crashed: Path) -> None:
-    """Goal: no loop of rebuilds on a bad disk, no disk filled with evidence. Method: damage once more than allowed."""
+    """Goal: no loop of rebuilds on a bad disk, no disk filled with evidence. Method: damage one time more than
+    allowed."""
     for round_at in range(QUARANTINED_MAX):
         DAMAGE["manifest empty"](folder)
         open_or_start_anew(folder, 1_789_000_000_000_000 + round_at).close()

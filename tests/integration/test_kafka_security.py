@@ -127,7 +127,7 @@ def harmful_calls(client: AdminClient) -> dict[str, Callable[[], object]]:
 
 
 async def test_an_archiver_reads_and_cannot_write(kafka: SecureKafka) -> None:
-    """Goal: who copies the log cannot add to it. Method: read everything; append, which is denied and told."""
+    """Goal: who copies the log cannot add to it. Method: read everything; append, which is denied and reported."""
     await append_and_read(kafka.by_password("notary", PASSWORD, TOPIC), b"one more")
     settings = kafka.by_password("archive", PASSWORD, TOPIC)
     log = KafkaLog(settings)

@@ -38,7 +38,7 @@ async def rows_of(dsn: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.postgres
 async def test_postgres_keeps_what_it_committed(folder: Path, ports: PortReservation) -> None:
-    """Goal: a second start reuses the data and password. Method: write, kill the whole server, start anew, read."""
+    """Goal: a second start reuses the data and password. Method: write, kill the whole server, start it again, read."""
     server = PostgresServer(folder / "pg", ports.take())
     await server.start()
     try:
@@ -114,7 +114,7 @@ async def test_a_folder_that_the_server_cannot_reach_is_no_obstacle(folder: Path
 
 @pytest.mark.kafka
 async def test_kafka_keeps_its_topics_and_records(folder: Path, ports: PortReservation) -> None:
-    """Goal: a second start reuses the storage. Method: produce, kill the broker, start anew, consume."""
+    """Goal: a second start reuses the storage. Method: produce, kill the broker, start it again, consume."""
     numbers = [ports.take(), ports.take()]
     cluster = KafkaCluster(folder / "kafka", numbers)
     await cluster.start()

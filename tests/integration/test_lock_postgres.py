@@ -371,8 +371,8 @@ async def test_an_idle_session_hears_its_end_and_why(database_dsn: str, postgres
 
 @pytest.mark.postgres
 async def test_no_notification_costs_the_holder_its_session(database_dsn: str) -> None:
-    """Goal: whoever may connect cannot end an activation. Method: nested JSON, long and wrong notes on the lock's
-    channel, between two statements of the holder and within one; then a peer that heard all hears a real note."""
+    """Goal: a login that may connect cannot end an activation. Method: nested JSON, long and wrong notes on the lock's
+    channel, between two statements of the holder and within one; then a peer that got all of them gets a real note."""
     scope = database_of(database_dsn)
     channel = f"ha_lock_{lock_id(scope, Counter.PARTICIPANT_WRITE)}"
     async with session_on(database_dsn) as holder, session_on(database_dsn, "R2") as peer:
@@ -382,9 +382,9 @@ async def test_no_notification_costs_the_holder_its_session(database_dsn: str) -
         async with await psycopg.AsyncConnection.connect(database_dsn, autocommit=True) as stranger:
             for text in ("[" * 7_990, '{"by":' * 1_300, '{"by":{},"to":[]}', "é" * 3_000, "{}"):
                 await stranger.execute("select pg_notify(%s, %s)", (channel, text))
-                await asyncio.sleep(0.05)  # heard while idle
+                await asyncio.sleep(0.05)  # received while idle
                 async with holder.statement("test.slow") as connection:
-                    await connection.execute("select pg_notify(%s, %s)", (channel, text))  # heard with the answer
+                    await connection.execute("select pg_notify(%s, %s)", (channel, text))  # received with the answer
                 await holder.confirm()
         assert not holder.closed
         assert not peer.closed
@@ -410,8 +410,8 @@ async def test_an_idle_session_hears_a_release_and_for_whom(database_dsn: str) -
 async def test_a_foreign_holder_is_told_by_session_user_and_name(
     postgres_server: PostgresServer, database_dsn: str, function: str
 ) -> None:
-    """Goal: whoever may connect may take the lock, and operators are told who it is. Method: a login with no rights but
-    to connect takes it, exclusively or shared; a replica asks for it, and looks."""
+    """Goal: a login that may connect may take the lock, and operators see which it is. Method: a login with no rights
+    but to connect takes it, exclusively or shared; a replica asks for it, and looks."""
     database = str(libpq.conninfo_to_dict(database_dsn)["dbname"])
     async with await psycopg.AsyncConnection.connect(postgres_server.dsn(), autocommit=True) as superuser:
         await superuser.execute(f"drop role if exists stranger_{database}".encode())

@@ -102,7 +102,7 @@ async def opened(settings: KafkaSettings) -> AsyncIterator[KafkaLog]:
 
 @contextmanager
 def frozen(broker: KafkaCluster) -> Iterator[None]:
-    """The broker stops, its connections stay open: nothing tells a client but its own time limits."""
+    """The broker stops, its connections stay open: a client notices only by its own time limits."""
     process = broker.brokers[0].process
     process.signal_group(signal.SIGSTOP)
     try:
@@ -268,7 +268,7 @@ async def test_the_queue_is_bounded(kafka_broker: KafkaCluster, topic: str) -> N
                 for value in numbered(101):
                     writer.append(value)
                     accepted_count += 1
-            # A record can be read back before its writer hears of it; such a one still has its place.
+            # A record can be read back before its writer gets the report; such a one still has its place.
             assert 60 <= accepted_count <= 100
             with pytest.raises(LogUnavailable, match="full"):
                 writer.append_all(numbered(2))
@@ -300,7 +300,7 @@ async def test_closing_is_prompt_and_purges_while_the_broker_is_frozen(kafka_bro
 
 
 async def test_a_broker_that_ends_is_unavailable_and_comes_back(kafka_broker: KafkaCluster, topic: str) -> None:
-    """Goal: a reader says that the log is out of reach; a new one goes on. Method: stop the broker and start it."""
+    """Goal: a reader reports that the log is out of reach; a new one goes on. Method: stop the broker and start it."""
     async with opened(settings_for(kafka_broker, topic)) as log:
         writer, reader = await log.open_writer(), await log.open_reader(0)
         writer.append(b"before")

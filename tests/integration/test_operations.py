@@ -147,7 +147,7 @@ async def test_a_switchover_that_cannot_be_is_refused_and_changes_nothing(cluste
 
 
 async def test_status_tells_where_the_status_pages_are(cluster: LocalCluster) -> None:
-    """Goal: the page is found, and on the admin listener alone. Method: as `notary status` says; other ways in."""
+    """Goal: the page is found, and on the admin listener alone. Method: as `notary status` shows; other ways in."""
     await settled(cluster)
     pages: dict[str, str] = (await document(cluster, "status"))["status_pages"]
     assert list(pages) == list(cluster.replicas)
@@ -169,7 +169,8 @@ async def test_status_tells_where_the_status_pages_are(cluster: LocalCluster) ->
 async def test_three_commands_of_the_readme_tell_a_newcomer_how_things_stand(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Goal: who is active, why did it fail over last, is anything wrong. Method: as the README says, after a kill."""
+    """Goal: who is active, why did it fail over last, is anything wrong. Method: as the README describes, after a
+    kill."""
     commands = re.findall(r"^    \.venv/bin/notary (status|history|doctor)\b", README.read_text(), re.MULTILINE)
     assert commands == ["status", "history", "doctor"]
     (tmp_path / "data").mkdir()
@@ -201,7 +202,7 @@ async def test_three_commands_of_the_readme_tell_a_newcomer_how_things_stand(
 
 
 async def test_history_tells_what_nobody_could_say(cluster: LocalCluster) -> None:
-    """Goal: "why did it fail over last" after a kill. Method: SIGKILL; the successor tells what it saw."""
+    """Goal: "why did it fail over last" after a kill. Method: SIGKILL; the successor records what it saw."""
     active, _ = await settled(cluster)
     active.kill_group()
     successor = await cluster.wait_for_active(other_than=active.name)

@@ -2,7 +2,7 @@
 
 NOTARY_TEST_ORACLE names the database, `oracle://USER:PASSWORD@HOST:PORT/SERVICE`; so does `make test-oracle DSN=...`.
 The user has the rights of `notary store roles`, an idle limit, and ALTER SYSTEM for the tests that kill a session.
-**Everything in its schema is dropped.** Without a name every test here is skipped, and says so.
+**Everything in its schema is dropped.** Without a name every test here is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ async def test_every_field_is_stored_as_it_was(new_store: NewStore, login: dict[
 
 
 async def test_status_and_migrations(new_store: NewStore, login: dict[str, str], user: str) -> None:
-    """Goal: one look says who leads and how far. Method: an activation; migrate again."""
+    """Goal: one look shows who leads and how far. Method: an activation; migrate again."""
     await activated(new_store)
     status = await read_status(login)
     assert (status.topic_id, status.epoch, status.schema_version) == (TOPIC, 1, newest_version())

@@ -132,7 +132,7 @@ class Applications:
         self._stopping = False
 
     async def submit(self, way: str, ask: Callable[[Sequence[Submission]], Awaitable[Sequence[object]]]) -> None:
-        """Ask for one batch after another until told to stop."""
+        """Ask for one batch after another until stopped."""
         while not self._stopping:
             submissions = [self._fresh() for _ in range(BATCH)]
             self.answers += zip(submissions, await ask(submissions), strict=True)

@@ -111,7 +111,7 @@ def test_signatures_are_ed25519_of_the_key_that_is_shown(signer: Signer) -> None
 
 
 def test_receipts_verify(signer: Signer) -> None:
-    """Goal: what clients get proves what it says. Method: a batch of receipts, each by the key alone."""
+    """Goal: what clients get is proof. Method: a batch of receipts, each by the key alone."""
     receipts = make_receipts(BATCH, signer.public_key, signer.sign)
     assert all(verify_receipt(receipt, signer.public_key) for receipt in receipts)
 
@@ -247,7 +247,7 @@ def test_what_is_wrong_is_named(token: Token, changes: dict[str, Any], refusal: 
 async def test_a_replica_whose_token_fails_steps_down_and_comes_back_with_it(
     token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: nobody is told a success without a receipt, nothing is lost. Method: take the token from a running core,
+    """Goal: no client gets a success without a receipt, nothing is lost. Method: take the token from a running core,
     ask; it steps down and does not serve; put it back; the same request gets the recorded answer and its receipt."""
     signer = token_signer(Path(), token)
     monkeypatch.setattr(core_world, "SIGNER", signer)

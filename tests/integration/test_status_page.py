@@ -87,7 +87,7 @@ async def shown() -> AsyncIterator[Shown]:
 
 
 async def test_the_page_shows_roles_charts_and_epochs(shown: Shown) -> None:
-    """Goal: one look tells who is active and how it goes. Method: open it, read what a person reads."""
+    """Goal: one look shows who is active, and the load. Method: open it, read what a person reads."""
     async with browser_page() as (page, complaints):
         await page.goto(shown.url)
         await page.wait_for_selector("figure", timeout=ANSWER_MAX_MS)

@@ -17,13 +17,14 @@ from tests.faults.load import client_load
 pytestmark = pytest.mark.cluster
 
 SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
-# A run that is to make the screenshots anew takes longer, so that the charts have something to show.
+# A run that renews the screenshots takes longer, so that the charts have something to show.
 RENEWING = bool(os.environ.get("RENEW_SCREENSHOTS"))
 LOAD_S = 60.0 if RENEWING else 4.0
 
 
 async def test_the_page_follows_a_fail_over(servers_folder: Path, tmp_path: Path) -> None:
-    """Goal: the page says what is so. Method: a passive's page in a browser under load; kill the active, look again."""
+    """Goal: the page shows the true state. Method: a passive's page in a browser under load; kill the active, look
+    again."""
     find_browser()
     folder = SCREENSHOTS if RENEWING else tmp_path
     folder.mkdir(exist_ok=True)

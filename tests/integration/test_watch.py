@@ -43,7 +43,7 @@ QUICK = WatchSettings(
 
 
 class Stands:
-    """Two stand-ins under a watch, and what was told of them."""
+    """Two stand-ins under a watch, and the reports on them."""
 
     def __init__(self, folder: Path, ports: PortReservation, code: int, settings: WatchSettings = QUICK) -> None:
         self.folder = folder

@@ -156,7 +156,7 @@ class Nodes:
                 await asyncio.sleep(0.1)
 
     async def leader(self, among: Iterable[str] | None = None) -> str:
-        """The node that leads and is followed by a majority's word."""
+        """The node that leads, confirmed by a majority."""
         wanted = set(among or self.names)
 
         def leads(states: dict[str, dict[str, Any]]) -> bool:

@@ -1,4 +1,4 @@
-"""A folder in memory that crashes where it is told to, and then keeps what was synced and some of the rest."""
+"""A folder in memory that crashes at a chosen call, and then keeps what was synced and some of the rest."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ async def one(tmp_path: Path) -> AsyncIterator[Links]:
 
 
 async def say(links: Links, *frames: bytes) -> list[Hello | Refusal]:
-    """Speak to a node, and return what it says until it closes, or has greeted."""
+    """Send to a node, and return its frames until it closes, or has greeted."""
     host, _, port = links.settings.listen.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"".join(frames))
@@ -99,7 +99,7 @@ async def say(links: Links, *frames: bytes) -> list[Hello | Refusal]:
     ],
 )
 async def test_a_stranger_is_refused_and_named(one: Links, hello: Hello, why: str) -> None:
-    """Goal: a wrong group, version or name is told to both sides. Method: each, against a listening node."""
+    """Goal: a wrong group, version or name is reported to both sides. Method: each, against a listening node."""
     with capture_logs() as lines:
         (refusal,) = await say(one, encode_frame(hello))
     assert isinstance(refusal, Refusal)
@@ -119,7 +119,7 @@ async def test_a_frame_that_is_too_large_is_refused_before_it_is_read(one: Links
 
 
 async def test_whoever_says_nothing_is_ended(tmp_path: Path) -> None:
-    """Goal: silent connections do not pile up. Method: a short wait, nothing said."""
+    """Goal: silent connections do not pile up. Method: a short wait, nothing sent."""
     ports = dict(zip(["r1"], free_ports(1), strict=True))
     links = Links(settings(tmp_path, "r1", ports, hello_max_s=0.2), "r1.00000001", Hearer())
     await links.start()
@@ -148,7 +148,7 @@ async def test_a_client_lets_go_of_a_node_that_never_answers() -> None:
 
 
 async def test_a_connection_to_a_machine_that_vanished_ends(one: Links) -> None:
-    """Goal: a cut cable does not hold a connection for TCP's quarter of an hour. Method: what the sockets were told."""
+    """Goal: a cut cable does not hold a connection for TCP's quarter of an hour. Method: the options of the sockets."""
     client = await LogClient.connect(one.settings.listen, "g")
     ends = [connection.transport for connection in one._incoming] + [client._writer.transport]
     assert len(ends) == 2
@@ -206,7 +206,7 @@ async def test_certificates_say_who_a_node_is_and_may_be_changed(tmp_path: Path)
     assert isinstance(handler, Hearer)
 
     def heard() -> bool:
-        nodes["r1"].send("r2.00000001", encode_frame(VoteResponse(3, False)))  # dropped, until the link is made anew
+        nodes["r1"].send("r2.00000001", encode_frame(VoteResponse(3, False)))  # dropped, until the link is replaced
         return ("r1.00000001", VoteResponse(3, False)) in handler.heard
 
     await until(heard)
@@ -233,7 +233,8 @@ async def test_certificates_say_who_a_node_is_and_may_be_changed(tmp_path: Path)
 
 
 async def test_a_peer_that_says_nothing_is_left_with_the_rest(tmp_path: Path) -> None:
-    """Goal: whoever stops cuts everything. Method: a peer that takes the connection and is silent; stop, collect."""
+    """Goal: a node that stops cuts everything. Method: a peer that takes the connection and is silent; stop,
+    collect."""
     reached = asyncio.Event()
 
     async def be_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -250,7 +251,7 @@ async def test_a_peer_that_says_nothing_is_left_with_the_rest(tmp_path: Path) ->
 
 
 async def test_a_client_that_is_refused_leaves_nothing_open(one: Links) -> None:
-    """Goal: whoever asks again and again does not run out of sockets. Method: another group; collect what is left."""
+    """Goal: a repeated caller does not run out of sockets. Method: another group; collect what is left."""
     with pytest.raises(LogUnavailable, match="belongs to 'g'"):
         await LogClient.connect(one.settings.listen, "other")
     gc.collect()  # tells of an open socket, and warnings are errors

@@ -185,7 +185,8 @@ async def test_the_leader_says_where_the_log_ends(nodes: Nodes) -> None:
 
 
 async def test_a_stopped_leader_hands_over(nodes: Nodes) -> None:
-    """Goal: a planned stop costs no election timeout. Method: SIGTERM, exit code 0, another leads; log lines tell."""
+    """Goal: a planned stop costs no election timeout. Method: SIGTERM, exit code 0, another leads; log lines show
+    it."""
     await nodes.start_group()
     leader = await nodes.leader()
     view = (await nodes.status(leader) or {})["current_view"]
@@ -229,7 +230,7 @@ async def test_an_isolated_frozen_leader_acknowledges_nothing_more(nodes: Nodes)
 
 
 async def test_another_group_is_refused(nodes: Nodes) -> None:
-    """Goal: a client of another log is told so. Method: connect with another group's name."""
+    """Goal: a client of another log gets the reason. Method: connect with another group's name."""
     nodes.start("r1", "--new-group")
     await nodes.until(lambda states: "r1" in states)
     with pytest.raises(LogUnavailable, match="group 'other', this node belongs to 'tests'"):

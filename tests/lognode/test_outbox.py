@@ -1,4 +1,4 @@
-"""What waits for the disk, what is kept in memory, and when a client is told."""
+"""What waits for the disk, what is kept in memory, and when a client is answered."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_recent_has_all_that_is_not_written(steps: list[tuple[str, int]]) -> Non
 
 
 def test_a_call_is_settled_only_when_it_is_final() -> None:
-    """Goal: nobody is told "never" of entries that another node may still commit. Method: cut off, then two ends."""
+    """Goal: no client is answered "never" about entries that another node may still commit. Method: cut off, then two
+    ends."""
     views = {5: 2, 6: 4}
 
     def view_of(idx: int) -> int:

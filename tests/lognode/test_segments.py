@@ -141,7 +141,7 @@ def test_a_bit_that_flips_is_noticed_wherever_it_is() -> None:
         damaged.now[name].data[at // 8] ^= 1 << at % 8
         try:
             assert list(SegmentLog(damaged, 1024).entries()) == run_of(1, 9)
-            assert at // 8 >= last_mark - 49  # the last marks, and what is behind them, vouch for nothing more
+            assert at // 8 >= last_mark - 49  # the last marks, and what follows them, prove nothing more
         except LogIncomplete:
             noticed += 1
     assert noticed > (last_mark - 49) * 8 - 1

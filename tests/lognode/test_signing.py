@@ -286,7 +286,7 @@ def test_a_change_that_nothing_could_commit_is_refused(
 
 
 def test_a_question_is_answered_by_a_round_that_began_after_it() -> None:
-    """Goal: no answer from before the question, none by whoever was deposed. Method: questions, rounds, views."""
+    """Goal: no answer from before the question, none by a deposed leader. Method: questions, rounds, views."""
     questions: Questions[str] = Questions()
     questions.add("a")
     questions.begin(2, 1, 10)

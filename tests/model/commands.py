@@ -289,7 +289,7 @@ def _activate(state: State, name: str) -> State:
 
 
 def _publishing(state: State, name: str, rules: Rules) -> Iterator[Step]:
-    """Publish what the log says up to the index, judged again on the index as it is now; settle; then serve."""
+    """Publish what the log decides up to the index, judged again on the index as it is now; settle; then serve."""
     replica, database = _replica(state, name), state.database
     index = replica.index
     if database.published < index.position:

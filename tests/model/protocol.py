@@ -1,7 +1,7 @@
 """The protocol in miniature: two replicas, one lock, one log, one contested state; every interleaving can be looked at.
 
 `Design` has one switch per rule of docs/architecture.md that a tempting design leaves out; its defaults are ours.
-`successors` yields each thing that can happen next, `violations` says what is wrong with a state.
+`successors` yields each thing that can happen next, `violations` lists what is wrong with a state.
 
 A `Scenario` bounds what can go wrong. The lock may be lost without its holder noticing. A process may restart. The
 database may fail over and forget everything. A record in flight lands at any time (also long after its sender was

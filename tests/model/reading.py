@@ -37,7 +37,7 @@ class Design:
     activation_ids: bool = True  # else only epochs distinguish activations
     saves_barrier: bool = True  # the barrier in force is kept with the position, across a restart
     judges_by_offset: bool = True  # only what was recorded at a lower offset counts
-    settles_by_log: bool = True  # else pending commands are settled by what the index says, before publishing
+    settles_by_log: bool = True  # else pending commands are settled by the index, before publishing
 
 
 OURS = Design()
@@ -66,7 +66,7 @@ class Scenario:
     submissions: tuple[Submission, ...]  # clients send them in this order
     commands: bool = False  # with deduplication, completions and settlements, which the database keeps
     terms: int = 2  # activations per replica
-    losses: int = 0  # of the lock, without a word to its holder
+    losses: int = 0  # of the lock, without notice to its holder
     restarts: int = 0
     failovers: int = 0  # of the database, which forgets all
     repeats: int = 0  # of a record by the log's client

@@ -11,7 +11,7 @@ from tests.model.reading import AnswersOn, Design, Fencing, Scenario, Submission
 OURS = Design()
 FIRST, SECOND = Submission("s1", "c1", "T1"), Submission("s2", "c2", "T2")
 EARLY, IN_TIME = Submission("s1", "c1", "T1", early=True), Submission("s2", "c2", "T1")
-AGAIN = Submission("s2", "c1", "T1")  # the first command once more
+AGAIN = Submission("s2", "c1", "T1")  # the first command again
 
 RACE = Scenario((FIRST, SECOND), losses=2)
 RESTART = Scenario((FIRST, SECOND), losses=1, restarts=1)

@@ -162,7 +162,7 @@ class Connection(_Base):
         return answer
 
     def lost(self) -> None:
-        """asyncio tells the driver that its transport is gone."""
+        """asyncio notifies the driver that its transport is gone."""
         self.healthy = False
         self.server.end(self.session)
         if self._waiter is not None and not self._waiter.done():

@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(eq=False)
 class Session:
-    """One session. `ended` is why it is over, told with its next call."""
+    """One session. `ended` is why it is over, reported with its next call."""
 
     sid: int
     idle_since_s: float

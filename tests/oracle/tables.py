@@ -61,7 +61,7 @@ def carry_out(connection: sqlite3.Connection, text: str, values: Mapping[str, An
 
 
 def returns_lobs(text: str) -> bool:
-    """Whether a query gives a LOB, for which the driver hands out a locator unless it is told otherwise."""
+    """Whether a query gives a LOB, for which the driver hands out a locator unless it is set otherwise."""
     select = sqlglot.parse_one(text, read="oracle")
     columns = [column.output_name.lower() for column in getattr(select, "selects", [])]
     return isinstance(select, exp.Select) and any(name in LOBS for name in columns)

@@ -102,7 +102,7 @@ class _Session:
 
 
 def history() -> list[dict[str, Any]]:
-    """What clients were truly told: a success with its receipt, a refusal, and a bare receipt."""
+    """What clients really got: a success with its receipt, a refusal, and a bare receipt."""
     first, third = requests()[0], requests()[2]
     pairs = [(one.tx_id, content_digest(one)) for one in (first, third)]
     key = bytes(NOTARY_KEY.verify_key)

@@ -125,7 +125,7 @@ def test_a_kill_behind_any_step_loses_and_doubles_nothing(world: World, step: St
 
 
 def test_what_is_not_this_log_is_refused(world: World, kafka_broker: KafkaCluster) -> None:
-    """Goal: one archive, one log, one archiver. Method: a second archiver; another topic; a topic made anew."""
+    """Goal: one archive, one log, one archiver. Method: a second archiver; another topic; a topic created again."""
     world.run()
     with pytest.raises(ConfigError, match="another archiver"):
         world.run(on_step=lambda step, manifest: world.run())

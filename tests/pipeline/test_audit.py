@@ -28,7 +28,7 @@ def audited(spark: SparkSession, folder: Path, values: list[bytes], scope: Scope
 
 
 def test_a_true_log_is_clean(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: no false alarm; verdicts, voids and epochs are told. Method: a log with each kind of verdict."""
+    """Goal: no false alarm; verdicts, voids and epochs are reported. Method: a log with each kind of verdict."""
     report = audited(spark, tmp_path, log_values())
     assert report.clean
     assert report.outcomes == {"NOTARISED": 4, "STATE_CONFLICT": 2, "TIME_WINDOW_CLOSED": 1, "TX_ID_REUSED": 1}

@@ -103,7 +103,7 @@ async def _migrated(make_database: MakeDatabase) -> str:
 
 
 def test_archive_run_status_and_verify(operator: Operator) -> None:
-    """Goal: what an operator types does what it says. Method: archive, go on, verify, cut the tail, verify again."""
+    """Goal: each command does what its help describes. Method: archive, go on, verify, cut the tail, verify again."""
     assert operator.told("archive", "run")["archived_now"] == 40
     operator.produce(VALUES[:3])
     assert operator.told("archive", "status")["behind_records"] == 3

@@ -68,7 +68,7 @@ def test_any_other_failure_is_named_and_may_be_repeated(spark: SparkSession) -> 
 
 
 def test_a_damaged_file_is_a_damaged_archive(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: a file that rotted is told as such. Method: cut the file after its footer was read, and judge it."""
+    """Goal: a file that rotted is reported as such. Method: cut the file after its footer was read, and judge it."""
     log = write_log(tmp_path / "log", chain())
     Path(log.slices[0].path).write_bytes(b"PAR1")
     with pytest.raises(ArchiveDamaged, match="cannot be read"), explained():
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_a_damaged_archive(spark: SparkSession, tmp_path: Path
     ],
 )
 def test_what_java_says_is_told_as_such(said: str, meant: type[NotaryError]) -> None:
-    """Goal: a silent log, a cut log and anything else are three things. Method: what Spark's connector says."""
+    """Goal: a silent log, a cut log and anything else are three things. Method: the message of Spark's connector."""
     error = meaning_of(f"Job aborted due to stage failure\nCaused by: {said}\n\tat org.apache.spark.X")
     assert type(error) is meant
     assert said.partition(": ")[2] in error.detail

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_figures_and_page(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: tables say what the log says; the page loads nothing. Method: the log with each kind of verdict."""
+    """Goal: tables agree with the log; the page loads nothing. Method: the log with each kind of verdict."""
     log = write_log(tmp_path / "log", log_values(), [4])
     history = tmp_path / "history.jsonl"
     lines = [

@@ -140,7 +140,8 @@ def test_a_lost_tail_is_salvaged_restored_and_adopted(operator: Operator, tmp_pa
 
 def test_a_restored_topic_that_is_lost_again(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
     """Goal: a second loss forgets nothing of the first. Method: lose the restored topic before the archive went on, and
-    every index; the first salvage, which lies with the archive, tells what it told; without it nobody goes on."""
+    every index; the first salvage, which lies with the archive, supplies its entries again; without it nothing goes
+    on."""
     settings = lose(operator)
     file, again = tmp_path / "tail.salvage", tmp_path / "again.salvage"
     operator.told("log", "salvage", "--to", str(file))

@@ -98,7 +98,7 @@ def test_a_log_without_its_beginning_fails_the_query(
 
 @pytest.fixture
 def silent_broker() -> Iterator[KafkaSettings]:
-    """Something that takes connections, and never says a word."""
+    """Something that takes connections, and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:  # the kernel accepts for it
         servers = f"127.0.0.1:{listening.getsockname()[1]}"
         yield KafkaSettings(bootstrap_servers=servers, topic="silent", single_broker=True)
@@ -107,7 +107,7 @@ def silent_broker() -> Iterator[KafkaSettings]:
 def test_sparks_connector_does_not_wait_for_a_silent_broker_for_ever(
     spark: SparkSession, silent_broker: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: the operator is told that the log cannot be reached. Method: a server that only accepts connections."""
+    """Goal: the operator reads that the log cannot be reached. Method: a server that only accepts connections."""
     monkeypatch.setattr(kafka_stretch, "SILENCE_MAX_S", 2.0)
     with pytest.raises(LogUnavailable, match="no answer"), explained():
         log_frame(spark, silent_broker, 0, 10, connector="spark").collect()

@@ -65,7 +65,7 @@ class Invariants:
         for view in [
             view for view, leader in self._leader_of.items() if leader == node.node_id and view > durable_view
         ]:
-            del self._leader_of[view]  # nobody has heard of it: messages wait for the hard state
+            del self._leader_of[view]  # no node has received it: messages wait for the hard state
             self._chain_of = {txid: chain for txid, chain in self._chain_of.items() if txid[0] != view}
         known = node.disk.hard_state.commit_idx  # of the signatures up to there, the last one is committed
         signed = max((e.idx for e in node.disk.log[:known] if e.kind is Kind.SIGNATURE), default=0)

@@ -270,7 +270,7 @@ class Scenario:
         self.world.settings = replace(self.world.settings, **changed)
 
     def do_disks(self, value: str) -> None:
-        """Nodes created afterwards have disks, which sync when told to, and survive a crash."""
+        """Nodes created afterwards have disks, which sync on command, and survive a crash."""
         self.world.durable = value == "true"
         self.do_switch("durable", value)
 
@@ -413,7 +413,7 @@ class Scenario:
         _demand(str(found) == voted_for, f"voted for {found}")
 
     def do_assert_pending(self, src: str, dst: str, count: str) -> None:
-        """So many messages are under way."""
+        """This many messages are under way."""
         found = sum(letter.to == dst for letter in self._node(src).outbox)
         _demand(found == int(count), f"{found} messages are under way")
 

@@ -354,7 +354,7 @@ class Simulation:
                 yield from (c.nodes for c in node.raft.state.members.configurations)
 
     def _reconfigure(self) -> None:
-        """Add, remove or replace members, on whoever thinks it leads; the lost first."""
+        """Add, remove or replace members, on a node that believes it leads; the lost first."""
         leaders = self._leaders()
         if self.is_calm or not leaders or self.next_id >= NODES_MAX:
             return
@@ -383,7 +383,7 @@ class Simulation:
             self._do(f"nominate_successor,{leader.node_id}")
 
     def _ask(self) -> None:
-        """Somebody reads, from whoever thinks that it leads."""
+        """A reader asks a node that believes it leads."""
         for leader in self._leaders():
             self._do(f"ask_end,{leader.node_id}")
 

@@ -1,4 +1,4 @@
-"""Simulates new seeds of the consensus core until so many were played or one fails; goes on where it stopped.
+"""Simulates new seeds of the consensus core until a number of them were played or one fails; goes on where it stopped.
 
 `python -m tests.raft.soak` plays 10,000 seeds. A failing seed is shrunk, and kept in build/raft/ as a scenario.
 """

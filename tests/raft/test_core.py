@@ -111,7 +111,7 @@ def signed_retirement_rolled_back() -> Phase | None:
 
 
 def test_a_retirement_whose_signature_is_gone_is_ordered_only() -> None:
-    """A retirement can outlive its signature; whoever is elected keeps neither or both."""
+    """A retirement can outlive its signature; an elected node keeps neither or both."""
     assert signed_retirement_rolled_back() is Phase.ORDERED
     with MUTANTS["rollback_keeps_signed"].applied():
         assert signed_retirement_rolled_back() is Phase.SIGNED
@@ -285,7 +285,7 @@ def answered_by_an_earlier_leadership() -> int:
     raft, _ = alone()
     raft.replicate([Entry(2, 3, Kind.RECONFIGURATION, nodes=("a", "b")), Entry(2, 4, Kind.SIGNATURE)], 2)
     assert raft.ask_end() == 1
-    raft.receive("b", AppendResponse(1, 2, False, round=7))  # of a leadership before a restart, which began anew
+    raft.receive("b", AppendResponse(1, 2, False, round=7))  # of a leadership before a restart, which started again
     return raft.answered_round
 
 

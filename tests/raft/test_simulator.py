@@ -14,7 +14,7 @@ from tests.raft.simulator import simulate
 
 CHUNK = 25
 QUICK_SEEDS = 200
-SEEDS_MAX = 2_000  # within so many each pinned mutant is noticed
+SEEDS_MAX = 2_000  # seeds within which each pinned mutant is noticed
 
 # The bugs of "Smart Casual Verification of CCF", NSDI 2025, in its order.
 PAPER = (
@@ -36,7 +36,7 @@ def test_promises_hold_in_any_weather(first: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(pins()))
 def test_the_simulator_notices(name: str) -> None:
-    """`python -m tests.raft.mutants --write` finds the seeds anew when the weather changes."""
+    """`python -m tests.raft.mutants --write` finds the seeds again when the weather changes."""
     with MUTANTS[name].applied():
         assert simulate(pins()[name]).problem is not None
 

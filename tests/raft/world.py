@@ -24,7 +24,7 @@ SCENARIO = RaftSettings(message_timeout_ms=10, election_timeout_ms=100)
 
 @dataclass(slots=True, eq=False)
 class Letter:
-    """A message under way. `serial` names it for whoever schedules deliveries."""
+    """A message under way. `serial` names it when deliveries are scheduled."""
 
     to: NodeId
     message: Message
@@ -187,7 +187,7 @@ class World:
             self.carry_out(node)
 
     def ask_end(self, node: Node) -> None:
-        """Ask where the log ends; a node that cannot tell forgets its last question."""
+        """Ask where the log ends; a node that does not know forgets its last question."""
         node.question = None
         if node.is_up and (number := node.raft.ask_end()) is not None:
             raft = node.raft

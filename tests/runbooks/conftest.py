@@ -69,7 +69,7 @@ async def all_well(stage: Stage) -> None:
 
 @asynccontextmanager
 async def under_load(stage: Stage, name: str) -> AsyncIterator[ClientLoad]:
-    """A client that submits all the time; afterwards everything it was told is checked against the log."""
+    """A client that submits all the time; afterwards every answer is checked against the log."""
     cluster = stage.cluster
     await all_well(stage)
     log = open_log(cluster.config.log.settings)

@@ -51,7 +51,8 @@ def version_of(wheel: Path) -> str:
 
 
 def write_old_config(cluster: LocalCluster, path: Path) -> None:
-    """The cluster's configuration in the words of 0.1.0: both releases read it. Raises nothing; a wrong one is told."""
+    """The cluster's configuration in the words of 0.1.0: both releases read it. Raises nothing; a wrong one is
+    reported."""
     config = cluster.config
     lines = [
         f"data_dir = {json.dumps(str(config.data_dir))}",

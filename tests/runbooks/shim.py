@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> int:
-    """Ask over the stage's socket; returns the exit code that it says."""
+    """Ask over the stage's socket; returns its exit code."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["STAGE_SOCKET"])
         connection.sendall(json.dumps(sys.argv[1:]).encode() + b"\n")

@@ -149,7 +149,7 @@ class Stage:
         tool, *words = json.loads(await reader.readline())
         try:
             code, text = await (self._systemctl(words) if tool == "systemctl" else self._journalctl(words))
-        except Exception as error:  # the script is told, and fails where it stands
+        except Exception as error:  # the script gets the error, and fails there
             code, text = 1, f"{error}\n"
         writer.write(json.dumps({"code": code, "text": text}).encode() + b"\n")
         writer.close()

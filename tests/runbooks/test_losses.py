@@ -35,7 +35,7 @@ SPENT_EVERY = 10  # of the lost successes, one has its states spent again; all o
 
 
 async def history_before(stage: Stage) -> Path:
-    """What clients were told, all of it archived."""
+    """The clients' answers, all of them archived."""
     async with under_load(stage, "before") as load:
         await asyncio.sleep(3.0)
     process = await asyncio.create_subprocess_exec(
@@ -127,7 +127,8 @@ async def forget_the_salvage(stage: Stage) -> None:
 
 
 async def test_index_mismatch(folder: Path) -> None:
-    """Goal: a made-up entry is found and told from a changed log. Method: write one into a stopped index; play."""
+    """Goal: a made-up entry is found and distinguished from a changed log. Method: write one into a stopped index;
+    play."""
     settings = ClusterSettings(folder=folder / "mismatch", further={"core": {"scrub_records_per_s": 10_000.0}})
     async with staged(settings) as stage:
         cluster = stage.cluster

@@ -74,7 +74,8 @@ async def change_all(stage: Stage, prefixes: dict[str, Path], variables: dict[st
 
 
 async def leases_told(cluster: LocalCluster) -> set[bool]:
-    """Whether the replicas tell what ends a silent lock session: what 0.1.0 does not, whatever version it is called."""
+    """Whether the replicas report what ends a silent lock session: what 0.1.0 does not, whatever version it is
+    called."""
     return {health is not None and health.lock_lease is not None for health in (await cluster.healths()).values()}
 
 

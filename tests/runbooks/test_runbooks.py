@@ -96,7 +96,7 @@ async def test_haproxy_loss(stage: Stage) -> None:
 
 
 async def test_index_loss(stage: Stage) -> None:
-    """Goal: a damaged index is found and made anew. Method: overwrite the middle of its files, play the page."""
+    """Goal: a damaged index is found and rebuilt. Method: overwrite the middle of its files, play the page."""
     hurt = await passive(stage)
     async with under_load(stage, "index-loss"):
         await hurt.stop()
@@ -214,7 +214,7 @@ async def test_database_failover(large: Stage) -> None:
 
 
 async def says(replica: ReplicaProcess, word: str) -> bool:
-    """Whether the end of its log has the word."""
+    """Whether the end of its log has the text."""
     return word in replica.log_tail()
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200), pytest.mark.async
 
 
 async def test_switchover(stage: Stage) -> None:
-    """Goal: a hand-over on purpose, told in the history; a pause and its end. Method: play the page under load."""
+    """Goal: a hand-over on purpose, shown in the history; a pause and its end. Method: play the page under load."""
     async with under_load(stage, "switchover"):
         await all_well(stage)
         peer = (await stage.cluster.passives())[0]
@@ -78,6 +78,6 @@ async def test_key_rotation(stage: Stage) -> None:
 
 
 async def ask(stage: Stage, party: Party) -> Result:
-    """What the notary says to a fresh request of this party."""
+    """The notary's answer to a fresh request of this party."""
     async with NotaryClient(stage.cluster.endpoint) as client:
         return await client.submit(party.sign(os.urandom(32), [state_ref(os.urandom(32), 0)]))

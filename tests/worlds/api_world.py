@@ -1,4 +1,4 @@
-"""A ledger API without a notary behind it: parties, a participant and a handler that answer as they are told."""
+"""A ledger API without a notary behind it: parties, a participant and a handler that answer as they are set."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_submission(party: Party = BANK, inputs_count: int = 4) -> Submission:
 
 
 class StubParticipant:
-    """Notes what reaches it, and answers as it is told."""
+    """Notes what reaches it, and answers as it is set."""
 
     def __init__(self, answer: Callable[[Submission], Answer] = notarise) -> None:
         self.standing = ACTIVE
@@ -100,7 +100,7 @@ class StubParticipant:
 
 
 class StubHandler:
-    """The core's side of a link: keeps what comes until it is told to answer, or answers at once."""
+    """The core's side of a link: keeps what comes until the test has it answer, or answers at once."""
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.word = ACTIVE

@@ -1,4 +1,4 @@
-"""Corruptions of good runs, first part: answers that are not what the log says.
+"""Corruptions of good runs, first part: answers that differ from the log.
 
 Each mutant changes a run in place, and returns False when the run has nothing of its kind to corrupt.
 """

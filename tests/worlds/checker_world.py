@@ -57,7 +57,7 @@ class World:
     scope: Scope = field(default_factory=lambda: Scope(door=Door(registered=frozenset({(PARTY, KNOWN_KEY)}))))
 
     def check(self) -> Report:
-        """What the checker says of it."""
+        """The checker's findings on it."""
         return check(
             iter(self.history),
             enumerate(self.values),
@@ -205,7 +205,7 @@ class _Notary:
         attempt.offset = self._append(encode_record(record))
 
     def answer(self) -> None:
-        """Tell a client what the log decided; a client whose record is void never hears a definite answer."""
+        """Answer a client with what the log decided; a client whose record is void never gets a definite answer."""
         logged = [attempt for attempt in self.sent if attempt.offset is not None]
         if not logged:
             return
@@ -325,7 +325,7 @@ class _Notary:
 def good_world(
     seed: int, steps: int = 250, ids: int = 61, states: int = 40, windows: bool = True, unlogged: bool = True
 ) -> World:
-    """A run in which everything is right, over so many transaction ids and states.
+    """A run in which everything is right, over a number of transaction ids and states.
 
     `unlogged`: at its end there are refusals that no record stands for.
     """

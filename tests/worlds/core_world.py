@@ -74,7 +74,7 @@ class Shared:
 
 
 class KeptNotes:
-    """Keeps what a replica leaves to be ended later; nobody pauses it."""
+    """Keeps what a replica leaves to be recorded later; nobody pauses it."""
 
     def __init__(self) -> None:
         self.ended: list[tuple[int, str]] = []

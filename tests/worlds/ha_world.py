@@ -92,7 +92,7 @@ class WritingService:
     def __init__(self, name: str, database: Database, server: MemoryLockServer, random: Random, faults: Faults) -> None:
         self.name = name
         self.roles: list[Role] = []
-        self.session_problems: list[str | None] = []  # as they were told, None when there was a session again
+        self.session_problems: list[str | None] = []  # as they were reported, None when there was a session again
         self.activations = 0
         self.reaches_log = True
         self.fails = False
@@ -148,7 +148,7 @@ class WritingService:
                 await asyncio.sleep(self._random.uniform(0.02, 0.2))
 
     def _one_write(self, pid: int, epoch: int) -> None:
-        """Runs at the server: whoever writes holds the lock at that instant, and nobody has a newer epoch."""
+        """Runs at the server: a writer holds the lock at that instant, and no replica has a newer epoch."""
         owner = self._server.owner()
         assert owner is not None
         assert owner.pid == pid, "a write without the lock"
@@ -209,7 +209,7 @@ class Replica:
             await asyncio.gather(writer, return_exceptions=True)
 
     async def die(self) -> None:
-        """SIGKILL: nothing is said to anybody; the kernel closes the sockets."""
+        """SIGKILL: no replica is notified; the kernel closes the sockets."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -224,7 +224,7 @@ class Replica:
 
     @property
     def broken(self) -> BaseException | None:
-        """What an assertion inside the replica said."""
+        """The message of an assertion inside the replica."""
         if self._task is None or not self._task.done() or self._task.cancelled():
             return None
         return self._task.exception()
@@ -253,14 +253,14 @@ class World:
         return [replica.name for replica in self.replicas if replica.election.is_leading()]
 
     def kill_holder(self) -> None:
-        """The server ends the session that holds the lock; its holder is not told."""
+        """The server ends the session that holds the lock; its holder is not notified."""
         owner = self.server.owner()
         if owner is not None:
             self.server.end(owner.pid)
             self.killed_at_s = self.clock.boottime_s()
 
     def freeze_leader(self, duration_s: float) -> None:
-        """SIGSTOP: its loop does not run and it says nothing; what others see of it is what it claimed last."""
+        """SIGSTOP: its loop does not run and it is silent; what others see of it is what it claimed last."""
         for replica in self.replicas:
             if replica.election.is_leading():
                 replica.election.frozen_until_s = self.clock.boottime_s() + duration_s

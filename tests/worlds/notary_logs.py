@@ -80,7 +80,7 @@ class LogMaker:
         command: str | None = None,
         submission: str = "submission",
     ) -> int:
-        """Append a request record of the newest activation, with the next sequence number unless told otherwise."""
+        """Append a request record of the newest activation, with the next sequence number unless another is given."""
         if sequence is None:
             sequence, self.sequence = self.sequence, self.sequence + 1
         name = f"command-{len(self.values)}" if command is None else command

@@ -102,7 +102,7 @@ def measure_rebuild(records: int, report: Report) -> None:
 
 
 def _run_engine(engine: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """What the engine tells, and the most memory that its processes had at once, GiB."""
+    """What the engine reports, and the most memory that its processes had at once, GiB."""
     command = [sys.executable, "-m", "tests.bench.pipeline.engines", engine, folder / "log", folder / engine]
     peak = 0
     with Popen([str(part) for part in command], stdout=PIPE) as process:

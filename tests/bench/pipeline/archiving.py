@@ -1,8 +1,8 @@
 """The archive against the notary: what batched submission appends to the log, the archive must take away faster.
 
 A rate is measured that lasts: the archiver archives the whole log twice, each time into a new folder and with one
-session. The first time is cold, and told as such; the second is what `notary archive run --follow` does all day, and is
-compared with the notary, which has warmed up as well.
+session. The first time is cold, and reported as such; the second is what `notary archive run --follow` does all day,
+and is compared with the notary, which has warmed up as well.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class _Template:
 
 
 def write_big_log(folder: Path, records: int, seed: int = 1) -> list[Path]:
-    """Write a log of so many request records, behind a barrier, into Parquet files; returns them in log order."""
+    """Write a log of this many request records, after a barrier, into Parquet files; returns them in log order."""
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     offset = 0

@@ -1,6 +1,6 @@
 """One engine makes an index of a log in Parquet files: `python -m tests.bench.pipeline.engines ENGINE LOG INDEX`.
 
-Each engine has a process of its own, so that its memory can be told. All of them read the same files and leave an
+Each engine has a process of its own, so that its memory can be measured. All of them read the same files and leave an
 index that a replica opens. Spark is the product's job; `replay` is the replica's own code for applying the log; DuckDB
 and Polars get the claims from the product's decoder, and do the rest with their own means.
 """

@@ -31,7 +31,7 @@ class SignedLog:
 
 
 def write_signed_log(folder: Path, requests: int) -> SignedLog:
-    """Write a log of so many requests, behind a barrier, in files of like length."""
+    """Write a log of this many requests, after a barrier, in files of like length."""
     folder.mkdir(parents=True)
     ends = [1 + requests * number // FILES for number in range(FILES + 1)]
     ends[0] = 0  # the barrier's offset

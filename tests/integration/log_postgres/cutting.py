@@ -1,4 +1,4 @@
-"""A TCP proxy that lets so many bytes of an exchange pass and then cuts the connection, or holds it in silence."""
+"""A TCP proxy that passes a number of bytes of an exchange and then cuts the connection, or holds it in silence."""
 
 from __future__ import annotations
 

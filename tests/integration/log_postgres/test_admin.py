@@ -71,7 +71,7 @@ async def test_nothing_but_the_whole_range_is_given(dsn: str) -> None:
 
 
 async def test_what_there_is_to_judge(make_database: MakeDatabase) -> None:
-    """Goal: one call makes it, another says how it stands. Method: make it twice; a rule that is broken is told."""
+    """Goal: one call makes it, another reports its state. Method: make it twice; a rule that is broken is reported."""
     dsn = await make_database()
     admin = open_log_admin(settings_for(dsn))
     with pytest.raises(LogRefused):

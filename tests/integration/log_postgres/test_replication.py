@@ -73,7 +73,7 @@ async def append_unreplicated(pair: Pair, log: PostgresLog, how: str) -> None:
 
 
 async def require_given_up(writer: PostgresWriter) -> None:
-    """The writer says that it does not know, and is not used again."""
+    """The writer reports an unknown outcome, and is not used again."""
     await eventually(lambda: asyncio.sleep(0, writer.failed_count == 1))
     with pytest.raises(LogUnavailable, match="has failed"):
         writer.append(b"nothing after it")
@@ -98,7 +98,7 @@ async def test_a_commit_that_the_standby_lacks_is_not_read_and_nobody_has_it_aft
 
         late = await log.open_reader(0)
         assert await reader.read(10, HELD_S) == []
-        assert await late.read(10, HELD_S) == []  # not even the first one: nobody says now that a standby has it
+        assert await late.read(10, HELD_S) == []  # not even the first one: no notice comes now that a standby has it
         assert await log.agreed_end_offset() == 2  # nobody may say that the record is gone, either
         with pytest.raises(LogUnavailable, match="standbys lack records below offset 2"):
             await log.end_offset()
@@ -166,7 +166,8 @@ async def test_emptied_standby_names_change_nothing_for_readers(pair: Pair) -> N
 async def test_only_what_can_be_promoted_counts_as_a_standby(pair: Pair, tmp_path: Path) -> None:
     """Goal: neither a copy of the WAL nor the same standby twice replaces a standby.
 
-    Method: a running pg_receivewal, which says what it has flushed; two standbys are asked for where one is there."""
+    Method: a running pg_receivewal, which reports what it has flushed; two standbys are asked for where one is
+    there."""
     assert await run(pair.primary.dsn(), "SELECT notary_log.flushed(2)") == [(None,)]
     await run(pair.primary.dsn(), "SELECT pg_create_physical_replication_slot('receiver')")
     source = make_conninfo(pair.primary.dsn(), application_name="receiver")

@@ -56,7 +56,7 @@ async def test_a_pause_bars_everyone_but_the_keeper_until_it_is_over(
 async def test_the_end_of_an_activation_is_told_later_when_its_session_was_lost(
     new_store: NewStore, dsn: str, ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: the holder's own word arrives. Method: leave it while the database cannot be reached, then let it in."""
+    """Goal: the holder's own record arrives. Method: leave it while the database cannot be reached, then let it in."""
     monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.02)
     await activated(new_store)
     async with bulletin_of("host=127.0.0.1 port=1", "r") as bulletin:
@@ -79,7 +79,7 @@ async def _is(holds: Callable[[], bool]) -> bool:
 
 
 async def test_what_is_written_is_raised_and_never_lowered(new_store: NewStore, dsn: str) -> None:
-    """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session is told."""
+    """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session receives."""
     async with postgres_board(dsn, "test") as board:
         assert await board.formats() == Formats(1, 1)
         assert await board.raise_formats(Formats(1, 3)) == Formats(1, 3)

@@ -55,7 +55,7 @@ async def test_a_database_of_an_earlier_release_is_refused_when_it_is_bound(narr
 
 
 async def test_a_client_s_encoding_changes_no_name(dsn: str) -> None:
-    """Goal: what libpq is told elsewhere has no effect. Method: a connection string that asks for LATIN1, on every way
+    """Goal: what libpq reads elsewhere has no effect. Method: a connection string that asks for LATIN1, on every way
     to the database."""
     given = make_conninfo(dsn, client_encoding="LATIN1")
     name, party = "Genève 漢字 😀", "O=Société 日本,C=CH"

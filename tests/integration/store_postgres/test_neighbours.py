@@ -79,8 +79,8 @@ async def test_a_second_ledger_is_not_made_in_a_database(dsn: str) -> None:
 
 
 async def test_a_copy_in_another_schema_stops_no_replica(dsn: str) -> None:
-    """Goal: whoever may make schemas keeps nobody down, and is found. Method: the tables copied where none of our
-    search path leads; start on either side of it; look, migrate."""
+    """Goal: a login that may make schemas keeps no replica down, and is found. Method: the tables copied where none of
+    our search path leads; start on either side of it; look, migrate."""
     async with looking(dsn) as connection:
         await connection.execute(b"CREATE SCHEMA second")
         await connection.execute(b"CREATE TABLE second.participant AS SELECT * FROM public.participant")

@@ -46,7 +46,7 @@ _REPUBLISHED = """
 
 
 async def republish(dsn: str, count: int) -> None:
-    """So many completions of others lie behind what the backup has, as a release left them that carries nothing on."""
+    """Add completions of others after what the backup has, as an older release left them."""
     async with looking(dsn) as connection:
         await connection.execute(_REPUBLISHED.format(count=count).encode())
         moved = await connection.execute(

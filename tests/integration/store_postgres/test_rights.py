@@ -1,4 +1,5 @@
-"""What each role of `notary store roles` may do with each table, as the server itself says. A new table needs a row."""
+"""What each role of `notary store roles` may do with each table, as the server itself reports. A new table needs a
+row."""
 
 from __future__ import annotations
 

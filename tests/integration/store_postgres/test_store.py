@@ -118,7 +118,7 @@ async def test_a_reader_that_vanished_is_missed_within_half_a_minute(reader: Com
 async def test_a_reader_comes_back_after_its_server_ended_it(
     new_store: NewStore, reader: CompletionReader, dsn: str
 ) -> None:
-    """Goal: an error is said once and does not last. Method: end the server's side, read twice."""
+    """Goal: an error is reported once and does not last. Method: end the server's side, read twice."""
     await publish_some(new_store)
     await reader.read(0, 3)
     await rows(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'notary-feed'")
@@ -128,7 +128,7 @@ async def test_a_reader_comes_back_after_its_server_ended_it(
 
 
 async def test_every_field_is_stored_as_it_was(new_store: NewStore, dsn: str) -> None:
-    """Goal: what the log says is what the table says. Method: awkward texts and bytes, read back by SQL."""
+    """Goal: the table has what the log has. Method: awkward texts and bytes, read back by SQL."""
     store = await serving(new_store)
     of = msgspec.structs.replace(command(1), user_id='é{}",\\ NULL', submission_id="NULL", act_as=("one",))
     await store.admit([of], 0)
@@ -311,7 +311,7 @@ async def _terminate(dsn: str, pid: object, after_s: float) -> None:
 
 
 async def test_a_statement_that_the_server_stops_ends_the_session(dsn: str) -> None:
-    """Goal: an outcome that is unknown is said to be. Method: lock the table, so that a publication runs too long."""
+    """Goal: an unknown outcome is reported as unknown. Method: lock the table, so that a publication runs too long."""
     async with sessions(dsn) as opened, looking(dsn) as other:
         session = await open_session(dsn, opened, statement_max_s=0.3, heartbeat_s=0.5)
         store = PostgresStore(session)
@@ -389,7 +389,7 @@ async def test_only_what_a_plan_depends_on_is_analysed(new_store: NewStore, dsn:
 
 
 async def test_status_tells_people_where_things_are(new_store: NewStore, dsn: str) -> None:
-    """Goal: one look says who leads and how far. Method: an activation, two commands, one published."""
+    """Goal: one look shows who leads and how far. Method: an activation, two commands, one published."""
     store = await serving(new_store)
     await store.admit([command(1), command(2)], 0)
     await store.publish([completion(command(1), 7)], at(7))

@@ -112,7 +112,8 @@ def test_completions_are_dense_in_log_order_and_follow_the_log() -> None:
 
 
 def test_front_ends_are_told_how_far_completions_are_published() -> None:
-    """Goal: who follows is told at once, and only of what is committed. Method: listen while requests are notarised."""
+    """Goal: followers are notified at once, and only of what is committed. Method: listen while requests are
+    notarised."""
 
     async def scenario() -> None:
         async with World() as world:
@@ -213,7 +214,7 @@ def test_a_deposed_replica_s_late_record_is_void_and_never_answered_ok() -> None
 
 
 def test_a_replica_whose_barrier_is_void_raises_the_epoch_and_writes_again() -> None:
-    """Goal: rule 2, the database forgot epochs. Method: a barrier of epoch 7 is in the log, the database says 0."""
+    """Goal: rule 2, the database forgot epochs. Method: a barrier of epoch 7 is in the log, the database has 0."""
 
     async def story() -> None:
         async with World() as world:
@@ -274,7 +275,7 @@ class Swallowed(Delivery):
 
 def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no epoch for an activation that cannot succeed. Method: the log takes no record for ten minutes."""
-    barriers = 2  # of R1, and of whoever serves in the end
+    barriers = 2  # of R1, and of the replica that serves in the end
 
     async def story() -> None:
         monkeypatch.setattr(Swallowed, "swallows", False)
@@ -600,8 +601,8 @@ def test_a_dead_signing_token_is_not_the_database_s_fault(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("session_lives", [True, False])
 def test_an_activation_that_dies_of_an_exception_says_so(session_lives: bool) -> None:
-    """Goal: the history does not say "stop" of a replica that broke. Method: break the index of an active, with and
-    without a lock session to tell it on."""
+    """Goal: the history does not show "stop" for a replica that broke. Method: break the index of an active, with and
+    without a lock session to record it on."""
 
     async def story() -> None:
         async with World() as world:

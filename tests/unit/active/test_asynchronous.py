@@ -1,4 +1,4 @@
-"""Asynchronous submissions, deduplication periods, users in turns, and waits that are told."""
+"""Asynchronous submissions, deduplication periods, users in turns, and announced waits."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_acceptance_blocks_for_the_period_that_is_asked_for() -> None:
 
 
 def test_a_period_beyond_what_is_remembered_is_refused_and_never_shortened() -> None:
-    """Goal: nobody is told "fresh" because it was forgotten. Method: beyond the maximum, beyond what was
+    """Goal: no command counts as fresh because it was forgotten. Method: beyond the maximum, beyond what was
     pruned, and from an offset below the bound; on the replica that pruned and on its successor."""
 
     async def story() -> None:

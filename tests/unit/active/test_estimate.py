@@ -46,7 +46,7 @@ def test_only_the_last_hundred_batches_count() -> None:
 
 
 def test_light_load_is_no_measure_of_what_could_be_done() -> None:
-    """Goal: a burst after quiet hours is not told hours. Method: small batches with nothing behind them."""
+    """Goal: a burst after quiet hours gets no estimate of hours. Method: small batches with nothing behind them."""
     estimate = CompletionEstimate(0.1)
     for _ in range(500):
         assert estimate.note_batch(4, 0.01, 0)

@@ -66,7 +66,7 @@ def test_nothing_is_lost_and_each_user_is_served_in_order(
 
 
 def test_a_lane_is_bounded_in_items_and_in_states() -> None:
-    """Goal: one user's bound is his own. Method: fill both bounds; another user still has room."""
+    """Goal: each user has a bound of its own. Method: fill both bounds; another user still has room."""
     queue: FairQueue[int] = FairQueue(2, 10)
     assert not queue.has_room("a", 11) or queue.has_room("a", 10)
     queue.push("a", 1, 4)

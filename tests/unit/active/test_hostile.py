@@ -168,7 +168,7 @@ def test_a_supervisor_is_told_whether_to_start_again(error: Exception, expected:
 
 @pytest.mark.parametrize("error", [LogTruncated("offset 7"), ScopeMismatch("x"), LockLost("x")], ids=repr)
 def test_a_failed_transition_tells_the_code_of_its_cause(error: HaError | NotaryError) -> None:
-    """Goal: the code leads to the runbook, whoever finds the fault first. Method: bare, and found by an activation."""
+    """Goal: the code leads to the runbook, whichever part finds it. Method: bare, and found by an activation."""
     told = error_document(error)
     assert told["code"] in {Code.LOG_TRUNCATED.name, ScopeMismatch.code, LockLost.code}
     assert told["remedy"]

@@ -1,4 +1,4 @@
-"""Two primaries of one database: the log tells which of them may lead, and a denial never rests on one of them."""
+"""Two primaries of one database: the log shows which of them may lead, and a denial never rests on one of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_barrier_tells_whether_our_database_goes_on_from_its(in_force: str, fo
 
 
 def test_only_a_database_that_was_succeeded_is_refused() -> None:
-    """Goal: the refusal says both, and what to do. Method: no barrier at all, another system, and a newer timeline."""
+    """Goal: the refusal names both, and what to do. Method: no barrier at all, another system, and a newer timeline."""
     check_descent(OURS, None)
     check_descent(OURS, barrier("postgres:7302:9"))
     with pytest.raises(DatabaseSuperseded, match=r"timeline 3.*timeline 4") as caught:

@@ -19,7 +19,7 @@ PATIENT_S, SHORT_S = 30.0, 0.05
 
 
 class Token(FileSigner):
-    """A signer that blocks until it is let go on, and fails when it is told to."""
+    """A signer that blocks until released, and fails on command."""
 
     blocks = True
 

@@ -1,4 +1,4 @@
-"""What answers tell beside the verdict: where the completion is, whose a command is, which window was closed."""
+"""What answers have beside the verdict: where the completion is, whose a command is, which window was closed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def period_told(replica: Replica, offset: int) -> DeduplicationDocument | 
 
 
 def test_an_answer_tells_where_its_completion_is() -> None:
-    """Goal: who waited can go on reading where he was answered. Method: successes, conflicts, one transaction under
+    """Goal: a caller can read on from where it was answered. Method: successes, conflicts, one transaction under
     another command, a duplicate, a look-up; each against the completion at that offset."""
 
     async def story() -> None:
@@ -77,8 +77,8 @@ def test_an_answer_tells_where_its_completion_is() -> None:
 
 @pytest.mark.parametrize("linger_ms", [0, 5, 20, 1_000])
 def test_a_successor_publishes_where_the_answer_said(linger_ms: int) -> None:
-    """Goal: an offset that was told is true whoever publishes it. Method: end the active's session right after its
-    answers, before it has published, six times; then everything that was ever told, against the ledger."""
+    """Goal: an offset in an answer is true, whichever replica publishes it. Method: end the active's session right
+    after its answers, before it has published, six times; then every answer ever given, against the ledger."""
 
     async def story() -> None:
         told: dict[int, str] = {}
@@ -172,7 +172,7 @@ def test_a_transaction_id_used_again_under_its_default_command_is_told_so() -> N
 
 
 def test_a_completion_tells_the_period_that_was_honoured() -> None:
-    """Goal: an application can tell what its command was compared with. Method: the default, a duration, an offset; and
+    """Goal: an application can see what its command was compared with. Method: the default, a duration, an offset; and
     what a successor publishes, which does not know."""
 
     async def story() -> None:
@@ -212,7 +212,7 @@ def test_a_completion_tells_the_period_that_was_honoured() -> None:
     ],
 )
 def test_json_tells_as_much(answer: Refused) -> None:
-    """Goal: both protocols tell the same. Method: there and back."""
+    """Goal: both protocols give the same answer. Method: there and back."""
     assert answer_from_document(answer_to_document(answer)) == answer
 
 
@@ -251,7 +251,7 @@ def test_periods_that_differ_cost_no_statement_each() -> None:
 
 def test_of_one_command_at_once_only_the_first_period_counts() -> None:
     """Goal: nobody is answered by another submission's period. Method: an accepted command twice at once, with a period
-    that it is in and one that it is not; whoever comes too early asks again."""
+    that it is in and one that it is not; a caller that comes too early asks again."""
 
     async def story() -> None:
         async with World() as world:

@@ -17,7 +17,7 @@ from tests.worlds.api_world import ApiWorld, FixedCaller, StubParticipant, make_
 
 @pytest.mark.parametrize("greedy", [1, 2, 5])
 def test_there_is_room_for_one_more_however_much_the_others_take(greedy: int) -> None:
-    """Goal: one caller's slow reading is not everybody's trouble. Method: so many take all they can get, in turns; then
+    """Goal: one caller's slow reading is not everybody's trouble. Method: several take all they can get, in turns; then
     somebody comes who has nothing."""
     budget, held = ByteBudget(1_000), list[Reservation]()
     while taken := [part for holder in range(greedy) if (part := budget.take(10, holder))]:
@@ -65,7 +65,7 @@ async def test_one_alone_may_have_what_is_larger() -> None:
 
 
 class TwoUsers(FixedCaller):
-    """Takes a caller by the name that he gives."""
+    """Takes a caller by the name that it gives."""
 
     def remembered(self, request: object) -> Caller:
         return Caller(subject=request.headers["X-User"])  # type: ignore[attr-defined]

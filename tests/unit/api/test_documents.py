@@ -106,7 +106,7 @@ def test_a_batch_survives_its_json(batch: list[Submission]) -> None:
 
 @given(answers)
 def test_an_answer_survives_its_json(answer: Answer) -> None:
-    """Goal: a client reads what the notary said. Method: any answer through its JSON bytes and back."""
+    """Goal: a client reads what the notary answered. Method: any answer through its JSON bytes and back."""
     raw = msgspec.json.encode(answer_to_document(answer, "id-1"))
     kind = NotarisedDocument if isinstance(answer, Notarised) else ProblemDocument
     assert json.loads(raw)["status"] == (200 if isinstance(answer, Notarised) else Code[answer.code].status)
@@ -132,8 +132,8 @@ def test_times_that_rfc_3339_cannot_say() -> None:
 
 
 def test_a_window_that_json_cannot_say_is_told_without_that_end() -> None:
-    """Goal: an answer is told, whatever window it repeats. Method: ends beyond the year 9999, which an offset reaches
-    without leaving RFC 3339; the whole batch of such a submission was answered 400."""
+    """Goal: an answer can be rendered, whatever window it repeats. Method: ends beyond the year 9999, which an offset
+    reaches without leaving RFC 3339; the whole batch of such a submission was answered 400."""
     beyond = parse_time("9999-12-31T23:59:59-23:59")
     for window, told in (
         (TimeWindow(beyond), None),

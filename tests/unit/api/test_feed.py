@@ -55,7 +55,7 @@ class Core:
         await asyncio.sleep(0.001)
 
     def add(self, *completions: Completion) -> None:
-        """Publish and tell."""
+        """Publish and announce."""
         rows = self.database.completions
         for one in completions:
             rows.append((len(rows) + 1, one))
@@ -67,7 +67,7 @@ class Core:
 
 
 class Reader:
-    """Somebody who follows, and keeps what he got."""
+    """A follower, which keeps what it got."""
 
     def __init__(self, feed: Feed, after: int = 0, wanted: Wanted = ALL) -> None:
         self.lines: list[Line] = []
@@ -91,7 +91,7 @@ class Reader:
 
 
 def test_a_reader_gets_all_behind_his_offset_then_what_comes() -> None:
-    """Goal: catch up, then live, no gap, no duplicate. Method: start in the middle, publish more while he waits."""
+    """Goal: catch up, then live, no gap, no duplicate. Method: start in the middle, publish more while it waits."""
 
     async def scenario() -> None:
         core = Core(20)
@@ -107,7 +107,7 @@ def test_a_reader_gets_all_behind_his_offset_then_what_comes() -> None:
 
 
 def test_nothing_is_shown_before_the_core_says_that_it_is_published() -> None:
-    """Goal: only what is committed. Method: rows in the tables that the core has not told of."""
+    """Goal: only what is committed. Method: rows in the tables that the core has not announced."""
 
     async def scenario() -> None:
         core = Core(3)
@@ -182,7 +182,7 @@ def test_what_is_kept_is_bounded_and_a_late_reader_does_not_push_it_out(monkeypa
     "change", [{"active": False}, {"epoch": 2}], ids=["the replica is passive", "it was activated again"]
 )
 def test_a_change_of_role_ends_the_streams(change: dict[str, Any]) -> None:
-    """Goal: a deposed replica does not go on as if it were live. Method: change the core's word under a reader."""
+    """Goal: a deposed replica does not go on as if it were live. Method: change the core's report under a reader."""
 
     async def scenario() -> None:
         core = Core(3)
@@ -250,7 +250,7 @@ def test_offsets_out_of_range_are_refused_with_the_bounds() -> None:
 
 
 def test_a_database_without_the_rows_is_not_taken_for_an_empty_one() -> None:
-    """Goal: a gap is an error, never skipped. Method: the core tells of more than the tables have; a hole in them."""
+    """Goal: a gap is an error, never skipped. Method: the core announces more than the tables have; a hole in them."""
 
     async def scenario() -> None:
         core = Core(5)
@@ -268,7 +268,7 @@ def test_a_database_without_the_rows_is_not_taken_for_an_empty_one() -> None:
 
 
 def test_filters_and_rights_are_joined() -> None:
-    """Goal: a reader sees what he asked for and may see. Method: every pair of filter and caller over mixed rows."""
+    """Goal: a reader sees what it asked for and may see. Method: every pair of filter and caller over mixed rows."""
 
     async def offsets(core: Core, wanted: Wanted) -> list[int]:
         return [line.offset for line in (await core.feed.page(wanted, 0, 100, 100)).lines]

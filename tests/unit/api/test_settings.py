@@ -75,7 +75,8 @@ def test_the_metrics_page_has_every_count() -> None:
 def test_retry_delays_are_bounded_and_the_server_s_estimate_takes_their_place(
     attempt: int, estimate_s: float, random: float
 ) -> None:
-    """Goal: never sooner than the server says, exactly then when that is longer, else bounded. Method: any attempt."""
+    """Goal: never sooner than the server's estimate, exactly then if that is longer, else bounded. Method: any
+    attempt."""
     policy = RetryPolicy()
     delay_s = policy.delay_s(attempt, estimate_s, random)
     own_max_s = policy.delay_max_s * (1 + policy.jitter)
@@ -110,7 +111,7 @@ def test_a_policy_that_would_hammer_is_refused() -> None:
 
 
 async def test_a_flood_of_problems_is_not_a_flood_of_log_lines() -> None:
-    """Goal: lines a second are bounded, and what was withheld is told. Method: the loop's clock moved by hand."""
+    """Goal: lines a second are bounded, and what was withheld is counted. Method: the loop's clock moved by hand."""
     limit = LogLimit(2)
     limit._loop = _Clock()  # type: ignore[assignment]
     assert [limit.take() for _ in range(5)] == [0, 0, None, None, None]

@@ -1,4 +1,4 @@
-"""Signatures of single calls are checked together, and each caller hears of his own only."""
+"""Signatures of single calls are checked together, and each caller gets its own result only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def forged() -> Submission:
 
 
 async def verdicts(batcher: SignatureBatcher, submissions: Sequence[Submission]) -> list[str]:
-    """What each of the callers, all in the same turn, is told."""
+    """The answer to each of the callers, all in the same turn."""
     told = await asyncio.gather(*map(batcher.check, submissions), return_exceptions=True)
     return [error.code.name if isinstance(error, BadRequest) else str(error) for error in told]
 

@@ -192,7 +192,7 @@ async def test_a_rotated_key_is_fetched_when_it_is_met(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc"])
 def test_a_call_without_a_token_says_so(header: str | None) -> None:
-    """Goal: the code tells what to do. Method: headers without a token."""
+    """Goal: the code leads to what to do. Method: headers without a token."""
     with pytest.raises(BadRequest) as refused:
         token_in(header)
     assert refused.value.code is Code.TOKEN_MISSING
@@ -271,6 +271,6 @@ def test_an_elliptic_key_signs_for_its_own_curve_only() -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("document", ["secret-secret-secret", 7, None, [], {"kty": "oct", "k": "c2VjcmV0"}, {}])
 def test_what_is_no_public_key_in_a_key_set_is_refused_unread(document: object) -> None:
-    """Goal: a word in a key set is not taken for a symmetric key. Method: elements of every wrong kind; no warning."""
+    """Goal: a text in a key set is not taken for a symmetric key. Method: elements of every wrong kind; no warning."""
     with pytest.raises(ConfigError):
         parse_keys(json.dumps({"keys": [document]}), "jwks.json")

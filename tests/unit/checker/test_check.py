@@ -287,7 +287,7 @@ def test_the_checker_knows_neither_rules_nor_void_rule() -> None:
 
 
 def test_rows_compare_in_full() -> None:
-    """Goal: completions are equal, whoever served them. Method: each field of one row changed."""
+    """Goal: completions are equal, whichever replica served them. Method: each field of one row changed."""
     world = good_world(2)
     at = next(n for n, row in enumerate(world.completions) if row.outcome == "NOTARISED")
     good = world.completions[at]

@@ -160,7 +160,7 @@ def test_what_may_have_been_on_its_way_excuses_a_refusal() -> None:
 
 
 def test_answers_are_counted_by_code() -> None:
-    """Goal: the summary tells what was checked. Method: one of each."""
+    """Goal: the summary has what was checked. Method: one of each."""
     summary = Summary()
     collect(history(), None, Findings(), summary)
     assert summary.operations == 5

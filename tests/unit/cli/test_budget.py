@@ -45,7 +45,7 @@ def test_an_activation_that_nobody_measured_leaves_the_sum_open() -> None:
 
 @pytest.mark.parametrize("frees_after_s", [120.0, None])
 def test_the_server_s_own_lease_counts_where_a_session_cannot_set_one(frees_after_s: float | None) -> None:
-    """Goal: a frozen active on Oracle costs what the server's idle limit says, or nobody knows. Method: both."""
+    """Goal: a frozen active on Oracle costs the server's idle limit, or an unknown time. Method: both."""
     lease = ServerLease(frees_after_s, frees_after_s is not None, "IDLE_TIME")
     frozen, killed = (
         failover_budget(ElectionSettings(), HAPROXY, NO_RETRY, fault, STEPS, lease=lease)

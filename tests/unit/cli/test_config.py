@@ -1,4 +1,4 @@
-"""The configuration file that is written from the model, and where `notary config show` says values come from."""
+"""The configuration file that is written from the model, and the origins of values in `notary config show`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ REPLICA = {"name": "r1", "host": "h", "api_port": 1, "health_port": 2}
     ],
 )
 def test_what_cannot_work_together_is_refused(changed: dict[str, Any], told: str) -> None:
-    """Goal: the mistake is told at the start, not met in a fail-over. Method: one contradiction at a time."""
+    """Goal: the mistake is reported at the start, not met in a fail-over. Method: one contradiction at a time."""
     with pytest.raises(ConfigError, match=told):
         _config(EXAMPLE | changed)
 

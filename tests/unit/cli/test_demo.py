@@ -43,7 +43,7 @@ def test_repeated_ids_and_inputs_are_left_out_and_counted() -> None:
     [b"not json\n", b'{"tx_id": "ab", "inputs": []}\n', _line(A, (B, 0), (B, 0)), b'{"tx_id": "' + b"a" * 64 + b'"}\n'],
 )
 def test_a_line_that_is_no_request_is_named(line: bytes) -> None:
-    """Goal: a bad file is told before anything starts. Method: bad JSON, id, inputs, and a missing field."""
+    """Goal: a bad file is reported before anything starts. Method: bad JSON, id, inputs, and a missing field."""
     with pytest.raises(ConfigError, match="file, line 2"):
         parse_requests([_line(C), line], "file")
 

@@ -1,4 +1,4 @@
-"""What `notary log tail` says of each kind of record."""
+"""What `notary log tail` prints for each kind of record."""
 
 from __future__ import annotations
 

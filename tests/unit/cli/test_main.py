@@ -75,7 +75,7 @@ def test_an_error_has_a_code_and_a_remedy_and_exits_with_2_for_a_configuration(t
 
 
 def test_keys_are_made_shown_and_refused_when_others_can_read_them(tmp_path: Path) -> None:
-    """Goal: `keys` as the README tells. Method: make, show, make again, open to others."""
+    """Goal: `keys` as the README shows. Method: make, show, make again, open to others."""
     made = _notary("keys", "create", "a.key", cwd=tmp_path)
     assert re.fullmatch("[0-9a-f]{64}\n", made.stdout)
     assert (tmp_path / "a.key").stat().st_mode & 0o777 == 0o600
@@ -87,7 +87,8 @@ def test_keys_are_made_shown_and_refused_when_others_can_read_them(tmp_path: Pat
 
 
 def test_a_receipt_is_verified_offline(tmp_path: Path) -> None:
-    """Goal: exit codes of `verify` tell true from false. Method: a right receipt, another key, another content."""
+    """Goal: exit codes of `verify` distinguish true from false. Method: a right receipt, another key, another
+    content."""
     notary, party = SigningKey.generate(), Party("O=Bank A,L=London,C=GB")
     submission = party.sign(bytes(32), [bytes(36)])
     tx_id, content_digest, _ = summarise(submission.request)

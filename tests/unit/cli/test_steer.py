@@ -1,4 +1,4 @@
-"""What an operator is told of a switchover and of the history, case by case."""
+"""What is printed for a switchover and for the history, case by case."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_no_switchover_without_an_active_or_without_a_peer() -> None:
 def test_the_word_on_a_switchover_is_what_happened(
     outcome: str, taker: str | None, to: str | None, active: str | None, done: bool, says: str
 ) -> None:
-    """Goal: success is said only of the replica that was wanted, once it is active. Method: every ending."""
+    """Goal: success is reported only for the wanted replica, once it is active. Method: every ending."""
     told = judge(SwitchoverAnswer(outcome, taker, 0.1), "r1", to, active, 0.3)
     assert told.done is done
     assert told.text.startswith(says)
@@ -113,7 +113,7 @@ def test_the_history_gives_the_cause_as_a_value() -> None:
 
 
 class Elector:
-    """Reports what it is told to."""
+    """Reports what the test sets."""
 
     def __init__(self, outcome: Handover) -> None:
         self.outcome = outcome
@@ -145,7 +145,8 @@ class Pruner:
     ],
 )
 async def test_pruning_is_refused_when_it_is_not_safe_or_not_ours(call: PruneCall, active: bool, code: str) -> None:
-    """Goal: nothing is let go by mistake, and the bound is told. Method: each reason alone, then both good calls."""
+    """Goal: nothing is pruned by mistake, and the bound is printed. Method: each reason alone, then both good
+    calls."""
     steering = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(active=active))
     with pytest.raises(SteeringRefused) as caught:
         await steering.prune(call)

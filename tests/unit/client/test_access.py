@@ -1,4 +1,4 @@
-"""What a client shows and whom it believes: where a token may go, where it comes from, and that nothing tells it."""
+"""What a client shows and whom it believes: where a token may go, where it comes from, and that no output has it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED = problem_document(Code.TOKEN_INVALID, "too old")
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> Path:
-    """A file that takes the place of the one before at once, as whoever rotates a secret does it."""
+    """A file that takes the place of the one before at once, as a rotation of secrets does it."""
     fresh = path.with_name("fresh")
     fresh.touch()
     fresh.chmod(mode)
@@ -62,7 +62,7 @@ def test_what_loopback_is(host: str, local: bool) -> None:
     ],
 )
 def test_a_token_is_never_sent_in_the_clear(endpoint: str, code: Code) -> None:
-    """Goal: the mistake is told before anything is sent. Method: every kind of client."""
+    """Goal: the mistake is reported before anything is sent. Method: every kind of client."""
     for make in (NotaryClient, SyncNotaryClient):
         with pytest.raises(ConfigError) as refused:
             make(endpoint, access=Access(token=TOKEN))
@@ -103,7 +103,7 @@ def test_certificates_are_checked_when_a_client_is_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "two words", "a\nHeader: b", "ä", "x" * 9_000, "a" + chr(0)])
 async def test_what_cannot_be_a_token_is_refused(tmp_path: Path, text: str) -> None:
-    """Goal: nothing gets into a header that does not belong there, and no error tells it. Method: every source."""
+    """Goal: nothing gets into a header that does not belong there, and no error has it. Method: every source."""
     with pytest.raises(ConfigError) as refused:
         NotaryClient("https://notary.example", access=Access(token=text))
     assert not text or text not in str(refused.value)

@@ -102,7 +102,7 @@ def test_frames_of_the_stream(raw: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.ERROR, aiohttp.WSMsgType.CLOSED])
 def test_messages_that_are_no_frames(kind: aiohttp.WSMsgType) -> None:
-    """Goal: a connection that breaks its rules is made anew. Method: text, an error, an end, where a frame belongs."""
+    """Goal: a connection that breaks its rules is replaced. Method: text, an error, an end, where a frame belongs."""
     with pytest.raises(exchange.NO_ANSWER):
         frames._frame_in(aiohttp.WSMessage(kind, "{}", None))
 

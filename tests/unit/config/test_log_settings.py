@@ -73,7 +73,7 @@ def test_two_names_of_one_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_kind_without_its_table_is_refused(tmp_path: Path) -> None:
-    """Goal: the mistake is told at the start. Method: each kind beside the other's table."""
+    """Goal: the mistake is reported at the start. Method: each kind beside the other's table."""
     for log, needed in (
         ({"kind": "memory", "kafka": FORMER}, "log.memory"),
         ({"memory": MEMORY["memory"]}, "log.kafka"),

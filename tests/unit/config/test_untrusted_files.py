@@ -1,4 +1,4 @@
-"""Whatever stands in a file that somebody names: a document, or an error of ours with exit code 2. No traceback."""
+"""Any content of a file that an operator names: a document, or an error of ours with exit code 2. No traceback."""
 
 from __future__ import annotations
 

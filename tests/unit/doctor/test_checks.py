@@ -223,7 +223,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
 
 
 def test_a_healthy_participant_has_no_finding() -> None:
-    """Goal: no false alarm. Method: facts of a healthy one; every check says ok."""
+    """Goal: no false alarm. Method: facts of a healthy one; every check is ok."""
     assert [found for found in examine(HEALTHY) if found.severity is not Severity.OK] == []
 
 
@@ -253,7 +253,7 @@ def test_what_could_not_be_looked_at_is_no_problem_of_its_own() -> None:
 
 
 def test_a_missing_secret_is_one_finding_and_not_a_server_that_is_down() -> None:
-    """Goal: as above, for what is needed to log in. Method: no password; the look at both servers says so as well."""
+    """Goal: as above, for what is needed to log in. Method: no password; the look at both servers shows it as well."""
     secrets = dict.fromkeys(("database-password", "log-secrets"), "the file cannot be read")
     unreached = DatabaseFacts(session_problem=("CONFIG_INVALID", "no file"), reach_problem="no file")
     facts = replace(files(problems=secrets), database=unreached, log=LogFacts(problem="no file"))
@@ -270,7 +270,7 @@ def test_a_refused_configuration_is_a_finding_and_nothing_else_was_looked_at() -
 
 
 def test_a_development_set_up_is_warned_of_not_refused() -> None:
-    """Goal: `notary up` is no heap of problems. Method: one broker, no standby, and said so."""
+    """Goal: `notary up` is no heap of problems. Method: one broker, no standby, and declared so."""
     facts = replace(setting("synchronous_standby_names", ""), development=True, log=replace(LOG, servers=1))
     found: list[Finding] = [one for one in examine(facts) if one.severity is not Severity.OK]
     assert [(one.check, one.severity) for one in found] == [

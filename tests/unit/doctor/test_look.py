@@ -196,7 +196,8 @@ async def test_with_everything_broken_every_check_still_reports(set_up: SetUp) -
 
 
 async def test_servers_that_are_away_are_findings(set_up: SetUp) -> None:
-    """Goal: as above, with all files there. Method: nothing listens; what was met on the way to the brokers is told."""
+    """Goal: as above, with all files there. Method: nothing listens; what was met on the way to the brokers is
+    reported."""
     _, findings = await doctor(set_up, set_up.write())
     problems = {name: found["text"] for name, found in findings.items() if found["severity"] == "problem"}
     assert list(problems) == ["database-session", "log-servers", "active", "passives", "endpoint"]

@@ -30,7 +30,7 @@ def test_a_choice_is_kept(monkeypatch: pytest.MonkeyPatch, asked: str, kind: typ
 
 
 def test_a_wrong_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a typing error is no choice. Method: a word that there is not."""
+    """Goal: a typing error is no choice. Method: a value that does not exist."""
     monkeypatch.setenv(CHOICE, "proxies")
     with pytest.raises(SoftwareMissing, match="namespaces, proxy"):
         network_of(["a"])
@@ -38,7 +38,7 @@ def test_a_wrong_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("refusal", [SoftwareMissing("not root"), PermissionError("/proc/sys")])
 def test_without_privileges_there_is_a_proxy_and_a_word(monkeypatch: pytest.MonkeyPatch, refusal: Exception) -> None:
-    """Goal: no scenario is left out, and the report tells. Method: namespaces that cannot be made."""
+    """Goal: no scenario is left out, and the report shows it. Method: namespaces that cannot be made."""
 
     def refused(_: Namespaces) -> None:
         raise refusal

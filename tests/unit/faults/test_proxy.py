@@ -95,7 +95,7 @@ async def hears_nothing(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_a_cut_link_is_silent_and_brings_what_it_held_once_healed() -> None:
-    """Goal: no word, no end, nothing lost, others unharmed. Method: send, connect and close in a cut, then heal."""
+    """Goal: no byte, no end, nothing lost, others unharmed. Method: send, connect and close in a cut, then heal."""
     async with world() as now:
         old, closing, other = await now.connected(), await now.connected(), await now.connected("127.0.0.3")
         for streams in (old, closing, other):
@@ -117,7 +117,7 @@ async def test_a_cut_link_is_silent_and_brings_what_it_held_once_healed() -> Non
 
 
 async def test_a_reset_ends_what_is_there_and_nothing_else() -> None:
-    """Goal: both sides are told at once. Method: reset one of two links; connect again."""
+    """Goal: both sides notice at once. Method: reset one of two links; connect again."""
     async with world() as now:
         hurt, other = await now.connected(), await now.connected("127.0.0.3")
         await asked(hurt, b"a")

@@ -26,7 +26,7 @@ def entry(name: str = "F1 a kill", **changes: object) -> ScenarioResult:
 
 
 def test_outages_are_summed_up() -> None:
-    """Goal: median and worst are told, or neither. Method: three outages; none."""
+    """Goal: median and worst are printed, or neither. Method: three outages; none."""
     assert (entry().outage_s_median, entry().outage_s_max) == (1.0, 2.0)
     assert entry(outages_s=[]).outage_s_median is None
 

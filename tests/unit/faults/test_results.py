@@ -1,4 +1,4 @@
-"""The page of results says what the runs found, and nothing of what was not run."""
+"""The page of results shows what the runs found, and nothing that was not run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PINS = {"answer_before_read_back": 1, "grace_ignored": 5, "lease_ignored": 447}
 
 
 def test_a_page_has_totals_and_a_line_for_each_scenario() -> None:
-    """Goal: what was run is told, failures too. Method: one scenario that passed, one with a double spend."""
+    """Goal: what was run is shown, failures too. Method: one scenario that passed, one with a double spend."""
     faults = report_of(
         [entry(), entry("F9 split brain", counts={"DOUBLE_SPEND": 1}, error="call failed: why\nmore")], {}
     )

@@ -21,7 +21,7 @@ READY_AGAIN_MAX_S = 6.0  # a reader that was just opened is given five seconds
 
 
 class Hanging(MemoryReader):
-    """A reader that gives nothing while its log says so, and never fails."""
+    """A reader that gives nothing while its log is set so, and never fails."""
 
     _log: HangingLog
 
@@ -103,8 +103,8 @@ def test_a_reader_with_nothing_to_give_is_left_alone() -> None:
 
 @pytest.mark.parametrize("reads", ["on", "anew"])
 def test_a_broker_that_leads_no_more_ends_nobody(reads: str) -> None:
-    """Goal: one broker's short log is no lost record. Method: it answers, alone; the reader goes on, or is opened anew
-    while it does, and finds the others."""
+    """Goal: one broker's short log is no lost record. Method: it answers, alone; the reader goes on, or is opened
+    again meanwhile, and finds the others."""
 
     async def story() -> None:
         topic = MemoryTopic()
@@ -151,7 +151,7 @@ def test_a_log_that_lost_its_end_is_refused_by_all_brokers_word() -> None:
 
 def test_a_log_that_becomes_unsafe_is_told_and_ends_nobody() -> None:
     """Goal: a changed setting takes no replica away, let alone all. Method: break the contract, have the reader opened
-    anew meanwhile, mend it; then start on an unsafe log."""
+    again meanwhile, mend it; then start on an unsafe log."""
 
     async def story() -> None:
         topic = MemoryTopic()

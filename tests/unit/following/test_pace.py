@@ -56,6 +56,6 @@ def test_there_is_no_room_while_others_need_the_replica() -> None:
 
 
 def test_what_is_wanted_is_told_although_there_is_no_room() -> None:
-    """Goal: the alert can tell that a pass will be late. Method: a busy replica's pace."""
+    """Goal: the alert can show that a pass will be late. Method: a busy replica's pace."""
     pace = choose_pace(7_000_000, WEEK_S, within_s=WEEK_S, least_per_s=0.0, room_per_s=0.0)
     assert pace == Pace(pytest.approx(AHEAD * 7_000_000 / (0.85 * WEEK_S)), 0.0)  # type: ignore[arg-type]

@@ -190,7 +190,7 @@ def test_completions_of_a_restored_log_go_on_from_the_published_position() -> No
     assert position == applied.position
     rest, _ = judge_records(MemoryIndex(), position, log[8:], Salvages([found]))
     assert completions_of(rest) == []
-    assert position_in(position, RESTORED, found) == position  # adopted once more
+    assert position_in(position, RESTORED, found) == position  # adopted again
 
 
 def test_a_published_position_that_the_salvage_does_not_tell_of_is_refused() -> None:
@@ -283,7 +283,7 @@ def test_a_salvage_that_was_found_is_not_looked_for_again() -> None:
 
 
 def test_a_release_without_salvages_finds_another_log() -> None:
-    """Goal: old replicas refuse. Method: what the database calls the log is no topic's id, and tells both parts."""
+    """Goal: old replicas refuse. Method: what the database calls the log is no topic's id, and has both parts."""
     name = bound_name(TOPIC, RESTORED, b"d" * 32)
     assert name != RESTORED
     assert (bound_topic_id(name), salvages_named(name)) == (RESTORED, ((b"d" * 32).hex(),))
@@ -306,7 +306,7 @@ def test_a_release_without_salvages_finds_another_log() -> None:
 
 def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
     """Goal: right completions are clean, and wrong ones found. Method: those of the lost tail and of what follows;
-    then one of the tail says something else."""
+    then one of the tail differs."""
     tail = some_tail()
     found = tail.salvage()
     maker = LogMaker(values=[value for _, value in tail.log])
@@ -331,7 +331,7 @@ def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
 
 
 def test_an_epoch_whose_barrier_was_lost_is_no_passive_s() -> None:
-    """Goal: no false alarm after a salvage. Method: "not found", told in an epoch between those in force before and
+    """Goal: no false alarm after a salvage. Method: "not found", answered in an epoch between those in force before and
     after the lost range; then in one that was never granted."""
     tail = some_tail()
     found = tail.salvage()

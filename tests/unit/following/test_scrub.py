@@ -241,7 +241,7 @@ def test_a_flipped_bit_in_the_bookmark_costs_time_and_nothing_else(tmp_path: Pat
 
 
 def test_a_pass_has_a_time_to_end_in_which_a_restart_does_not_prolong(tmp_path: Path) -> None:
-    """Goal: as fast as it takes, and it says how far it is. Method: 3,000 records in 60 s, where the least rate
+    """Goal: as fast as needed, and it reports how far it is. Method: 3,000 records in 60 s, where the least rate
     would take 50 minutes; a second scrubber goes on from the bookmark, with the first one's beginning."""
 
     async def story() -> None:

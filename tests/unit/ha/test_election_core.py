@@ -107,7 +107,7 @@ def test_a_hold_down_ends_when_nobody_else_takes_the_lock() -> None:
     assert decide(held, tick(), free_until_s - 0.01)[1] == [Look(3)]
     assert decide(held, tick(), free_until_s)[1] == [TryLock(3)]
     taken, _ = decide(replace(held, link=Link.ASKING), LockSeen(3, PEER), 100.5)
-    assert decide(taken, tick(), free_until_s)[1] == [Look(3)]  # somebody went first: the count begins anew
+    assert decide(taken, tick(), free_until_s)[1] == [Look(3)]  # somebody went first: the count begins again
     assert decide(replace(held, reserved_until_s=104.0), tick(), free_until_s)[1] == [Look(3)]
     assert decide(replace(held, handing_over=True), tick(), free_until_s)[1] == [Look(3)]
     assert decide(held, tick(Readiness(False, 0)), free_until_s)[1] == [Look(3)]
@@ -298,7 +298,7 @@ def test_failed_sessions_are_retried_ever_slower_up_to_a_bound() -> None:
 
 
 def test_what_no_retry_can_mend_ends_the_process() -> None:
-    """Goal: a wrong scope is not retried. Method: the event says so."""
+    """Goal: a wrong scope is not retried. Method: an event with `retry` False."""
     opening = replace(IDLE, link=Link.OPENING)
     assert decide(opening, SessionFailed(3, "scope", False)) == (Ended(3), [CloseSession(3), EndProcess("scope")])
 
@@ -493,7 +493,7 @@ def test_a_switchover_that_nobody_accepts_is_taken_back() -> None:
 
 @pytest.mark.parametrize("state", [IDLE, ACTIVATING, SteppingDown(3, 102.0, After.RACE), Ended(3)])
 def test_who_does_not_lead_has_nothing_to_hand_over(state: State) -> None:
-    """Goal: the operator is told. Method: every other state."""
+    """Goal: the operator gets the outcome. Method: every other state."""
     assert decide(state, SwitchoverWanted()) == (state, [ReportHandover(Handover.NOT_ACTIVE)])
 
 

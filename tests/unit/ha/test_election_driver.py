@@ -104,7 +104,7 @@ def test_a_stalled_active_says_passive_in_its_first_words() -> None:
 
 
 def test_a_machine_that_was_suspended_knows_it_at_once() -> None:
-    """Goal: the claim is as old as the boot clock says, to the millisecond. Method: the clock jumps, nothing runs."""
+    """Goal: the claim is as old as the boot clock shows, to the millisecond. Method: the clock jumps, nothing runs."""
 
     async def story(world: World) -> None:
         await world.until(lambda: len(world.leaders()) == 1)
@@ -153,7 +153,7 @@ def test_an_interrupted_active_takes_its_lock_again_within_the_grace() -> None:
 
 def test_passives_tell_why_they_have_no_session_and_when_they_have_one_again() -> None:
     """Goal: operators learn that nobody could take over. Method: restart the database of a quiet cluster: the active's
-    loss is a change of its role, each passive tells of its own; a session that is closed by a step-down is no loss."""
+    loss is a change of its role, each passive reports its own; a session that is closed by a step-down is no loss."""
 
     async def story(world: World) -> None:
         await world.until(lambda: len(world.leaders()) == 1)
@@ -511,7 +511,7 @@ async def simulate(random: Random, *, kills: bool) -> None:
     assert world.database.epochs == sorted(set(world.database.epochs))
     assert [epoch for epoch, _ in world.database.writes] == sorted(epoch for epoch, _ in world.database.writes)
     await world.end()
-    reports = await asyncio.gather(*world.switchovers)  # every one of them got its word
+    reports = await asyncio.gather(*world.switchovers)  # every one of them got its report
     assert all((report.outcome is Handover.TAKEN_OVER) == (report.took_over_by is not None) for report in reports)
 
 
@@ -557,7 +557,7 @@ def quiet(world: World) -> None:
 
 
 def test_a_passive_cut_off_from_the_database_is_no_candidate() -> None:
-    """Goal: readiness tells of a passive that could not take over. Method: a server, then none."""
+    """Goal: readiness shows a passive that could not take over. Method: a server, then none."""
 
     async def story(world: World) -> None:
         await world.until(lambda: len(world.leaders()) == 1)

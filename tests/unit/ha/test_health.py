@@ -20,7 +20,7 @@ class Role:
 
 
 class FakeClock:
-    """Moves when told."""
+    """Moves on command."""
 
     now_s = 100.0
 

@@ -29,7 +29,7 @@ async def test_an_answer_that_came_during_a_pause_is_read(pause_s: float) -> Non
 
 
 async def test_silence_ends_by_the_deadline() -> None:
-    """Goal: a server that says nothing is given up. Method: wait for what never comes."""
+    """Goal: a silent server is given up. Method: wait for what never comes."""
     with pytest.raises(TimeoutError):
         async with answered_within(LIMIT_S):
             await asyncio.Event().wait()

@@ -32,7 +32,7 @@ async def answers(host: str) -> str:
 def took(
     first: Callable[[str], Awaitable[str]], second: Callable[[str], Awaitable[str]]
 ) -> tuple[str | ConnectionError, float]:
-    """Who was connected to, or what was said instead, and after how many seconds."""
+    """The host that was reached, or the error instead, and after how many seconds."""
     hosts, closed = {"a": first, "b": second}, list[str]()
 
     async def connect(parameters: Mapping[str, object]) -> str:
@@ -69,7 +69,7 @@ def test_a_silent_host_does_not_hold_up_the_others(
 
 
 def test_each_host_is_told_of_when_none_takes_the_connection() -> None:
-    """Goal: an operator sees which host said what. Method: one refuses, one is silent."""
+    """Goal: an operator sees each host's error. Method: one refuses, one is silent."""
     found, took_s = took(refuses, silent)
     assert str(found) == "a: read-only; b: timeout"
     assert took_s == pytest.approx(SILENT_S)
@@ -108,7 +108,7 @@ def test_a_bug_is_not_taken_for_a_host_that_is_away() -> None:
         ({"host": "a,b", "port": "1,2"}, [{"host": "a", "port": "1"}, {"host": "b", "port": "2"}]),
         ({"host": "a,b", "port": "1"}, [{"host": "a", "port": "1"}, {"host": "b", "port": "1"}]),
         ({"host": "a,b", "hostaddr": "::1,::2"}, [{"host": "a", "hostaddr": "::1"}, {"host": "b", "hostaddr": "::2"}]),
-        ({"host": "a,b", "port": "1,2,3"}, [{"host": "a,b", "port": "1,2,3"}]),  # libpq says what is wrong with it
+        ({"host": "a,b", "port": "1,2,3"}, [{"host": "a,b", "port": "1,2,3"}]),  # libpq reports what is wrong with it
     ],
 )
 def test_lists_of_hosts_are_taken_apart_as_libpq_does(

@@ -1,4 +1,4 @@
-"""What is heard on the lock's channel: release notes, and whatever else any login of the database sends there."""
+"""What arrives on the lock's channel: release notes, and whatever else any login of the database sends there."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_what_is_no_note_is_none(text: str) -> None:
 
 @given(st.text() | JSON.map(json.dumps))
 def test_nothing_that_is_sent_raises(text: str) -> None:
-    """Goal: whoever may connect cannot cost the holder its session. Method: any text, any JSON."""
+    """Goal: a login that may connect cannot cost the holder its session. Method: any text, any JSON."""
     note = decode_note(text)
     assert note is None or decode_note(encode_note(note)) == note

@@ -168,7 +168,7 @@ async def test_a_note_is_news_although_its_writer_still_holds_the_lock(server: O
     await holder.close()
     for each in (peer, third):
         assert (await each.look()).released == ReleaseNote("R1", "R3")
-    again = await opened("R1")  # the same replica in another session: its old note says nothing of this one
+    again = await opened("R1")  # the same replica in another session: its old note does not concern this one
     await again.try_lock()
     assert not (await peer.look()).free
     server.end(server.session_of("R1"), KILLED)
@@ -178,7 +178,7 @@ async def test_a_note_is_news_although_its_writer_still_holds_the_lock(server: O
 
 
 async def test_a_release_for_one_replica_names_it(server: OracleServer) -> None:
-    """Goal: the others let it go first. Method: hand over to R3; what a peer is told."""
+    """Goal: the others let it go first. Method: hand over to R3; what a peer receives."""
     session, peer = await opened("R1"), await opened("R2")
     await session.try_lock()
     await session.release(to="R3")
@@ -292,7 +292,8 @@ async def test_a_write_on_an_ended_session_is_lost(server: OracleServer, death: 
 async def test_a_package_that_is_being_patched_costs_the_session_and_is_worth_retrying(
     server: OracleServer, question: str
 ) -> None:
-    """Goal: ORA-04021 says nothing of the lock, so the session ends. Method: DBMS_LOCK cannot be locked for a call."""
+    """Goal: ORA-04021 shows nothing about the lock, so the session ends. Method: DBMS_LOCK cannot be locked for a
+    call."""
     session, peer = await opened("R1"), await opened("R2")
     if question != "try_lock":
         await session.try_lock()
@@ -438,7 +439,7 @@ TRUE = {"resource_limit": "TRUE", "max_idle_time": "0"}
 def test_the_server_s_lease_is_the_shortest_idle_limit_in_force(
     idle_time: str | None, parameters: dict[str, str] | None, frees_after_s: float | None, verified: bool
 ) -> None:
-    """Goal: what frees a frozen holder is known, or said not to be. Method: profile and parameters, pure."""
+    """Goal: what frees a frozen holder is known, or reported as unknown. Method: profile and parameters, pure."""
     lease = server_lease(idle_time, parameters, 3.0)
     assert (lease.frees_after_s, lease.verified) == (frees_after_s, verified)
     assert "SQLNET.EXPIRE_TIME not verified" in lease.detail

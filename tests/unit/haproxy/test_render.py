@@ -87,7 +87,8 @@ def test_a_setting_that_would_break_the_file_is_refused(changes: dict[str, objec
 
 
 def test_the_two_nodes_differ_in_priority_and_address_only() -> None:
-    """Goal: one virtual address, one owner, each node told of the other. Method: render both, compare the lines."""
+    """Goal: one virtual address, one owner, each node configured with the other. Method: render both, compare the
+    lines."""
     settings = settings_with(exporter=Endpoint(port=9_404), keepalived=PAIR)
     primary, backup = (
         [line.strip() for line in render_keepalived(settings, node).splitlines() if not line.startswith("#")]

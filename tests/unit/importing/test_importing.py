@@ -33,7 +33,7 @@ def state(number: int) -> bytes:
 
 
 class Notary:
-    """Knows which transaction consumed what; stops answering when told to."""
+    """Knows which transaction consumed what; stops answering on command."""
 
     def __init__(self) -> None:
         self.consumed: dict[bytes, bytes] = {}
@@ -74,7 +74,7 @@ def many(count: int) -> list[Consumed]:
 
 
 async def test_everything_is_submitted_once_and_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
-    """Goal: all of the source, grouped by transaction. Method: shuffled rows of 3,000 transactions, then once more."""
+    """Goal: all of the source, grouped by transaction. Method: shuffled rows of 3,000 transactions, then again."""
     notary, told = Notary(), list[Progress]()
     rows = sorted(many(3_000), key=lambda row: row.state)
     staging = filled(tmp_path / "work", [*rows, *rows[:10], Consumed(tx_id(9_999_999), b"")])

@@ -92,7 +92,7 @@ async def test_look_ups_pass(socket_path: Path) -> None:
 
 
 async def test_what_waits_is_unknown_when_the_core_goes(socket_path: Path) -> None:
-    """Goal: nobody waits for a core that is gone, and nobody is told a verdict. Method: stop the server meanwhile."""
+    """Goal: nobody waits for a core that is gone, and nobody gets a verdict. Method: stop the server meanwhile."""
     handler = StubHandler()
     async with linked(socket_path, handler) as (server, client):
         waiting = asyncio.create_task(client.submit([make_submission(), make_submission()]))
@@ -105,7 +105,7 @@ async def test_what_waits_is_unknown_when_the_core_goes(socket_path: Path) -> No
         assert _code((await client.submit([make_submission()]))[0]) == "NOT_ACTIVE"
         assert _code(await client.look_up(b"\x01" * 32)) == "NOT_ACTIVE"
     assert _code(answers[1]) == "OUTCOME_UNKNOWN"
-    handler.answer()  # late: for a front end that is gone, dropped without a word
+    handler.answer()  # late: for a front end that is gone, dropped silently
 
 
 async def test_an_answer_that_does_not_come_is_unknown(socket_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_a_change_of_standing_is_told_at_once(socket_path: Path) -> None:
 
 
 async def test_generations_do_not_mix(socket_path: Path) -> None:
-    """Goal: no word passes between generations. Method: a client with another token; the core cuts it off."""
+    """Goal: nothing passes between generations. Method: a client with another token; the core cuts it off."""
     handler = StubHandler()
     async with linked(socket_path, handler) as (server, _):
         stranger = LinkClient(socket_path, "another generation", "r1/api-9", QUICK)

@@ -60,7 +60,7 @@ async def test_an_early_end_is_explained_with_the_log(tmp_path: Path) -> None:
 
 
 async def test_one_that_is_never_ready_is_killed_and_explained(tmp_path: Path) -> None:
-    """Goal: waiting is bounded and leaves nothing behind. Method: a probe that never says yes."""
+    """Goal: waiting is bounded and leaves nothing behind. Method: a probe that never succeeds."""
     process = shell(f"echo loading; {FOREVER}", tmp_path)
     process.start()
     await eventually(lambda: asyncio.sleep(0, says(process, "loading")))
@@ -77,7 +77,7 @@ def test_a_command_that_cannot_run_is_named(tmp_path: Path) -> None:
 
 
 async def test_stop_lets_a_process_end_in_good_order(tmp_path: Path) -> None:
-    """Goal: the grace is used. Method: a process that says goodbye on SIGTERM."""
+    """Goal: the grace is used. Method: a process that prints a line on SIGTERM."""
     process = shell(f"trap 'echo goodbye; exit 0' TERM; echo ready; {FOREVER} & wait", tmp_path)
     process.start()
     await ready(process)

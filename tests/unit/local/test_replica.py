@@ -65,12 +65,12 @@ async def test_an_end_that_nobody_asked_for_breaks_a_promise(tmp_path: Path) -> 
         ):
             await fail(tmp_path)
         with none_ends_unasked({"r1": replica}):
-            pass  # each end is told once
+            pass  # each end is reported once
 
 
 @pytest.mark.parametrize("ask", [ReplicaProcess.kill_group, ReplicaProcess.kill_core, ReplicaProcess.terminate])
 async def test_an_end_that_was_asked_for_is_none(tmp_path: Path, ask: Callable[[ReplicaProcess], None]) -> None:
-    """Goal: faults on purpose are told apart. Method: each of them; then an end of its own, which counts again."""
+    """Goal: faults on purpose are distinguished. Method: each of them; then an end of its own, which counts again."""
     async with supervised(tmp_path) as replica:
         await began(tmp_path, 1)
         with none_ends_unasked({"r1": replica}):

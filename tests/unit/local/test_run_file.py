@@ -1,4 +1,4 @@
-"""The run file tells a running cluster from one whose supervisor is gone."""
+"""The run file distinguishes a running cluster from one whose supervisor is gone."""
 
 from __future__ import annotations
 

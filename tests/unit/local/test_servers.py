@@ -31,7 +31,7 @@ def test_the_newest_postgres_is_taken_by_number(tmp_path: Path) -> None:
 
 
 def test_missing_software_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: the message says what to install. Method: an empty path and an empty folder."""
+    """Goal: the message names what to install. Method: an empty path and an empty folder."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("NOTARY_KAFKA_LIBS", str(tmp_path))
@@ -99,7 +99,7 @@ def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:
 
 
 def test_topics_are_deleted_on_purpose_only(tmp_path: Path) -> None:
-    """Goal: no slip of the hand takes the log. Method: brokers' settings by default, when it is said, and after."""
+    """Goal: no slip of the hand takes the log. Method: brokers' settings by default, when set, and after."""
     kafka = KafkaCluster(tmp_path, [1, 2], libs=tmp_path)
     seen = []
     for allowed in (None, True, False):

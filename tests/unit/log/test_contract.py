@@ -29,7 +29,7 @@ class TopicUnderTest(Protocol):
         """Delete the records before `first_offset`."""
 
     async def recreate(self) -> None:
-        """Delete the topic and create it anew."""
+        """Delete the topic and create it again."""
 
 
 async def read_all(reader: LogReader, count: int, max_records: int = 500) -> LogRecords:
@@ -136,7 +136,8 @@ class LogContract:
         await log.close()
 
     async def test_a_null_value_is_read_as_empty(self, topic_under_test: TopicUnderTest) -> None:
-        """Goal: every offset has bytes to judge, whoever wrote them. Method: store a null between two records."""
+        """Goal: every offset has bytes to judge, whichever writer they came from. Method: store a null between two
+        records."""
         log = topic_under_test.log()
         await topic_under_test.put(b"before", None, b"after")
         assert await read_all(await log.open_reader(0), 3) == [(0, b"before"), (1, b""), (2, b"after")]

@@ -122,7 +122,7 @@ async def test_the_archive_s_columns_are_time_and_value(topic_under_test: InMemo
 
 
 async def test_a_full_queue_is_told_and_takes_nothing(topic_under_test: InMemoryUnderTest) -> None:
-    """Goal: a writer's memory is bounded. Method: a queue of three records, filled before the server is heard."""
+    """Goal: a writer's memory is bounded. Method: a queue of three records, filled before the server answers."""
     log = open_log(topic_under_test.settings.model_copy(update={"append_queue_max": 3}))
     writer = await log.open_writer()
     writer.append_all(numbered(3))

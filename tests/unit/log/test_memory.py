@@ -12,7 +12,7 @@ from replica.notary.errors import LogRefused, LogUnavailable
 
 
 class Held(Delivery):
-    """Keeps records until it is told what becomes of them."""
+    """Keeps records until the test decides what becomes of them."""
 
     def __init__(self) -> None:
         self.on_the_way: list[Callable[[], None]] = []

@@ -59,7 +59,7 @@ def test_each_unsafe_setting_is_refused(unsafe: TopicFacts, complaint: str) -> N
 
 
 def test_all_problems_are_told_at_once() -> None:
-    """Goal: the operator repairs the topic in one go. Method: break three settings, one of them not told at all."""
+    """Goal: the operator repairs the topic in one go. Method: break three settings, one of them not reported at all."""
     unsafe = facts(partitions=0, retention_ms="5")
     with pytest.raises(LogRefused) as refused:
         refuse_unsafe("requests", TopicFacts("id", 0, 0, dict(unsafe.settings) | {"cleanup.policy": ""}), True)
@@ -106,7 +106,7 @@ class SilentLeader:
 
 
 async def test_no_answer_is_not_taken_for_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: silence is no empty log. Method: a client that says what librdkafka says of a frozen leader."""
+    """Goal: silence is no empty log. Method: a client that reports what librdkafka reports for a frozen leader."""
     admin = TopicAdmin(KafkaSettings(bootstrap_servers="a:1"))
     monkeypatch.setattr(admin, "_client", SilentLeader)
     for ask in (admin.end_offset, admin.first_offset):
@@ -115,7 +115,8 @@ async def test_no_answer_is_not_taken_for_an_offset(monkeypatch: pytest.MonkeyPa
 
 
 class RefusedClient:
-    """An AdminClient that the brokers do not let in: questions run out of time, and why is only told when polled."""
+    """An AdminClient that the brokers do not let in: questions run out of time, and the reason comes only when
+    polled."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._tell = config["error_cb"]
@@ -135,7 +136,7 @@ class RefusedClient:
 
 
 async def test_a_refused_log_in_is_not_told_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a wrong password is named. Method: a client that is refused, as librdkafka tells it: by the way."""
+    """Goal: a wrong password is named. Method: a client that is refused, as librdkafka reports it: by the way."""
     monkeypatch.setattr(topic, "connect", lambda kind, config: RefusedClient(config))
     admin = TopicAdmin(KafkaSettings(bootstrap_servers="a:1"))
     with pytest.raises(LogUnavailable, match=r"Timed out.*; authentication failed: invalid credentials$"):
@@ -143,7 +144,7 @@ async def test_a_refused_log_in_is_not_told_as_silence(monkeypatch: pytest.Monke
 
 
 class HalfDeafAdmin:
-    """A topic whose leader answers while its id is told, hidden, or another one."""
+    """A topic whose leader answers while its id is known, hidden, or another one."""
 
     def __init__(self) -> None:
         self.told: str | None = "first"
@@ -185,7 +186,7 @@ async def test_a_dead_controller_does_not_take_the_log_away(
 async def test_another_topic_is_refused_and_silence_before_the_first_answer_too(
     half_deaf: tuple[KafkaLog, HalfDeafAdmin],
 ) -> None:
-    """Goal: silence is borne, evidence is not. Method: no id at the very first, then one, then another."""
+    """Goal: silence is tolerated, evidence is not. Method: no id at the very first, then one, then another."""
     log, admin = half_deaf
     admin.told = None
     with pytest.raises(LogUnavailable, match="lately"):
@@ -227,7 +228,7 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> 
 
 
 def test_a_missing_secret_is_named(tmp_path: Path) -> None:
-    """Goal: the operator is told which file. Method: point to none."""
+    """Goal: the operator reads which file. Method: point to none."""
     missing = tmp_path / "nowhere"
     security = KafkaSecurity(protocol="SASL_SSL", sasl_username="notary", sasl_password_file=missing)
     with pytest.raises(ConfigError, match="nowhere cannot be read"):

@@ -82,7 +82,7 @@ def test_no_deduplication_period_of_the_configuration_is_beyond_all_bounds(numbe
 
 
 def test_a_share_that_comes_in_years_is_refused() -> None:
-    """Goal: a wait that is told is finite. Method: the smallest rate above none at all."""
+    """Goal: an announced wait is finite. Method: the smallest rate above none at all."""
     with pytest.raises(pydantic.ValidationError, match="rate_per_s"):
         ApiSettings(registry_path=Path("x"), rate_per_s=5e-324)
 
@@ -148,7 +148,7 @@ def test_the_specification_has_the_range_of_a_period() -> None:
     schema = msgspec.json.schema_components([SubmissionDocument])[1]["DeduplicationDocument"]
     (number,) = [kind for kind in schema["properties"]["duration_s"]["anyOf"] if kind["type"] == "number"]
     assert (number["minimum"], number["maximum"]) == (0, DEDUPLICATION_LIMIT_S)
-    assert "DeduplicationDocument" not in inspect.getsource(make_openapi)  # it has what msgspec says of it
+    assert "DeduplicationDocument" not in inspect.getsource(make_openapi)  # it takes msgspec's schema as it is
 
 
 @pytest.mark.parametrize("number", [*NUMBERS, DEDUPLICATION_LIMIT_S])
@@ -174,7 +174,7 @@ def test_a_period_that_gets_past_the_types_harms_nobody_else(number: float) -> N
 def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: a failure is answered to its sender, counted and told once. Method: nine good ones with a bad one among
+    """Goal: a failure is answered to its sender, counted and logged once. Method: nine good ones with a bad one among
     them, which fails where it is read, at the database, where its record is made, because that is larger than a log
     takes, or when it is read back; the load falls back to nothing."""
 

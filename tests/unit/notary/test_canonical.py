@@ -141,7 +141,7 @@ def test_the_content_digest_covers_inputs_references_and_window_and_nothing_else
 
 
 def test_a_change_id_names_user_command_and_parties_in_any_order() -> None:
-    """Goal: commands are told apart, and no text can run into the next. Method: near misses."""
+    """Goal: commands are distinguished, and no text can run into the next. Method: near misses."""
     base = change_id("user", "command", ("a", "b"))
     assert change_id("user", "command", ("b", "a")) == base
     others = [

@@ -68,7 +68,8 @@ def _refused(entry: CountedRequest, verdict: Verdict) -> Refused:
 
 
 def test_a_request_that_came_too_early_is_notarised_later_under_the_same_ids() -> None:
-    """Goal: the documents tell what happens. Method: one submission, before its window and in it; two completions."""
+    """Goal: the documents describe what happens. Method: one submission, before its window and in it; two
+    completions."""
 
     async def story() -> None:
         async with World() as world:

@@ -134,7 +134,7 @@ def test_receipt_files(raw: bytes) -> None:
 @EXAMPLES
 @given(st.data())
 def test_manifest_lines(manifest: bytes, data: st.DataObject) -> None:
-    """Goal: a damaged archive is told, with its line. Method: a good manifest, damaged; noise as a line of it."""
+    """Goal: a damaged archive is reported, with its line. Method: a good manifest, damaged; noise as a line of it."""
     raw = data.draw(damaged(manifest) | st.binary(max_size=100).map(lambda noise: manifest + noise + b"\n"))
     only((BadLine, FormatUnknown), lambda given_bytes: list(check_lines(given_bytes, SIGNER.public_key)), raw)
 
@@ -159,7 +159,7 @@ def test_operators_calls(raw: bytes) -> None:
 @EXAMPLES
 @given(st.text(max_size=200) | st.text(max_size=60).map(lambda text: f"[parties]\n{text}"))
 def test_files_that_people_write(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """Goal: a slip of the pen is told, and stops nothing that runs. Method: noise as registry and as keys."""
+    """Goal: a typing mistake is reported, and stops nothing that runs. Method: noise as registry and as keys."""
     path = tmp_path_factory.mktemp("noise") / "file.toml"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     for read in (read_registry, read_keys):

@@ -1,4 +1,4 @@
-"""JSON in which a key is given twice: refused wherever it comes in, and cheaply told from what is right."""
+"""JSON in which a key is given twice: refused wherever it comes in, and cheaply detected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def texts_with_one_key_twice(value: Any, whole: bytes, *, colon: str = ":") -> l
 @pytest.mark.parametrize("colon", [":", " : ", "\n:"])
 @pytest.mark.parametrize("document", [WHOLE, LEAST], ids=["whole", "least"])
 def test_every_key_that_is_given_twice_is_found(document: dict[str, Any], colon: str) -> None:
-    """Goal: at any depth, whatever the spaces and the values. Method: each key once more, with three values."""
+    """Goal: at any depth, whatever the spaces and the values. Method: each key again, with three values."""
     whole = json.dumps(document, separators=(",", colon)).encode()
     check_submission(whole, document_of(whole))
     texts = texts_with_one_key_twice(document, whole, colon=colon)
@@ -128,6 +128,6 @@ def test_what_is_no_json_is_left_to_its_reader() -> None:
 
 
 def test_admin_calls_have_each_key_once() -> None:
-    """Goal: operators are told as well. Method: a call with a key twice."""
+    """Goal: operators get the error as well. Method: a call with a key twice."""
     with pytest.raises(BadRequest, match="is given twice"):
         read_call(SwitchoverCall, b'{"to":"r1","to":"r2"}')

@@ -1,4 +1,4 @@
-"""Positions: one form each, strict, and a newer release's are told by their version."""
+"""Positions: one form each, strict, and a newer release's are recognised by their version."""
 
 from __future__ import annotations
 

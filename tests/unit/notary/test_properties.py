@@ -58,7 +58,7 @@ def test_batches_do_not_matter(log: Log, cuts: list[int]) -> None:
 @_many
 @given(logs(), _cuts)
 def test_an_old_record_judged_on_a_newer_index_gets_its_old_verdict(log: Log, cuts: list[int]) -> None:
-    """Goal: replay gives the same answer. Method: judge the log once more on the final index."""
+    """Goal: replay gives the same answer. Method: judge the log again on the final index."""
     first = run_product(log)
     again = run_product(log, cuts, known=first.index)
     assert again.verdicts == first.verdicts

@@ -78,7 +78,7 @@ def test_a_repeat_of_the_barrier_in_force_changes_nothing() -> None:
 
 
 def test_an_old_barrier_sent_again_late_is_void() -> None:
-    """Goal: only the one in force may repeat. Method: barrier 1 once more behind barrier 2."""
+    """Goal: only the one in force may repeat. Method: barrier 1 again after barrier 2."""
     maker = LogMaker()
     maker.barrier(1)
     maker.barrier(2)

@@ -113,7 +113,7 @@ def selected(node: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_every_alert_names_a_runbook_that_exists(rule: dict[str, Any]) -> None:
-    """Goal: whoever is woken up knows where to read. Method: the file, the summary, and who is to be called."""
+    """Goal: an operator who is called knows where to read. Method: the file, the summary, and who is to be called."""
     assert (ROOT / rule["annotations"]["runbook"]).is_file()
     assert rule["annotations"]["summary"]
     assert rule["labels"]["severity"] in {"page", "ticket"}

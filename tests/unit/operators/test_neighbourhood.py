@@ -1,4 +1,5 @@
-"""What else uses the participant's database: told once, kept while nobody can be asked, counted for monitors."""
+"""What else uses the participant's database: logged once, kept while the database does not answer, counted for
+monitors."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ FOUND = Neighbours([REPLICA, STRANGER], [OURS, COPY])
 
 
 def test_news_is_what_was_not_there_before() -> None:
-    """Goal: one line for each. Method: nothing before, the same before, and a stranger who connects anew."""
+    """Goal: one line for each. Method: nothing before, the same before, and a stranger who connects again."""
     assert news(Neighbours(), FOUND) == ([COPY], [STRANGER])
     assert news(FOUND, FOUND) == ([], [])
     again = Neighbours([NamedSession(9, "r1", "x", "", None, False)], [OURS, COPY])

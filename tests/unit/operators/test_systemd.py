@@ -1,4 +1,4 @@
-"""What systemd hears of a replica, over a real datagram socket."""
+"""What a replica reports to systemd, over a real datagram socket."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_names_sort_and_show_gaps() -> None:
 
 
 def rewrite(path: Path, change: Callable[[list[dict[str, object]]], object]) -> None:
-    """Write a segment's Parquet file anew, as somebody would who knows how."""
+    """Rewrite a segment's Parquet file, as a skilled attacker would."""
     table = pq.read_table(path)
     rows = table.to_pylist()
     change(rows)
@@ -165,7 +165,7 @@ def test_a_chain_made_anew_with_another_key_is_found(archive: tuple[Path, HeadsI
 
 
 def test_a_chain_made_anew_with_the_archives_own_key_is_found(archive: tuple[Path, HeadsInMemory]) -> None:
-    """Goal: whoever has the key cannot rewrite history behind the database. Method: sign another first line."""
+    """Goal: a holder of the key cannot rewrite history unnoticed by the database. Method: sign another first line."""
     folder, heads = archive
     manifest = load_manifest(folder)
     (folder / MANIFEST_NAME).unlink()
@@ -215,7 +215,8 @@ def test_a_gap_and_a_newer_manifest_are_refused(archive: tuple[Path, HeadsInMemo
 
 
 def test_digests_of_a_batch_are_those_of_its_records() -> None:
-    """Goal: the quick way gives what formats.md says. Method: nulls, keys and headers, against the plain definition."""
+    """Goal: the quick way gives what formats.md requires. Method: nulls, keys and headers, against the plain
+    definition."""
     plain = batch_of([b"a", None, b"", b"bc"], 7)
     full = pa.RecordBatch.from_pylist(
         [row | {"key": b"k", "headers": [{"key": "h", "value": b"v"}]} for row in plain.to_pylist()], plain.schema

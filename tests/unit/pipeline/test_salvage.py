@@ -130,7 +130,7 @@ def test_a_restored_log_that_is_lost_again_is_salvaged_again(archived: int) -> N
 
 def test_what_a_salvage_tells_is_not_lost_with_the_indexes() -> None:
     """Goal: the states of a salvage stay spent, and the database's demand for it can be met, though no index is left.
-    Method: indexes that were still being made anew when the restored topic was lost; none at all."""
+    Method: indexes that were still being rebuilt when the restored topic was lost; none at all."""
     early = tail_of("r1", some_tail().log[:3], 4)
     early = msgspec.structs.replace(early, position=msgspec.structs.replace(early.position, topic_id=RESTORED))
     for indexes in ([], [early]):
@@ -220,7 +220,7 @@ DISAGREEMENTS: dict[str, Callable[[Survivors], Survivors]] = {
 
 @pytest.mark.parametrize("disagreement", DISAGREEMENTS)
 def test_sources_that_disagree_are_refused(disagreement: str) -> None:
-    """Goal: nobody guesses. Method: two replicas and the completions agree; then one of them says something else."""
+    """Goal: nobody guesses. Method: two replicas and the completions agree; then one of them differs."""
     survivors = some_tail(applied=(9, 9)).survivors()
     merge(survivors, at_us=7, public_key=SIGNER.public_key)
     changed = DISAGREEMENTS[disagreement](survivors)

@@ -21,7 +21,7 @@ def surveys_of(log: Log) -> list[Survey]:
 
 
 def positions(log: Log, cuts: list[int]) -> list[tuple[Position | None, Position]]:
-    """After each stretch: the position that the surveys give, None where they cannot tell, and that of reading."""
+    """After each stretch: the position that the surveys give, None where they cannot, and that of reading."""
     found: list[tuple[Position | None, Position]] = []
     position = begin(TOPIC)
     for stretch in split(log, cuts):
@@ -40,7 +40,7 @@ def test_surveys_and_reading_give_one_position(log: Log, cuts: list[int]) -> Non
 
 
 def test_a_usual_log_is_told_from_small_surveys() -> None:
-    """Goal: surveys are tiny, and tell all. Method: three stretches with a fail-over and a late record in between."""
+    """Goal: surveys are tiny, and complete. Method: three stretches with a fail-over and a late record in between."""
     maker = LogMaker()
     maker.barrier(1)
     for number in range(10):

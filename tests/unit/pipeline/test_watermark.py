@@ -1,4 +1,4 @@
-"""The audit's watermark: what it says was verified, or an error; never something else."""
+"""The audit's watermark: what it names was verified, or an error; never something else."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_every_event_is_documented_and_every_documented_one_exists() -> None:
 
 
 def test_the_levels_are_those_of_the_code() -> None:
-    """Goal: an alarm on a level means what the page says. Method: compare each event's level."""
+    """Goal: an alarm on a level means what the page describes. Method: compare each event's level."""
     levels: dict[str, set[str]] = {}
     for event, level, _ in logged():
         levels.setdefault(event, set()).add(level)

@@ -40,7 +40,8 @@ def tracked() -> list[str]:
 
 
 def test_only_its_own_rooms_name_kafka() -> None:
-    """Goal: the seam stays a seam. Method: look for the word in every source file; the list says who may have it."""
+    """Goal: the seam stays a seam. Method: look for the word in every source file; the list names the files that may
+    have it."""
     paths = [path for path in tracked() if (ROOT / path).exists()]
     assert len(paths) > 300  # it looks at something
     naming = {path for path in paths if not path.startswith(ROOMS) and names_it(path)}

@@ -14,15 +14,13 @@ PAGES = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "runbooks/*.md", "monitoring/**/*.md", "deploy/**/*.md")
     for path in ROOT.glob(pattern)
-    if path.name != "CHANGELOG.md"  # tells of files that were moved since
+    if path.name != "CHANGELOG.md"  # names files that were moved since
 )
 PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)+/?)`")  # no `<NAME>`, `*`, spaces or leading slash
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 ROOMS = {"clients", "deploy", "docs", "ha", "haproxy", "ledger_api", "monitoring", "pipeline", "replica", "runbooks"}
 ROOMS |= {"scripts", "tests"}
-GENERATED = re.compile(
-    r"(\.|build|data|report|verdicts)(/|$)"
-)  # of whoever runs a command, in the folder where it runs
+GENERATED = re.compile(r"(\.|build|data|report|verdicts)(/|$)")  # made by commands, in the folder where they run
 
 
 @cache

@@ -1,4 +1,5 @@
-"""`scripts/test.sh`: what it runs once more, what it never does, and what it says of that. With small sample tests."""
+"""`scripts/test.sh`: what it repeats, what it never repeats, and what it reports about that. With small sample
+tests."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def run_script(folder: Path, samples: str, phase: str = "integration") -> Ran:
     (tests / "__init__.py").touch()
     (tests / "test_samples.py").write_text(SAMPLES + samples)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    # What other plugins there are is not told by them, and takes nine tenths of the time.
+    # These tests do not depend on other plugins, which take nine tenths of the time.
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin,pytest_asyncio.plugin"}
     done = subprocess.run(
         ["bash", "scripts/test.sh", phase], cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -56,7 +56,7 @@ TEXT = (
 
 
 def test_the_document_is_written_as_it_always_was() -> None:
-    """Goal: whoever reads /health finds every field where it was. Method: the text of a document with all of them."""
+    """Goal: a reader of /health finds every field where it was. Method: the text of a document with all of them."""
     assert json.dumps(DOCUMENT.as_json_object()) == TEXT
 
 

@@ -228,7 +228,7 @@ async def test_a_restored_topic_is_adopted_while_nobody_is_active(
 
 
 async def test_every_field_is_stored_as_it_was(new_store: NewStore, server: OracleServer) -> None:
-    """Goal: what the log says is what the table says. Method: awkward texts and bytes, read back by the export."""
+    """Goal: the table has what the log has. Method: awkward texts and bytes, read back by the export."""
     store = await serving(new_store)
     names_of_sixteen = tuple(f"CN={number:03}{'é' * 250}" for number in range(16))
     of = msgspec.structs.replace(command(1), user_id='é{}",\\ NULL', submission_id="NULL", act_as=names_of_sixteen)
@@ -376,7 +376,7 @@ STATEMENTS = ["counters", "complete", "settle", "accept", "move_position"]
 async def test_a_publication_on_a_session_that_ends_is_whole_or_nothing(
     new_store: NewStore, server: OracleServer, name: str, failure: tuple[int, str]
 ) -> None:
-    """Goal: no half of a publication, and its outcome is said to be unknown. Method: each death at each statement."""
+    """Goal: no half of a publication, and its outcome is reported as unknown. Method: each death at each statement."""
     store = await serving(new_store)
     await store.admit([command(1)], 0)
     server.failures[name] = [failure]
@@ -476,7 +476,7 @@ async def test_a_database_without_a_schema_says_what_to_do(bare_server: OracleSe
 
 
 async def test_status_tells_people_where_things_are(new_store: NewStore) -> None:
-    """Goal: one look says who leads and how far. Method: an activation, two commands, one published."""
+    """Goal: one look shows who leads and how far. Method: an activation, two commands, one published."""
     store = await serving(new_store)
     await store.admit([command(1), command(2)], 0)
     await store.publish([completion(command(1), 7)], at(7))
@@ -570,7 +570,7 @@ def test_a_line_with_a_slash_ends_a_statement() -> None:
 
 
 async def test_what_is_written_is_raised_and_never_lowered(new_store: NewStore) -> None:
-    """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session is told."""
+    """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session receives."""
     async with oracle_board(LOGIN, "test") as board:
         assert await board.formats() == Formats(1, 1)
         assert await board.raise_formats(Formats(1, 3)) == Formats(1, 3)
