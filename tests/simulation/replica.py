@@ -22,7 +22,7 @@ from replica.link.interface import (
     TicketedLookUp,
     TicketedSubmission,
 )
-from replica.link.interface import Told as AnyAnswer
+from replica.link.interface import LookUpAnswer as AnyAnswer
 from replica.link.memory import MemoryLink
 from replica.participant import Participant
 from replica.running import run_to_the_end
