@@ -13,6 +13,7 @@ from typing import Protocol
 from replica.notary.position import Position
 
 POSITION_KEY = b"m/position"
+COMMANDS_POSITION_KEY = b"a/position"  # in the table of commands; each sorts before all entries of its table
 
 
 class Commands(Protocol):

@@ -39,7 +39,7 @@ from rocksdict import (
 
 from replica.index.commands import due, split
 from replica.index.compare import recorded_at
-from replica.index.interface import POSITION_KEY
+from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
 from replica.notary.acceptances import first_key, later_key
 from replica.notary.errors import FormatUnknown, IndexDamaged, IndexUnreadable
@@ -85,6 +85,8 @@ class RocksTable:
     The first failure is final: every later call raises IndexUnreadable with the same detail.
     """
 
+    position_key = POSITION_KEY  # sorts before every entry
+
     def __init__(self, folder: Path) -> None:
         """Open the index in `folder`, or make a new one there.
 
@@ -121,7 +123,7 @@ class RocksTable:
         self._check_usable()
         entry_count = self._entry_count + len(entries)
         batch = WriteBatch(raw_mode=True)
-        batch.put(POSITION_KEY, encode_counted_position(entry_count, position))
+        batch.put(self.position_key, encode_counted_position(entry_count, position))
         for key in sorted(entries):
             batch.put(key, entries[key])
         try:
@@ -134,7 +136,7 @@ class RocksTable:
         """See Index. What is written meanwhile is not seen."""
         self._check_usable()
         try:
-            yield from _iterate(self._db)
+            yield from _iterate(self._db, self.position_key)
         except Exception as error:
             self._fail("reading all entries failed", error)
 
@@ -167,7 +169,7 @@ class RocksTable:
 
     def _read_position(self) -> tuple[int, Position | None]:
         try:
-            return _decode_position(self._db.get(POSITION_KEY))
+            return _decode_position(self._db.get(self.position_key))
         except Exception as error:
             self._fail("the position cannot be read", error)
 
@@ -175,10 +177,10 @@ class RocksTable:
         """Compare the number of entries in the files with the number stored with the position.
 
         Opening has moved the content of the write-ahead log into files. A file holds no key twice. It has the position
-        if and only if it starts with it, because no key sorts before POSITION_KEY.
+        if and only if it starts with it, because no key sorts before it.
         """
         files = self._db.live_files()
-        positions = sum(file["start_key"] == POSITION_KEY for file in files)
+        positions = sum(file["start_key"] == self.position_key for file in files)
         found = sum(file["num_entries"] for file in files) - positions
         if found != self._entry_count:
             raise IndexDamaged(f"the index in {folder} has {found} of {self._entry_count} entries")
@@ -194,6 +196,8 @@ class RocksTable:
 
 class RocksCommands(RocksTable):
     """See Commands."""
+
+    position_key = COMMANDS_POSITION_KEY
 
     def newest(self, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
         """See Commands. One exact look-up for all, and a seek only for commands that were accepted before."""
@@ -271,8 +275,9 @@ class StoredIndex:
 
 
 @contextmanager
-def read_index(folder: Path) -> Iterator[StoredIndex]:
-    """Read a checkpoint, or the index of a stopped replica, with all checksums verified. Changes nothing.
+def read_index(folder: Path, position_key: bytes = POSITION_KEY) -> Iterator[StoredIndex]:
+    """Read a checkpoint, or the index of a stopped replica, with all checksums verified. Changes nothing. The table of
+    commands is read in its own folder, COMMANDS_NAME, with its own position key.
 
     This function, the iterator and the look-up raise IndexUnreadable when anything is corrupt.
     """
@@ -280,11 +285,11 @@ def read_index(folder: Path) -> Iterator[StoredIndex]:
         db = _open(folder, AccessType.read_only(False))
     try:
         with _errors_named(folder):
-            entry_count, position = _decode_position(db.get(POSITION_KEY))
+            entry_count, position = _decode_position(db.get(position_key))
 
         def entries() -> Iterator[tuple[bytes, bytes]]:
             with _errors_named(folder):
-                yield from _iterate(db)
+                yield from _iterate(db, position_key)
 
         def lookup(keys: list[bytes]) -> list[bytes | None]:
             with _errors_named(folder):
@@ -348,19 +353,19 @@ def table_options(*, create: bool = False) -> Options:
     return options
 
 
-def _iterate(db: Rdict) -> Iterator[tuple[bytes, bytes]]:
+def _iterate(db: Rdict, position_key: bytes) -> Iterator[tuple[bytes, bytes]]:
     cursor = db.iter()
     cursor.seek_to_first()
     while cursor.valid():
         key = cursor.key()
-        if key != POSITION_KEY:
+        if key != position_key:
             yield key, cursor.value()
         cursor.next()
     cursor.status()  # raises if the iterator stopped at an error
 
 
 def encode_counted_position(entry_count: int, position: Position) -> bytes:
-    """The value of POSITION_KEY."""
+    """The value of a table's position key."""
     return entry_count.to_bytes(_COUNT_BYTES, "big") + encode_position(position)
 
 

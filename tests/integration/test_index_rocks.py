@@ -171,8 +171,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "manifest empty": lambda folder: os.truncate(newest(folder, "MANIFEST-*"), 0),
     "CURRENT missing": lambda folder: (folder / "CURRENT").unlink(),
     "CURRENT empty": lambda folder: os.truncate(folder / "CURRENT", 0),
-    "only tables left": lambda folder: [p.unlink() for p in folder.iterdir() if p.suffix != ".sst"],
-    "only the log left": lambda folder: [p.unlink() for p in folder.iterdir() if p.suffix != ".log"],
+    "only tables left": lambda folder: [p.unlink() for p in folder.iterdir() if p.is_file() and p.suffix != ".sst"],
+    "only the log left": lambda folder: [p.unlink() for p in folder.iterdir() if p.is_file() and p.suffix != ".log"],
 }
 
 
