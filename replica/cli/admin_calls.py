@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from replica.config.model import Config
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 from replica.notary.untrusted import UNREADABLE
 from replica.operators.admin import Refusal
 
@@ -30,9 +30,9 @@ async def ask_admin(
             content = await answer.read()
             if answer.status != HTTPStatus.OK:
                 refusal = msgspec.json.decode(content, type=Refusal)
-                raise ConfigError(f"{name} refuses: {refusal.code}, {refusal.detail}")
+                raise ConfigError(f"{name}: {refusal.detail} ({refusal.code})", Code.NOT_POSSIBLE_NOW)
             return msgspec.json.decode(content, type=kind)
     except (aiohttp.ClientError, OSError, *UNREADABLE) as error:
         raise ConfigError(
-            f"{name}'s admin listener does not answer on {url}: run this on its machine ({error})"
+            f"{name}'s admin listener does not answer on {url} ({error})", Code.REPLICA_UNREACHABLE
         ) from None

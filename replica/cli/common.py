@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,8 +17,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ha.errors import HaError
 from replica.failure import error_document
-from replica.notary.errors import ConfigError, InvariantBroken, NotaryError
+from replica.notary.errors import Code, ConfigError, InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
 if TYPE_CHECKING:  # slow to import, and not needed for the help of most commands
@@ -29,6 +32,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 DATA_FOLDER = Path("data")
 CONFIG_NAME = "notary.toml"
+TRACEBACK_VARIABLE = "NOTARY_TRACEBACK"
 RUN_FILE_NAME = "run.json"  # exists while the local cluster runs
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The participant's configuration file.")]
@@ -65,14 +69,39 @@ def find_config(path: Path | None) -> Path:
     return max(clusters, key=lambda found: (found.with_name(RUN_FILE_NAME).exists(), found.stat().st_mtime))
 
 
-def show_error(error: NotaryError | InvariantBroken) -> int:
+def in_a_line(error: BaseException) -> str:
+    """What went wrong, with its code, as one line; of an error that nobody expected, its type."""
+    if isinstance(error, NotaryError | HaError | InvariantBroken):
+        document = error_document(error)
+        return f"{document['code']}: {_one_line(document['detail'])}"
+    return f"{Code.INTERNAL.name}: {type(error).__name__}: {_one_line(str(error))}"
+
+
+def _one_line(text: str) -> str:
+    """A driver's text may have several lines, and hints that only its own users understand."""
+    return " ".join(text.split())
+
+
+def show_defect(error: Exception) -> int:
+    """Print an error that no command expects: without a traceback, unless it is asked for. Returns the exit code."""
+    err.print(in_a_line(error), markup=False)
+    err.print(
+        f"This is a defect of the command: report it with what {TRACEBACK_VARIABLE}=1 in the environment adds.",
+        markup=False,
+    )
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    return EXIT_FAILED
+
+
+def show_error(error: NotaryError | HaError | InvariantBroken) -> int:
     """Print on standard error what went wrong and what to do. Returns the exit code.
 
     Only a wrong setting, argument or command line gives EXIT_CONFIGURATION: scripts rely on that.
     """
     document = error_document(error)
     err.print(f"[bold red]{document['code']}[/]:", end=" ")
-    err.print(document["detail"], markup=False)
+    err.print(_one_line(document["detail"]), markup=False)
     err.print(document["remedy"], markup=False)
     return EXIT_CONFIGURATION if isinstance(error, ConfigError) else EXIT_FAILED
 

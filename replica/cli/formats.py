@@ -9,7 +9,7 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 from replica.cli.store import OwnerOption
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -60,7 +60,7 @@ def raise_formats(
         return
     refusal = why_not_raise(wanted, present, replicas)
     if refusal is not None:
-        raise ConfigError(f"not raised: {refusal}")
+        raise ConfigError(f"not raised: {refusal}", Code.NOT_POSSIBLE_NOW)
     database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()
 
     async def carry_out() -> Formats:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from ha.errors import HaError
 from replica.cli import (
     archive,
     audit,
@@ -37,11 +39,11 @@ from replica.cli import (
     verify,
     watch,
 )
-from replica.cli.common import err, show_error
+from replica.cli.common import err, show_defect, show_error
 from replica.cli.demo import command as demo
 from replica.cli.demo import pipeline as demo_pipeline
 from replica.notary.errors import InvariantBroken, NotaryError
-from replica.notary.exit_codes import EXIT_FAILED
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 _HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
 
@@ -56,9 +58,28 @@ _LOCAL, _SET_UP, _RUN, _CHECK = "On this machine", "Set up a participant", "Run 
 _USE = "Use the ledger API"
 _PIPELINE = "Archive and analyse"
 
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"replicated-notary {version('replicated-notary')}")
+        raise typer.Exit(EXIT_OK)
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the release, and end.")
+]
+
 app = typer.Typer(
     help=_HELP, epilog=_EPILOG, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
 )
+
+
+@app.callback()
+def root(_: VersionOption = False) -> None:
+    """Nothing of its own: what it prints as help is that of the application."""
+
 
 app.command("demo", rich_help_panel=_LOCAL)(demo.run_demo)
 app.command("demo-pipeline", rich_help_panel=_LOCAL)(demo_pipeline.run_pipeline_demo)
@@ -104,8 +125,10 @@ def main() -> None:
     """Run the command of this process's arguments, and leave with its exit code."""
     try:
         app()
-    except (NotaryError, InvariantBroken) as error:
+    except (NotaryError, HaError, InvariantBroken) as error:
         sys.exit(show_error(error))
+    except Exception as error:
+        sys.exit(show_defect(error))
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(EXIT_FAILED)

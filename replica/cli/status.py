@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
+from replica.cli.common import ConfigChoice, JsonOption, find_config, in_a_line, load, make_table, out, print_json, run
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from replica.config.model import Config
     from replica.health import ReplicaHealth
     from replica.store.bulletin import Pause
+    from replica.store.facts import StoreStatus
 
 NOBODY = "nobody"
 FOLLOW_EVERY_S = 1.0
@@ -89,14 +90,16 @@ async def _find_out(config: Config) -> Status:
             healths, lock, store, end, pause = await asyncio.gather(
                 asyncio.gather(*(fetch_health(session, address) for address in config.replicas)),
                 _lock(config),
-                config.shared_database().status(),
+                _store(config),
                 log.end_offset(),
                 _pause(config),
                 return_exceptions=True,
             )
     finally:
         await log.close()
-    problems = [str(part) for part in (healths, lock, store, end, pause) if isinstance(part, BaseException)]
+    asked = {"replicas": (healths,), "database": (store, lock, pause), "request log": (end,)}
+    failures = {part: [one for one in answers if isinstance(one, BaseException)] for part, answers in asked.items()}
+    problems = [f"{part}: {in_a_line(failed[0])}" for part, failed in failures.items() if failed]
     found = [None] * len(config.replicas) if isinstance(healths, BaseException) else healths
     return Status(
         dict(zip((address.name for address in config.replicas), found, strict=True)),
@@ -108,6 +111,10 @@ async def _find_out(config: Config) -> Status:
         None if isinstance(pause, BaseException) else msgspec.to_builtins(pause),
         problems,
     )
+
+
+async def _store(config: Config) -> StoreStatus:
+    return await config.shared_database().status()
 
 
 async def _pause(config: Config) -> Pause | None:

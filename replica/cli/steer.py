@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ async def _pause(config: Config, reason: str) -> tuple[str, list[str]]:
     async with config.shared_database().board("notary-pause") as board:
         paused = await board.pause(reason)
     if paused is None:
-        raise ConfigError("no replica was ever active: there is nothing to keep as it is")
+        raise ConfigError("no replica was ever active: there is nothing to keep as it is", Code.NOT_POSSIBLE_NOW)
     return paused.keeper, await _heard(config, True)
 
 

@@ -6,7 +6,7 @@ import fcntl
 from pathlib import Path
 
 from replica.cli.common import find_config, load
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 
 
 def stopped_index(config: Path | None, name: str) -> Path:
@@ -22,5 +22,5 @@ def stopped_index(config: Path | None, name: str) -> Path:
     except FileNotFoundError:
         pass
     except OSError:
-        raise ConfigError(f"{name} is running: stop it first, its index is in use") from None
+        raise ConfigError(f"{name} is running: stop it first, its index is in use", Code.NOT_POSSIBLE_NOW) from None
     return folder

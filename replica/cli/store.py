@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -86,7 +86,7 @@ async def _prune(config: Config, up_to: int | None, keep_s: float, deleter: Data
     async with aiohttp.ClientSession() as session:
         active = await find_active(session, config.replicas)
         if active is None:
-            raise ConfigError("no replica is active: only the active one moves the bound; see notary status")
+            raise ConfigError("no replica is active: only the active one moves the bound", Code.NOT_POSSIBLE_NOW)
         call = PruneCall(active, up_to, keep_s)
         pruned = await ask_admin(session, config, active, call, Pruned, path=PRUNE_PATH)
     return pruned, await deleter.delete_pruned(lambda count: err.print(f"{count} deleted"))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from ha.errors import HaError
 from replica.config.exposure import plaintext_connections
@@ -38,7 +41,7 @@ def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
     try:
         config = Config(**in_todays_names(values))
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in error.errors())
+        problems = "; ".join(_problem(one) for one in _causes(error.errors()))
         raise ConfigError(f"{origin}: {problems}") from None
     except HaError as error:
         raise ConfigError(f"{origin}: election: {error}") from None
@@ -46,6 +49,51 @@ def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
     if exposed:
         raise ConfigError(f"{origin}: {'; '.join(exposed)}", Code.PLAINTEXT_EXPOSED)
     return _with_absolute_paths(config, base)
+
+
+def _causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """The mistakes without those that only follow from one inside them: a list is too short without its bad entry."""
+    places = [error["loc"] for error in errors]
+    return [
+        one
+        for one in errors
+        if not any(len(at) > len(one["loc"]) and at[: len(one["loc"])] == one["loc"] for at in places)
+    ]
+
+
+def _problem(error: ErrorDetails) -> str:
+    """One mistake in a line; of a setting that does not exist, the one that is spelt most like it."""
+    *table, name = error["loc"] or ("all",)
+    where = ".".join(map(str, error["loc"])) or "all"
+    if error["type"] == "missing":
+        return f"{where} is required"
+    if error["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{where}: {error['msg']}"
+    near = get_close_matches(str(name), _settings_in(table))
+    return f"{where}: there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _settings_in(table: Sequence[int | str]) -> list[str]:
+    """The names that a table of the configuration may have; none where the table has several forms."""
+    model: Any = Config
+    for part in table:
+        if isinstance(part, str):
+            model = _table_type(model, part)
+    if is_dataclass(model):
+        return [field.name for field in fields(model)]
+    return list(getattr(model, "model_fields", ()))
+
+
+def _table_type(model: Any, name: str) -> Any:
+    """The type of a table within a table: its model or dataclass, also where it is optional or in a list."""
+    annotation = get_type_hints(model).get(name) if isinstance(model, type) else None
+    waiting = [annotation]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, type) and (is_dataclass(one) or issubclass(one, BaseModel)):
+            return one
+        waiting += get_args(one)
+    return None
 
 
 def _with_absolute_paths(config: Config, base: Path) -> Config:

@@ -6,6 +6,7 @@ override the file (`NOTARY_ELECTION__LEASE_S=5`). Secrets are files, named here,
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -191,8 +192,10 @@ class Config(BaseSettings):
         for replica in self.replicas:
             if replica.name == name:
                 return replica
-        known = ", ".join(replica.name for replica in self.replicas)
-        raise ConfigError(f"no replica is called {name!r}; configured are {known}")
+        known = [replica.name for replica in self.replicas]
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"no replica is called {name!r}; configured are {', '.join(known)}{hint}")
 
     def admin_url(self, name: str) -> str | None:
         """The admin listener of one replica, from its own machine only; None: it has none. Raises ConfigError."""

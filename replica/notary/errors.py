@@ -254,8 +254,19 @@ class Code(Enum):
     CONFIG_INVALID = (
         0,
         "The configuration is not usable",
-        "Correct the setting that is named.",
+        "Correct the setting, argument or file that is named, and repeat; docs/settings.md has all settings, --help "
+        "all arguments.",
         *_A_PERSON,
+    )
+    NOT_POSSIBLE_NOW = (
+        0,
+        "The command cannot be carried out in the present state; nothing was done",
+        "Do what the line above says, then repeat the command; `notary status` shows the present state.",
+    )
+    REPLICA_UNREACHABLE = (
+        0,
+        "The replica's admin listener does not answer from here",
+        "Run the command on the replica's own machine while the replica runs; `notary status` shows where each one is.",
     )
     KEY_UNSAFE = (
         0,

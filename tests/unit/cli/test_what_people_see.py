@@ -1,0 +1,237 @@
+"""What a person sees when something is wrong: one line that names it, one that says what to do, never a traceback."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import aiohttp
+import pytest
+
+from replica.active.signer import create_key
+from replica.cli import main as command_line
+from replica.cli import status
+from replica.cli.admin_calls import ask_admin
+from replica.cli.common import TRACEBACK_VARIABLE
+from replica.cli.main import main
+from replica.config.load import load_config
+from replica.notary.errors import Code, ConfigError
+from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
+from tests.closing import listening
+
+CONFIG = """data_dir = "data"
+notary_key_file = "notary.key"
+[endpoint]
+port = 15999
+[[replicas]]
+name = "r1"
+host = "127.0.0.1"
+api_port = 15991
+health_port = {health_port}
+admin_port = 15993
+[database]
+conninfo = "host=127.0.0.1 port={database_port} dbname=notary user=notary connect_timeout=2"
+password_file = "database.password"
+scope = "notary"
+[log]
+kind = "memory"
+memory.socket_path = "nobody.sock"
+[api]
+registry_path = "parties.toml"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def answering(raw: bytes) -> Iterator[int]:
+    """A port that another program has: it sends this to whoever connects."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        try:
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(raw)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(4096):
+                        pass
+        except OSError:
+            return
+
+    thread = Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration whose servers do not run, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    (tmp_path / "database.password").touch(mode=0o600)
+    return tmp_path
+
+
+def write(folder: Path, old: str = "", new: str = "", **ports: int) -> None:
+    text = CONFIG.format(health_port=ports.get("health", free_port()), database_port=ports.get("database", free_port()))
+    assert old in text
+    (folder / "notary.toml").write_text(text.replace(old, new))
+
+
+class Seen:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+        assert "Traceback" not in out + err
+        assert "\n " not in err  # no text of a driver that goes on in further lines
+
+
+@pytest.fixture
+def see(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run `notary` with these words."""
+
+    def run(*words: str) -> Seen:
+        monkeypatch.setattr(sys, "argv", ["notary", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Seen(ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_release_is_printed(see) -> None:  # type: ignore[no-untyped-def]
+    """Goal: a report can name the release. Method: --version."""
+    seen = see("--version")
+    assert (seen.code, seen.out.split()[0]) == (0, "replicated-notary")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("port = 15999", "prot = 15999", "endpoint.prot: there is no such setting; did you mean port?"),
+        ("data_dir =", "datadir =", "datadir: there is no such setting; did you mean data_dir?"),
+        ("[api]", "[election]\nlease = 3\n[api]", "election.lease: there is no such setting; did you mean lease_s?"),
+        ("admin_port", "adminport", "replicas.0.adminport: there is no such setting; did you mean admin_port?"),
+        ("[api]", "[elections]\n[api]", "elections: there is no such setting; did you mean election?"),
+        ("[api]", "[api]\nzzz = 1", "api.zzz: there is no such setting"),
+        ('host = "127.0.0.1"\n', "", "replicas.0.host is required"),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(  # type: ignore[no-untyped-def]
+    folder: Path, see, old: str, new: str, said: str
+) -> None:
+    """Goal: a misspelt setting costs a second. Method: misspell one in each kind of table; leave one out."""
+    write(folder, old, new)
+    seen = see("config", "check")
+    first, remedy = seen.err.rstrip().split("\n")
+    assert (seen.code, said in first.split("; ", 1)[0] + "; " + first) == (2, True)
+    assert "after validation" not in first
+    assert remedy == Code.CONFIG_INVALID.remedy
+
+
+def test_commands_and_replicas_that_do_not_exist(folder: Path, see) -> None:  # type: ignore[no-untyped-def]
+    """Goal: so does a name on the command line. Method: one letter wrong in each."""
+    seen = see("statsu")
+    assert (seen.code, "Did you mean 'status'?" in seen.err) == (2, True)
+    create_key(folder / "notary.key")
+    seen = see("replica", "--name", "r11")
+    assert (seen.code, "no replica is called 'r11'; configured are r1; did you mean r1?" in seen.err) == (2, True)
+
+
+def test_the_status_without_a_password_file_is_one_line(folder: Path, see) -> None:  # type: ignore[no-untyped-def]
+    """Goal: the rest is shown all the same. Method: the file is gone; then nothing answers at the database's port."""
+    (folder / "database.password").unlink()
+    seen = see("status")
+    problems = [line for line in seen.out.splitlines() if line.startswith(("database: ", "request log: "))]
+    assert seen.code == 1
+    assert problems[0].startswith("database: CONFIG_INVALID: ")
+    assert "database.password cannot be read: No such file or directory" in problems[0]
+    assert len(problems) == 2
+    (folder / "database.password").touch(mode=0o600)
+    seen = see("status")
+    problems = [line for line in seen.out.splitlines() if line.startswith(("database: ", "request log: "))]
+    assert (seen.code, len(problems)) == (1, 2)
+    assert "Connection refused" in problems[0]
+    assert "r1       does not answer" in seen.out
+
+
+@pytest.mark.parametrize("raw", [b"SSH-2.0-other\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", b""])
+def test_the_status_with_a_port_that_another_program_has(folder: Path, see, raw: bytes) -> None:  # type: ignore[no-untyped-def]
+    """Goal: a taken port is no replica, and no traceback. Method: another program at both ports."""
+    with answering(raw) as taken:
+        write(folder, health=taken, database=taken)
+        seen = see("status")
+    assert (seen.code, "r1       does not answer" in seen.out) == (1, True)
+    assert sum(line.startswith("database: ") for line in seen.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("pause", "work"), ("history",), ("store", "migrate"), ("resume",)])
+def test_a_database_that_is_down_is_one_line(folder: Path, see, words: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    """Goal: the same for each command that asks it. Method: nothing answers at its port."""
+    seen = see(*words)
+    first, remedy = seen.err.rstrip().split("\n")
+    assert (seen.code, first.split(":")[0], remedy) == (1, "STORE_UNAVAILABLE", Code.STORE_UNAVAILABLE.remedy)
+
+
+def test_a_defect_of_a_command_is_no_traceback_unless_it_is_asked_for(  # type: ignore[no-untyped-def]
+    folder: Path, see, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Goal: what nobody expects is a line, too. Method: a command that breaks; then with the variable that it names."""
+
+    async def broken(config: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(status, "_find_out", broken)
+    seen = see("status")
+    assert (seen.code, seen.err.split("\n")[0]) == (1, "INTERNAL: KeyError: 'a bug'")
+    assert TRACEBACK_VARIABLE in seen.err
+    monkeypatch.setenv(TRACEBACK_VARIABLE, "1")
+    monkeypatch.setattr(sys, "argv", ["notary", "status"])
+    with pytest.raises(SystemExit):
+        command_line.main()
+    assert "Traceback" in capsys.readouterr().err
+
+
+async def test_a_replica_that_refuses_says_what_to_do(folder: Path) -> None:
+    """Goal: the remedy fits: a paused switchover is no wrong setting. Method: a listener that refuses; none at all."""
+    body = b'{"code": "FAILOVER_PAUSED", "detail": "nobody may take over while fail-over is paused: notary resume"}'
+    head = f"HTTP/1.1 409 Conflict\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+    async def refuse(reader, writer) -> None:  # type: ignore[no-untyped-def]
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + body)
+        await writer.drain()
+
+    async with aiohttp.ClientSession() as session, listening(refuse, "127.0.0.1") as port:
+        write(folder, "admin_port = 15993", f"admin_port = {port}")
+        call = SwitchoverCall("r1", None)
+        with pytest.raises(ConfigError) as refused:
+            await ask_admin(
+                session, load_config(folder / "notary.toml"), "r1", call, SwitchoverAnswer, path=SWITCHOVER_PATH
+            )
+        assert refused.value.code is Code.NOT_POSSIBLE_NOW
+        assert refused.value.detail.startswith("r1: nobody may take over while fail-over is paused: notary resume")
+        write(folder, "admin_port = 15993", f"admin_port = {free_port()}")
+        with pytest.raises(ConfigError) as unreached:
+            await ask_admin(
+                session, load_config(folder / "notary.toml"), "r1", call, SwitchoverAnswer, path=SWITCHOVER_PATH
+            )
+        assert unreached.value.code is Code.REPLICA_UNREACHABLE
