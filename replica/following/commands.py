@@ -52,6 +52,8 @@ async def complete_commands(
                 applied, added = judge_records(index, position, run, salvages)
                 position = applied.position
                 index.commands.write(split(added)[1], position)
+                if position.offset == offset_of(index.position()):
+                    break  # at once: from here on the follower writes both tables
                 await clock.sleep_s(0)  # let heartbeat, front ends and the follower in between two runs
     finally:
         await reader.close()

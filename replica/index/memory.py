@@ -7,7 +7,7 @@ from pathlib import Path
 
 from replica.index.commands import due, split
 from replica.notary.acceptances import FIRST_KEY_BYTES, first_key, later_key
-from replica.notary.errors import IndexUnreadable
+from replica.notary.errors import IndexUnreadable, InvariantBroken
 from replica.notary.position import Position, encode_position
 
 
@@ -44,6 +44,8 @@ class MemoryCommands:
         """See Commands."""
         self._check()
         encode_position(position)
+        if twice := entries.keys() & self._entries.keys():  # a table on a disk would count it twice
+            raise InvariantBroken(f"acceptances are written that were there: {sorted(twice)}")
         for key, value in entries.items():
             self._entries[key] = value
             self._of.setdefault(key[:FIRST_KEY_BYTES], []).append(key)
