@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from replica.log.interface import LogRecords, RoundTrip
-from replica.notary.errors import Code, InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
-from replica.notary.records import RECORD_MAX_BYTES
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.records import check_sizes
 
 
 class MemoryTopic:
@@ -236,8 +236,7 @@ class MemoryWriter:
         """See `LogWriter.append`."""
         if self._closed:
             raise LogUnavailable("the writer is closed")
-        if len(value) > RECORD_MAX_BYTES:
-            raise InvariantBroken(f"a record of {len(value)} bytes, the limit is {RECORD_MAX_BYTES}")
+        check_sizes([value])
         if self._log.reachable:
             self._delivery.send(value, self._topic, self._give_up)
         else:

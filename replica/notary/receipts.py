@@ -10,6 +10,7 @@ from replica.notary.errors import BadRequest
 from replica.notary.merkle import inclusion_paths, leaf_hash, root_from_path, tree_levels
 from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES, TX_ID_BYTES
 from replica.notary.signatures import signature_holds
+from replica.notary.texts import bytes_from_hex
 
 RECEIPT_TAG = b"notary/receipt/1"
 PATH_MAX = 32
@@ -96,21 +97,11 @@ def receipt_from_document(document: ReceiptDocument) -> Receipt:
     if len(document.path) > PATH_MAX:
         raise BadRequest(f"a receipt's path has at most {PATH_MAX} hashes")
     return Receipt(
-        _bytes_of("tx_id", document.tx_id, TX_ID_BYTES),
-        _bytes_of("content_digest", document.content_digest, DIGEST_BYTES),
+        bytes_from_hex("tx_id", document.tx_id, TX_ID_BYTES),
+        bytes_from_hex("content_digest", document.content_digest, DIGEST_BYTES),
         document.leaf_index,
         document.tree_size,
-        tuple([_bytes_of("path", node, 32) for node in document.path]),
-        _bytes_of("notary_key", document.notary_key, 32),
-        _bytes_of("signature", document.signature, SIGNATURE_BYTES),
+        tuple([bytes_from_hex("path", node, 32) for node in document.path]),
+        bytes_from_hex("notary_key", document.notary_key, 32),
+        bytes_from_hex("signature", document.signature, SIGNATURE_BYTES),
     )
-
-
-def _bytes_of(name: str, text: str, size: int) -> bytes:
-    try:
-        raw = bytes.fromhex(text)
-    except ValueError:
-        raw = b""
-    if len(raw) != size or len(text) != 2 * size:  # `fromhex` skips spaces
-        raise BadRequest(f"{name} is {2 * size} hexadecimal digits")
-    return raw

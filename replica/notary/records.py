@@ -12,7 +12,7 @@ fits a position and the database columns. No element may follow the last one, be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Annotated
 
@@ -182,9 +182,14 @@ def encode_record(record: Record) -> bytes:
     """The bytes of a record as the log keeps them. Raises InvariantBroken when they are more than a log accepts. So
     encode all records of a group before the first one is appended."""
     value = _encoder.encode(record)
-    if len(value) > RECORD_MAX_BYTES:
-        raise InvariantBroken(f"a record of {len(value)} bytes, the limit is {RECORD_MAX_BYTES}")
+    check_sizes([value])
     return value
+
+
+def check_sizes(values: Iterable[bytes]) -> None:
+    """Raises InvariantBroken when one of these records has more bytes than a log accepts."""
+    if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
+        raise InvariantBroken(f"a record of {longest} bytes, the limit is {RECORD_MAX_BYTES}")
 
 
 def decode_record(value: bytes, format_in_force: int) -> Record:

@@ -14,8 +14,8 @@ from replica.log.admin import LogSurvey, Stretch
 from replica.log.in_memory.settings import CLOSE_MAX_S, MemoryLogSettings
 from replica.log.in_memory.wire import Answer, Hello, Question, Wanted, frame, read_frame
 from replica.log.interface import LogRecords, RoundTrip
-from replica.notary.errors import InvariantBroken, LogRefused, LogUnavailable, NotaryError
-from replica.notary.records import RECORD_MAX_BYTES
+from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
+from replica.notary.records import check_sizes
 
 MIB = 1 << 20
 _WAIT_MAX_S = 1.0  # of one request for records: a server notices only after it that a client has gone
@@ -209,8 +209,7 @@ class MemoryLogWriter:
         """See `LogWriter.append_all`: accepts all values, or none."""
         if self._over:
             raise LogUnavailable(self._over)
-        if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
-            raise InvariantBroken(f"a record of {longest} bytes, the limit is {RECORD_MAX_BYTES}")
+        check_sizes(values)
         if not values:
             return
         added = len(values), sum(map(len, values))

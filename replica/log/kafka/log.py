@@ -31,8 +31,8 @@ from replica.log.kafka.librdkafka import (
 from replica.log.kafka.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
 from replica.log.kafka.topic import TopicAdmin, agreed_end_offset, refuse_unsafe, violations
-from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
-from replica.notary.records import RECORD_MAX_BYTES
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.records import check_sizes
 
 log = structlog.get_logger()
 
@@ -325,8 +325,7 @@ class KafkaWriter:
     def _open_for(self, values: Sequence[bytes]) -> Producer:
         if self._producer is None:
             raise LogUnavailable("the writer is closed")
-        if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
-            raise InvariantBroken(f"a record of {longest} bytes, the limit is {RECORD_MAX_BYTES}")
+        check_sizes(values)
         return self._producer
 
     async def close(self) -> None:

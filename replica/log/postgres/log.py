@@ -19,8 +19,8 @@ from replica.log.interface import LogRecords, RoundTrip
 from replica.log.postgres.delivery import Bounds, Delivery
 from replica.log.postgres.session import ServerIdentity, Session, connect
 from replica.log.postgres.settings import CLOSE_MAX_S, PostgresLogSettings
-from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, LogUnavailable, NotaryError
-from replica.notary.records import RECORD_MAX_BYTES
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.records import check_sizes
 
 log = structlog.get_logger()
 
@@ -362,8 +362,7 @@ class PostgresWriter:
         """See `LogWriter.append_all`: accepts all values, or none."""
         if self._over:
             raise LogUnavailable(self._over)
-        if (longest := max(map(len, values), default=0)) > RECORD_MAX_BYTES:
-            raise InvariantBroken(f"a record of {longest} bytes, the limit is {RECORD_MAX_BYTES}")
+        check_sizes(values)
         count, size = self._unanswered_count + len(values), self._unanswered_bytes + sum(map(len, values))
         if count > self._settings.append_queue_max or size > self._settings.append_queue_max_mib * MIB:
             raise LogUnavailable("the queue of records that the log's server has not answered is full")

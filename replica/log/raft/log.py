@@ -18,8 +18,8 @@ from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
 from replica.log.raft.records import root_of
-from replica.notary.errors import Code, InvariantBroken, LogRefused, LogTruncated, LogUnavailable
-from replica.notary.records import RECORD_MAX_BYTES
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
+from replica.notary.records import check_sizes
 
 _RETRY_S = 0.05
 _LOOK_S = 0.01  # between two looks at who leads
@@ -369,8 +369,7 @@ class RaftWriter:
         """See `LogWriter.append_all`."""
         if self._is_closed:
             raise LogUnavailable("the writer is closed")
-        if values and max(map(len, values)) > RECORD_MAX_BYTES:
-            raise InvariantBroken(f"a record of more than {RECORD_MAX_BYTES} bytes")
+        check_sizes(values)
         if len(self._queue) + len(values) > self._settings.append_queue_max:
             raise LogUnavailable(f"{len(self._queue)} records wait to be appended")
         now_s = asyncio.get_running_loop().time()
