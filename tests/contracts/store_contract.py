@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
@@ -24,6 +25,7 @@ from replica.store.interface import (
     ParticipantStore,
     Published,
 )
+from replica.store.memory import MemoryDatabase
 
 Ends = Callable[[], Awaitable[dict[int, tuple[str | None, str | None]]]]
 """Epoch: what its holder said on its end, and who found it over."""
@@ -427,3 +429,39 @@ class StoreContract:
         first, second = completion(command(1), 7), completion(again, 8)
         await store.publish([first, msgspec.structs.replace(second, notarised_offset=7)], at(8))
         assert await store.admit([again], 0) == [accepted(7)]
+
+
+async def agrees_with_memory(new_store: NewStore, chance: random.Random) -> MemoryDatabase:
+    """150 random steps with a few commands, on the store and on the double: the same answers. Returns the double."""
+    memory = MemoryDatabase()
+    memory.bind(TOPIC)
+    store = await serving(new_store)
+    memory.raise_epoch(0, "r")
+    offset = 0
+    for step in range(150):
+        asked = [
+            command(chance.randrange(12), tx=chance.randrange(3), submission=f"s{step}", submitted_us=step)
+            for _ in range(chance.randrange(1, 5))
+        ]
+        since_us = chance.choice([0, 0, step * 10 - 100])
+        assert await store.admit(asked, since_us) == memory.admit(asked, since_us)
+        waiting = chance.sample(
+            in_order(list(memory.in_flight.values())), k=min(len(memory.in_flight), chance.randrange(4))
+        )
+        done = []
+        for of in waiting:
+            offset += 1
+            done.append(completion(of, offset, chance.choice([NOTARISED, REJECTED]), recorded_us=step * 10))
+        offset += 1
+        assert await store.publish(done, at(offset)) == memory.publish(done, at(offset))
+        if step % 25 == 24:  # the replica is killed
+            store = await activated(new_store)
+            memory.raise_epoch(0, "r")
+            left = memory.pending(100)
+            assert await store.pending(100) == left
+            offset += 1
+            settled = [completion(of, offset, REJECTED, recorded_us=step * 10) for of in left]
+            assert await store.publish(settled, at(offset)) == memory.publish(settled, at(offset))
+            assert await store.pending(100) == []
+    assert await store.published() == memory.published()
+    return memory

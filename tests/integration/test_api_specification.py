@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
 from ledger_api.server.contract import OPENAPI
 from ledger_api.server.submission_routes import ASYNCHRONOUS_BATCH, BATCH
+from tests.drawing import drawn
 from tests.tokens import AUDIENCE, Issuer
 from tests.worlds.api_world import BANK, ApiWorld, StubParticipant
 
@@ -89,7 +89,7 @@ def test_every_call_keeps_to_the_specification(served: Served, modes: str) -> No
             )
 
         strategy = operation.as_strategy(generation_mode=schemathesis.GenerationMode(modes)).filter(is_finite)
-        check_calls(strategy, call, EXAMPLES_WITH_TOKENS if served.headers else EXAMPLES)
+        drawn(strategy, EXAMPLES_WITH_TOKENS if served.headers else EXAMPLES, call)
         count += 1
     assert count >= 5
 
@@ -111,24 +111,6 @@ def test_whoever_has_no_token_is_told_so(served: Served) -> None:
             assert answer.headers["www-authenticate"][0].startswith("Bearer")
             case.validate_response(answer, excluded_checks=EXCLUDED)
 
-        check_calls(operation.as_strategy().filter(is_finite), call, EXAMPLES_WITH_TOKENS)
+        drawn(operation.as_strategy().filter(is_finite), EXAMPLES_WITH_TOKENS, call)
         count += 1
     assert count >= 5
-
-
-def check_calls(strategy: Any, call: Callable[[Any], None], examples: int) -> None:
-    """Make a number of calls of a strategy, and check each answer."""
-
-    @given(case=strategy)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    def check(case: Any) -> None:
-        call(case)
-
-    check()

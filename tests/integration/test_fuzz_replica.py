@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ledger_api.server.contract import OPENAPI
@@ -35,6 +34,7 @@ from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.notary.errors import Code, ConfigError
 from replica.operators.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
 from replica.telemetry.counts import ApiCounts, Latency
+from tests.drawing import drawn
 from tests.integration.fuzz_fields import (
     JSON_VALUES,
     MSGPACK_VALUES,
@@ -88,24 +88,6 @@ def examples(request: pytest.FixtureRequest) -> int:
     """How many documents Hypothesis makes, beside those that are tried always."""
     count: int = request.param
     return count
-
-
-def drawn(strategy: st.SearchStrategy[Any], examples: int, call: Callable[[Any], None]) -> None:
-    """Make a number of calls of a strategy."""
-
-    @given(strategy)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    def check(example: Any) -> None:
-        call(example)
-
-    check()
 
 
 # ---- HTTP bodies ----

@@ -15,8 +15,7 @@ from ha.errors import LockLost
 from replica.local.postgres import PostgresServer
 from replica.notary.errors import InvariantBroken, StoreUnavailable, ValuesRefused
 from replica.notary.position import encode_position
-from replica.store.interface import NOTARISED, Command, Completion
-from replica.store.memory import MemoryDatabase
+from replica.store.interface import Command, Completion
 from replica.store.open import open_reader, published_state
 from replica.store.postgres import migrate as migrations
 from replica.store.postgres.prune import delete_pruned
@@ -39,6 +38,7 @@ from tests.contracts.store_contract import (
     StoreContract,
     accepted,
     activated,
+    agrees_with_memory,
     at,
     command,
     completion,
@@ -209,38 +209,7 @@ async def test_ten_thousand_states_of_conflict_fit(new_store: NewStore, dsn: str
 
 async def test_postgres_and_memory_agree(new_store: NewStore, dsn: str) -> None:
     """Goal: what is proved with the double holds for the product. Method: 150 random steps, a few commands, both."""
-    chance = random.Random(7)
-    memory = MemoryDatabase()
-    memory.bind(TOPIC)
-    store = await serving(new_store)
-    memory.raise_epoch(0, "r")
-    offset = 0
-    for step in range(150):
-        asked = [
-            command(chance.randrange(12), tx=chance.randrange(3), submission=f"s{step}", submitted_us=step)
-            for _ in range(chance.randrange(1, 5))
-        ]
-        since_us = chance.choice([0, 0, step * 10 - 100])
-        assert await store.admit(asked, since_us) == memory.admit(asked, since_us)
-        waiting = chance.sample(
-            in_order(list(memory.in_flight.values())), k=min(len(memory.in_flight), chance.randrange(4))
-        )
-        done = []
-        for of in waiting:
-            offset += 1
-            done.append(completion(of, offset, chance.choice([NOTARISED, REJECTED]), recorded_us=step * 10))
-        offset += 1
-        assert await store.publish(done, at(offset)) == memory.publish(done, at(offset))
-        if step % 25 == 24:  # the replica is killed
-            store = await activated(new_store)
-            memory.raise_epoch(0, "r")
-            left = memory.pending(100)
-            assert await store.pending(100) == left
-            offset += 1
-            settled = [completion(of, offset, REJECTED, recorded_us=step * 10) for of in left]
-            assert await store.publish(settled, at(offset)) == memory.publish(settled, at(offset))
-            assert await store.pending(100) == []
-    assert await store.published() == memory.published()
+    memory = await agrees_with_memory(new_store, random.Random(7))
     stored = await rows(dsn, "SELECT ledger_offset, log_offset, submission_id, outcome FROM completion ORDER BY 1")
     assert stored == [(n, c.log_offset, c.submission_id, c.outcome) for n, c in memory.completions]
 

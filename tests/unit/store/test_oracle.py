@@ -20,8 +20,6 @@ from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, St
 from replica.notary.formats import Formats
 from replica.notary.position import Position, decode_position
 from replica.store.archive_head import ArchiveHead, ArchiveHeads
-from replica.store.interface import NOTARISED
-from replica.store.memory import MemoryDatabase
 from replica.store.open import adopt_topic, export_range, open_reader, published_state
 from replica.store.oracle import prune
 from replica.store.oracle.board import oracle_board
@@ -43,10 +41,10 @@ from tests.contracts.store_contract import (
     StoreContract,
     accepted,
     activated,
+    agrees_with_memory,
     at,
     command,
     completion,
-    in_order,
     serving,
 )
 from tests.oracle import driver
@@ -330,38 +328,7 @@ async def test_long_lists_of_commands_are_asked_in_parts_and_few_texts(
 
 async def test_oracle_and_memory_agree(new_store: NewStore, server: OracleServer) -> None:
     """Goal: what is proved with the double holds for the product's SQL. Method: 150 random steps, a few commands."""
-    chance = random.Random(11)
-    memory = MemoryDatabase()
-    memory.bind(TOPIC)
-    store = await serving(new_store)
-    memory.raise_epoch(0, "r")
-    offset = 0
-    for step in range(150):
-        asked = [
-            command(chance.randrange(12), tx=chance.randrange(3), submission=f"s{step}", submitted_us=step)
-            for _ in range(chance.randrange(1, 5))
-        ]
-        since_us = chance.choice([0, 0, step * 10 - 100])
-        assert await store.admit(asked, since_us) == memory.admit(asked, since_us)
-        waiting = chance.sample(
-            in_order(list(memory.in_flight.values())), k=min(len(memory.in_flight), chance.randrange(4))
-        )
-        done = []
-        for of in waiting:
-            offset += 1
-            done.append(completion(of, offset, chance.choice([NOTARISED, REJECTED]), recorded_us=step * 10))
-        offset += 1
-        assert await store.publish(done, at(offset)) == memory.publish(done, at(offset))
-        if step % 25 == 24:  # the replica is killed
-            store = await activated(new_store)
-            memory.raise_epoch(0, "r")
-            left = memory.pending(100)
-            assert await store.pending(100) == left
-            offset += 1
-            settled = [completion(of, offset, REJECTED, recorded_us=step * 10) for of in left]
-            assert await store.publish(settled, at(offset)) == memory.publish(settled, at(offset))
-            assert await store.pending(100) == []
-    assert await store.published() == memory.published()
+    memory = await agrees_with_memory(new_store, random.Random(11))
     with export_completions(LOGIN) as export:
         assert list(export.rows) == memory.completions
 
