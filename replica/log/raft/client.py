@@ -40,11 +40,11 @@ from replica.notary.errors import LogUnavailable
 
 AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed, Nominated, TxTold)
 _CHUNK_BYTES = 256 * 1024
-_SILENCE_MAX_S = 10.0  # a node's machine that acknowledges nothing for so long is gone
+_SILENCE_MAX_S = 10.0  # a machine that acknowledges nothing for this long is gone
 
 
 class CallFailed(Exception):
-    """The node answered that the call came to nothing, and never will come to anything."""
+    """The node answered that the call has no effect, and never will have one."""
 
     def __init__(self, answer: Failed) -> None:
         super().__init__(f"{answer.code}: {answer.detail}")
@@ -82,7 +82,7 @@ class LogClient:
                     give_up_on_silence(writer.transport, _SILENCE_MAX_S)
                     writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client")))
                     node_id = await _greeted(reader, frames)
-                except BaseException:  # a node refused, or was silent: nobody else would close it
+                except BaseException:  # a node refused, or was silent: nothing else would close it
                     writer.transport.abort()
                     raise
         except (OSError, TimeoutError, FrameRefused) as error:
@@ -98,7 +98,7 @@ class LogClient:
         return self._reading.done()
 
     async def append(self, bodies: Sequence[bytes]) -> Appended:
-        """Append, and wait until all of it is committed. Raises CallFailed where it never will be."""
+        """Append, and wait until all of it is committed. Raises CallFailed if it never will be."""
         return await self._call(Append(next(self._numbers), tuple(bodies)), Appended)
 
     async def read(self, first_idx: int, last_idx: int = 0, *, wait_ms: int = 0) -> tuple[list[Entry], int]:
@@ -110,11 +110,12 @@ class LogClient:
         return list(answer.entries), answer.commit_idx
 
     async def end(self) -> Ends:
-        """All that was committed before the call is at or below this index, by a majority's word. Raises CallFailed."""
+        """All that was committed before the call is at or below this index; a majority confirmed it. Raises
+        CallFailed."""
         return await self._call(End(next(self._numbers)), Ends)
 
     async def place(self, offset: int) -> Placed:
-        """Where the record is that so many others precede, and how many there are."""
+        """The index of the record with this offset, and the number of records."""
         return await self._call(Place(next(self._numbers), offset), Placed)
 
     async def status(self) -> dict[str, Any]:
@@ -122,7 +123,7 @@ class LogClient:
         return (await self._call(Status(next(self._numbers)), Told)).details
 
     async def change(self, nodes: Sequence[NodeId], instead_of: Sequence[NodeId] = ()) -> Appended:
-        """Make these the members, and wait until that is committed. Raises CallFailed, also where others are it now."""
+        """Make these the members, and wait for the commit. Raises CallFailed, also if the members changed meanwhile."""
         return await self._call(Change(next(self._numbers), tuple(nodes), tuple(instead_of)), Appended)
 
     async def tx(self, at: TxId) -> TxTold:
@@ -178,7 +179,7 @@ async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> NodeId:
             hello = wire.decode(wire.greeting, frame)
             if isinstance(hello, Refusal):
                 raise LogUnavailable(f"the log node refused: {hello.why}")
-            if hello.role != "node":  # a connection to a port where nobody listens may meet itself
+            if hello.role != "node":  # a connection to a port without a listener may connect to itself
                 raise LogUnavailable("whoever answers is no log node")
             return cast(NodeId, hello.node_id)
     raise LogUnavailable("the log node closed the connection")

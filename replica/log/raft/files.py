@@ -1,4 +1,4 @@
-"""The files of one folder, as the log uses them: what is written is durable after `sync`, names after `sync_names`."""
+"""The files of one folder, as the log uses them: writes are durable after `sync`, names after `sync_names`."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ class Files(Protocol):
         """A whole file."""
 
     def read_at(self, name: str, at: int, size: int) -> bytes:
-        """So many bytes from `at`; fewer at the end of the file."""
+        """`size` bytes from `at`; fewer at the end of the file."""
 
     def create(self, name: str) -> None:
-        """An empty file; one of that name is emptied."""
+        """Create an empty file; an existing one is emptied."""
 
     def reserve(self, name: str, size: int) -> None:
-        """Have the file be so long, of zeros where nothing was written, on space that is ours."""
+        """Make the file this long, zeros where nothing was written, on reserved space."""
 
     def write(self, name: str, at: int, data: bytes) -> None:
-        """Write at a byte."""
+        """Write at a byte offset."""
 
     def sync(self, name: str) -> None:
         """Return once what was written to the file, and its length, are on disk."""
 
     def cut(self, name: str, size: int) -> None:
-        """Take away all after `size` bytes."""
+        """Truncate the file to `size` bytes."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, in place of the one that had it."""
+        """Rename a file, replacing the one that had the name."""
 
     def remove(self, name: str) -> None:
-        """Take a file away."""
+        """Remove a file."""
 
     def sync_names(self) -> None:
         """Return once what was created, renamed and removed is on disk."""
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
 
 
 class Folder:

@@ -1,8 +1,8 @@
-"""TCP between nodes, and from clients. Each node dials the others and speaks; what comes back are hellos only.
+"""TCP between nodes, and from clients. Each node dials the others and sends; only hellos come back.
 
-So what one node sends another comes in order and at most once: on one connection at a time, and a new one ends the
-old. What cannot be sent is dropped; the core sends again what matters. A node is who its certificate says: its name,
-the id's first part, is the certificate's common name or one of its DNS names.
+One node's messages to another arrive in order and at most once: they use one connection at a time, and a new one ends
+the old. What cannot be sent is dropped; the core sends again what matters. The certificate identifies a node: its name,
+the first part of its id, is the certificate's common name or one of its DNS names.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = structlog.get_logger(__name__)
 
 
 def give_up_on_silence(transport: asyncio.BaseTransport, silence_max_s: float) -> None:
-    """End the connection when the other side acknowledges no byte for so long, or answers no probe of an idle one.
+    """End a connection whose other side acknowledges no byte for this long, or answers no probe while idle.
 
-    Without, a machine that vanished keeps its connection for a quarter of an hour, and nobody dials it anew.
+    Otherwise the connection to a vanished machine lasts a quarter of an hour, and until then no new one is dialled.
     """
     sock = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -53,7 +53,7 @@ class Lines:
         self._withheld = 0
 
     def take(self) -> int | None:
-        """None: say nothing; else how many lines were left out before this one."""
+        """None: do not log; else the number of lines withheld before this one."""
         now_s = self._now_s()
         if now_s < self._next_s:
             self._withheld += 1
@@ -64,7 +64,7 @@ class Lines:
 
 
 class Handler(Protocol):
-    """What the links hand on."""
+    """What the links pass on."""
 
     def receive(self, src: NodeId, message: Message) -> None:
         """A message of the core came."""
@@ -74,14 +74,14 @@ class Handler(Protocol):
 
 
 def certificate_names(certificate: Mapping[str, Any]) -> set[str]:
-    """The names that a peer's certificate, as `ssl` gives it, may be called by."""
+    """The names in a peer's certificate, as `ssl` gives it."""
     subject = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
     return subject | {value for key, value in certificate.get("subjectAltName", ()) if key == "DNS"}
 
 
 async def close_server(server: asyncio.Server) -> None:
-    """Stop listening. A connection that was taken this very moment would be left open by a server that is closed
-    before it got it; so no more are taken first, and the last ones are let in."""
+    """Stop listening. A server that is closed just after it accepted a connection would leave that one open. So first
+    no more are accepted, and the last ones are handed over."""
     loop = asyncio.get_running_loop()
     for listener in server.sockets:
         loop.remove_reader(listener.fileno())
@@ -107,7 +107,7 @@ class Links:
         self._refusals, self._drops = Lines(), Lines()
 
     async def start(self) -> None:
-        """Listen, and dial all peers for ever. Raises OSError where the address cannot be had."""
+        """Listen, and dial all peers for ever. Raises OSError if the address cannot be used."""
         await self._listen()
         self._dialling = [
             asyncio.create_task(self._dial(name), name=f"dial {name}") for name in sorted(self.settings.peers)
@@ -124,7 +124,7 @@ class Links:
             connection.end()
 
     async def reload(self) -> None:
-        """Read the certificates again; all connections are made anew. Raises ConfigError, and nothing has changed."""
+        """Read the certificates again, and replace all connections. Raises ConfigError; then nothing has changed."""
         self._tls = self._contexts()
         if self._server is not None:
             await close_server(self._server)
@@ -170,7 +170,7 @@ class Links:
             _log.warning("log_link_refused", address=str(where), why=why, withheld=withheld)
 
     def objection(self, hello: Hello, certificate: Mapping[str, Any] | None, expected: str | None = None) -> str | None:
-        """Why we do not talk to whoever says this; None: we do."""
+        """Why the sender of this hello is refused; None: it is accepted."""
         if hello.protocol != wire.PROTOCOL:
             return f"protocol version {hello.protocol}, this node speaks {wire.PROTOCOL}"
         if hello.group != self.settings.group:
@@ -190,11 +190,11 @@ class Links:
         return None
 
     def made(self, connection: _Connection) -> None:
-        """A connection is there, whosoever's."""
+        """A connection of either kind is open."""
         self._connections.add(connection)
 
     def lost(self, connection: _Connection) -> None:
-        """It is no longer."""
+        """It is closed."""
         self._connections.discard(connection)
 
     def opened(self, connection: _Incoming) -> bool:
@@ -203,7 +203,7 @@ class Links:
         return len(self._incoming) <= self.settings.connections_max
 
     def speaks(self, connection: _Incoming, node_id: NodeId) -> None:
-        """A node's new connection ends its old one, whatever that still had to say."""
+        """A node's new connection ends its old one, even if that has unread messages."""
         old = self._speaking.get(node_id)
         self._speaking[node_id] = connection
         if old is not None:
@@ -221,7 +221,7 @@ class Links:
         _log.info("log_link_up", peer=link.node_id)
 
     def parted(self, link: _Outgoing) -> None:
-        """No longer."""
+        """It may not be sent to any more."""
         if self._outgoing.get(link.node_id) is link:
             del self._outgoing[link.node_id]
             _log.info("log_link_down", peer=link.node_id)
@@ -239,7 +239,7 @@ class Links:
             try:
                 self._server = await loop.create_server(lambda: _Incoming(self), host, port, ssl=tls)
                 return
-            except OSError:  # the socket before may not be closed yet
+            except OSError:  # the previous socket may not be closed yet
                 if loop.time() > deadline_s:
                     raise
             await asyncio.sleep(_REDIAL_S[0])
@@ -280,7 +280,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.transport is not None:
-            self.transport.close()  # with TLS the socket is closed then, and its transport only by whoever has it
+            self.transport.close()  # with TLS only the socket is closed by then, not its transport
         self.transport = None
         self.links.lost(self)
         self.greeted()
@@ -319,7 +319,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Incoming(_Connection):
-    """Somebody dialled us: a node, that speaks, or a client, that calls."""
+    """An incoming connection: of a node, which sends messages, or of a client, which calls."""
 
     _role = ""
 
@@ -362,7 +362,7 @@ class _Incoming(_Connection):
 
 
 class _Outgoing(_Connection):
-    """We dialled a peer, to speak to it."""
+    """An outgoing connection, to send to a peer."""
 
     def __init__(self, links: Links, name: str) -> None:
         super().__init__(links)
@@ -396,5 +396,5 @@ class _Outgoing(_Connection):
 
 
 def failed(call: msgspec.Struct, code: str, detail: str, leader_id: NodeId | None = None) -> Failed:
-    """An answer to a call that came to nothing."""
+    """The answer to a call without effect."""
     return Failed(call.call, code, detail, leader_id)  # type: ignore[attr-defined,arg-type]

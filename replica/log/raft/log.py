@@ -1,8 +1,7 @@
 """The request log on log nodes of our own: a replica reads from the node beside it, and appends at the leader.
 
-Offsets count records; the log's own entries (signatures, configurations) are between them and have none. What a node
-shows is committed and on its disk: it may lag, but it never shows what is not. Where the log ends only the leader says,
-by a majority's word.
+Offsets count records; the log's own entries (signatures, configurations) are between them and have none. A node
+shows only what is committed and on its disk; it may lag. Only a leader that a majority confirms reports the log's end.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from replica.notary.records import check_sizes
 
 _RETRY_S = 0.05
 _LOOK_S = 0.01  # between two looks at who leads
-_LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; another may lead as well
-_GRACE_S = 0.05  # for nodes that answer later than the first: one that was replaced may not know it yet
+_LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; any other node may lead, too
+_GRACE_S = 0.05  # for nodes that answer after the first: a leader that was replaced may not know that yet
 _WAIT_MAX_S = 1.0  # of one question to a node
 _ID_DIGITS = 32
 ResultT = TypeVar("ResultT")
@@ -91,7 +90,7 @@ class RaftLog:
         return TxUnderstood(f"{view}.{seqno}", found.status.value, committed, found.offset)
 
     async def membership(self) -> Membership:
-        """The members by the leader's word. Raises LogUnavailable."""
+        """The members as the leader reports them. Raises LogUnavailable."""
         return membership_of(await self._within((await self._client(await self.leader())).status()))
 
     async def _problems(self, client: LogClient) -> list[str]:
@@ -105,7 +104,7 @@ class RaftLog:
         return await self.agreed_end_offset()
 
     async def agreed_end_offset(self) -> int:
-        """By a majority's word: as many records as were committed when this was called; waits for an election."""
+        """The number of records committed when this was called, confirmed by a majority; waits for an election."""
         until_s = asyncio.get_running_loop().time() + self._settings.answer_max_s
         while True:
             try:
@@ -198,7 +197,7 @@ class RaftLog:
     async def leader_for_writing(self) -> str:
         """The leader, once there is one: the node beside this replica if it takes the lead within `_LEAD_MAX_S`.
 
-        Records of an active whose node leads travel once less. Raises LogUnavailable.
+        Then the active's records make one hop less. Raises LogUnavailable.
         """
         loop, own = asyncio.get_running_loop(), self._settings.node
         until_s = loop.time() + self._settings.answer_max_s
@@ -214,7 +213,7 @@ class RaftLog:
             return found
         try:
             await self._within((await self._client(found)).nominate(own))
-        except (LogUnavailable, CallFailed):  # it does not keep up, or is no member: another leads as well
+        except (LogUnavailable, CallFailed):  # it does not keep up, or is no member: another node may lead, too
             return found
         until_s = loop.time() + _LEAD_MAX_S
         while loop.time() < until_s:
@@ -242,7 +241,7 @@ class RaftLog:
         return await self.connect(name), name
 
     async def _seen(self, name: str) -> tuple[LogClient, str]:
-        """A connection, and the id of whatever log the node has."""
+        """A connection, and the id of the node's log."""
         client = await self._connect(name)
         try:
             return client, await self._id_of(client)
@@ -336,9 +335,9 @@ class RaftReader:
 
 
 class RaftWriter:
-    """A `LogWriter`: what gathers while one call is under way is the next one, so records keep their order.
+    """A `LogWriter`: records that arrive during one call make up the next one, so they keep their order.
 
-    What has no answer is sent again, perhaps to another leader, and may then be in the log twice.
+    Records without an answer are sent again, perhaps to another leader, and may then be in the log twice.
     """
 
     def __init__(self, log: RaftLog, settings: RaftLogSettings) -> None:
@@ -411,7 +410,7 @@ class RaftWriter:
         return batch
 
     async def _append(self, batch: Sequence[bytes]) -> bool:
-        """Whether the records are committed; if not, they may be so later."""
+        """Whether the records are committed; if not, they may be committed later."""
         try:
             if self._client is None:
                 self._client = await self._log.connect(await self._log.leader_for_writing())
@@ -424,7 +423,7 @@ class RaftWriter:
         return True
 
     def _give_up(self) -> None:
-        """Drop what has waited for too long; it may turn up in the log all the same."""
+        """Drop what has waited too long; it may still appear in the log."""
         oldest_s = asyncio.get_running_loop().time() - self._settings.append_max_s
         while self._queue and self._queue[0][1] < oldest_s:
             self._queue.popleft()

@@ -1,8 +1,8 @@
 """Carries out what the core decides: disk, links and clients around one `Raft`, in one event loop.
 
-The disk has a thread of its own. While it carries out one job, the next one gathers: so one sync covers all that came
-meanwhile, and heartbeats do not wait for it. What must be on disk before a message may be sent is the number of a job
-(`outbox.py`): the one with the newest view and vote, and for an acknowledgement the one with the newest entries.
+The disk has a thread of its own. While it carries out one job, work collects in the next one. So one sync covers all
+of that work, and heartbeats do not wait for it. Each message waits for a job by its number (`outbox.py`): the one with
+the newest view and vote, and for an acknowledgement the one with the newest entries.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from replica.log.raft.wire import (
 _log = structlog.get_logger(__name__)
 Reply = Callable[[Answer], None]
 _QUESTIONS_MAX = 10_000
-_READERS_MAX = 256  # that wait for something to read; more are answered at once
-_HAND_OVER_MESSAGES = 4  # so many message times a node that stops waits for a successor
+_READERS_MAX = 256  # readers that wait for entries; further ones are answered at once
+_HAND_OVER_MESSAGES = 4  # a node that stops waits this many message times for a successor
 
 
 @dataclass(slots=True)
 class _Changing:
-    """Members that are to be, once they all have caught up."""
+    """A change of members that waits until all new ones have caught up."""
 
     call: Change
     reply: Reply
@@ -69,7 +69,7 @@ class _Changing:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Waits for something to read."""
+    """A client that waits for entries."""
 
     call: Read
     reply: Reply
@@ -99,7 +99,7 @@ class LogNode:
         self._late: dict[NodeId, deque[Outgoing]] = {}  # to nodes that lag
         self._late_due = False
         self._outbox = Outbox()
-        self._job, self._job_number = Job(), 1  # what gathers
+        self._job, self._job_number = Job(), 1  # the job that collects work
         self._needs_hard = self._needs_steps = 0  # the jobs with the newest view and vote, and the newest entries
         self._vote = log.hard_state[:2]
         self._written_idx = log.last_idx
@@ -121,7 +121,7 @@ class LogNode:
     # ------------------------------------------------------------------------------------------------------- running
 
     async def run(self, *, new_group: bool = False) -> None:
-        """Take part until `stop`. Raises OSError for a disk that fails, LogIncomplete where the log proves short."""
+        """Take part until `stop`. Raises OSError for a disk that fails, LogIncomplete if entries are found missing."""
         await self.links.start()
         disk = asyncio.create_task(self._write_for_ever(), name="disk")
         ticking = asyncio.create_task(self._tick_for_ever(), name="tick")
@@ -152,7 +152,7 @@ class LogNode:
         self._stop.set()
 
     async def _hand_over(self) -> None:
-        """A leader nominates its successor, and goes on for a moment."""
+        """A leader nominates its successor, and continues for a moment."""
         if self.raft.leadership is Leadership.LEADER:
             self.raft.nominate()
             self._carry_out()
@@ -173,7 +173,7 @@ class LogNode:
             await asyncio.sleep(self._tick_s)
             ms = int((loop.time() - at_s) * 1_000)
             at_s += ms / 1_000
-            # a node that was not scheduled did not listen either: messages may wait, so little of that time counts
+            # a node that was not scheduled did not read messages either, so little of that time counts
             self.raft.tick(min(ms, self.settings.message_timeout_ms))
             self._carry_out()
             self._look_at_change()
@@ -181,11 +181,11 @@ class LogNode:
     # ------------------------------------------------------------------------------------------------------- effects
 
     def receive(self, src: NodeId, message: Message) -> None:
-        """A message of the core came."""
+        """Handle a message of a peer's core."""
         try:
             self.raft.receive(src, message)
             self._carry_out()
-        except Exception as error:  # whoever called is a socket, which could not end us
+        except Exception as error:  # the caller is a socket, which cannot end the node
             self.fail(error)
 
     def _carry_out(self) -> None:
@@ -242,10 +242,10 @@ class LogNode:
             _log.info("log_leadership", leadership=now[0].value, view=now[1], last_idx=self.raft.last_idx)
 
     def _send(self, out: Outgoing) -> None:
-        """Send a message now, or after those that wait for old entries to be read: to one node in their order."""
+        """Send a message now, or after those that wait for old entries; a node gets its messages in order."""
         if out.to in self._late or self._is_old(out.message):
             queue = self._late.setdefault(out.to, deque())
-            if len(queue) < HELD_MAX:  # the core bears lost messages
+            if len(queue) < HELD_MAX:  # the core tolerates lost messages
                 queue.append(out)
             self._send_late_soon()
         else:
@@ -263,7 +263,7 @@ class LogNode:
             asyncio.get_running_loop().call_soon(self._send_late)
 
     def _send_late(self) -> None:
-        """One message to each node that lags. Whatever else is due comes in between, heartbeats above all."""
+        """Send one message to each node that lags, so that other work, above all heartbeats, comes in between."""
         self._late_due = False
         for to, queue in list(self._late.items()):
             self._send_now(queue.popleft())
@@ -285,7 +285,7 @@ class LogNode:
                 return
 
     def _frames_of(self, message: AppendEntries) -> list[bytes]:
-        """A leader's message with its entries; none where they are gone. Followers that keep up get the same bytes."""
+        """A leader's message with its entries; none if they were cut. Followers that keep up get the same bytes."""
         if message != self._framed[0]:
             entries = self._read(message.prev_idx + 1, message.idx)
             if entries is None or wire.gone(message, entries):
@@ -295,7 +295,7 @@ class LogNode:
         return self._framed[1]
 
     def _read(self, first: int, last: int) -> list[Entry] | None:
-        """Entries from memory, else from disk; None, and the node ends, where the disk's are damaged."""
+        """Entries from memory, else from disk. None if those on disk are damaged: then the node ends."""
         if first >= self._recent.first_idx:
             return self._recent.read(first, last)
         try:
@@ -328,7 +328,7 @@ class LogNode:
                 self._seal()
 
     def _seal(self) -> None:
-        """Seal a full segment beside all else, one at a time."""
+        """Seal a full segment in the background, one at a time."""
         if self._sealing is not None and not self._sealing.done():
             return
         segment = self._log.to_seal(min(self.raft.commit_idx, self._written_idx))
@@ -405,7 +405,7 @@ class LogNode:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Append all that gathered, and sign it: nothing unsigned is ever committed."""
+        """Append all that has arrived, and sign it: nothing unsigned is ever committed."""
         self._turn_due = False
         try:
             self._append_gathered()
@@ -415,7 +415,7 @@ class LogNode:
             self.fail(error)
 
     def _announce_soon(self) -> None:
-        """Those who read from followers wait for this, unless there is more to append: then it goes along."""
+        """Announce the commit, for which readers at followers wait; if more is to be appended, it goes with that."""
         if self.raft.leadership is Leadership.LEADER and not self._announcing:
             self._announcing = True
             asyncio.get_running_loop().call_soon(self._announce)
@@ -440,7 +440,7 @@ class LogNode:
             entries += [Entry(view, at, Kind.RAW, body) for at, body in enumerate(call.bodies, idx + 1)]
             idx += len(call.bodies)
         taken = bool(entries or self.raft.should_sign) and self._sign_and_append(entries)
-        self._cleanup = ()  # where it was not taken, whoever leads gets it later
+        self._cleanup = ()  # if it was not taken, the next leader gets it
         for one in waiting:
             self._settle_later(one, taken=taken)
 
@@ -482,7 +482,7 @@ class LogNode:
             self._turn_soon()
 
     def _ask_end(self) -> None:
-        """Begin a round for all who asked, as soon as this leader knows what earlier ones committed."""
+        """Begin a round for all open questions, as soon as this leader knows what earlier ones committed."""
         if self._questions.wait and (number := self.raft.ask_end()) is not None:
             self._questions.begin(self.raft.view, number, self.raft.commit_idx)
             self._carry_out()
@@ -524,7 +524,7 @@ class LogNode:
             reply(self._entries(call))
 
     def _serve_readers(self) -> None:
-        """Answer those for whom there is something by now, and those who have waited long enough."""
+        """Answer the readers that have entries now, and those that have waited long enough."""
         now_s, readable_idx = asyncio.get_running_loop().time(), self._readable_idx
         waiting, self._readers = self._readers, []
         for reader in waiting:
@@ -575,7 +575,7 @@ class LogNode:
         self._changing = _Changing(call, reply, asyncio.get_running_loop().time() + self.settings.change_max_s)
 
     def _look_at_change(self) -> None:
-        """Teach new members, and append the change once all of them have the log."""
+        """Send the log to new members, and append the change once all of them have it."""
         changing = self._changing
         if changing is None:
             return
@@ -617,7 +617,7 @@ class LogNode:
         return None if taken else failed(call, "REFUSED", "an id that has left never comes back")
 
     def _live(self) -> set[NodeId]:
-        """Members and joiners that answered this leader lately; nobody where it does not lead."""
+        """Members and joiners that answered this leader lately; empty if it does not lead."""
         if self.raft.leadership is not Leadership.LEADER:
             return set()
         peers, silence_ms = self.raft.state.peers, self.settings.election_timeout_ms

@@ -1,4 +1,4 @@
-"""Small files that are replaced as a whole: the old content or the new one is found again, never a mixture."""
+"""Small files that are replaced as a whole: after a crash there is the old content or the new one, never a mixture."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def encode_note(note: msgspec.Struct) -> bytes:
 
 
 def decode_note(raw: bytes, kind: type[Note]) -> Note | None:
-    """None where the bytes are damaged, or another kind's."""
+    """The note; None if the bytes are damaged or of another kind."""
     digest, body = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
     if sha256(body).digest() != digest:
         return None
@@ -69,7 +69,7 @@ def write_note(files: Files, name: str, note: msgspec.Struct) -> None:
 
 
 def remove_unfinished(files: Files) -> None:
-    """Take away what a crash left of a replacement."""
+    """Remove what a crash left of a replacement."""
     for name in files.names():
         if name.endswith(_UNFINISHED):
             files.remove(name)

@@ -1,4 +1,4 @@
-"""What operators ask of a log's nodes: who belongs, who may come or go, who may be switched off."""
+"""Operators' questions to a log's nodes: the members, changes of them, and nodes that may be switched off."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ANSWER_MAX_S = 5.0
 
 
 class MembersRefused(NotaryError):
-    """The members are as they were; a person must change something first."""
+    """The members did not change; a person must change something first."""
 
     default_code = Code.LOG_MEMBERS_REFUSED
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The log's members by its leader's word. `configurations`: the one in force, then those that are pending."""
+    """The log's members as its leader reports them. `configurations`: the one in force, then those that are pending."""
 
     leader: NodeId
     view: int
@@ -37,18 +37,18 @@ class Membership:
 
     @property
     def newest(self) -> frozenset[NodeId]:
-        """Who belongs once all that is pending is committed."""
+        """The members once all that is pending is committed."""
         return self.configurations[-1].nodes
 
     def known_as(self, wanted: str, among: frozenset[NodeId]) -> NodeId:
-        """The id of these that is named, by itself or by its name. Raises MembersRefused where none or several are."""
+        """The id that is meant by an id or a name. Raises MembersRefused if none fits, or several do."""
         found = sorted(node for node in among if wanted in {node, name_of(node)})
         if len(found) != 1:
             raise MembersRefused(f"{wanted!r} is none of {', '.join(sorted(among)) or 'nobody'}, or several of them")
         return found[0]
 
     def with_node(self, wanted: str) -> frozenset[NodeId]:
-        """The members with one more, who must be connected to the leader. Raises MembersRefused."""
+        """The members with one more, which must be connected to the leader. Raises MembersRefused."""
         return self.newest | {self.known_as(wanted, frozenset(self.connected) - self.newest)}
 
     def without(self, wanted: str) -> frozenset[NodeId]:
@@ -57,7 +57,7 @@ class Membership:
 
 
 def membership_of(status: Mapping[str, Any]) -> Membership:
-    """What a leader's state says about its members."""
+    """The members in a leader's state."""
     live = set(status["live"])
     return Membership(
         leader=status["node_id"],
@@ -70,7 +70,7 @@ def membership_of(status: Mapping[str, Any]) -> Membership:
 
 @asynccontextmanager
 async def leader_of(settings: LogNodeSettings) -> AsyncIterator[tuple[LogClient, Membership]]:
-    """The leader among this node and its peers, and what it says. Raises LogUnavailable where none is found."""
+    """The leader among this node and its peers, and its state. Raises LogUnavailable if none is found."""
     tls = None if settings.tls is None else settings.tls.contexts()[1]
     addresses = [settings.listen, *settings.peers.values()]
     found = await asyncio.gather(*(_ask(address, settings.group, tls) for address in addresses))

@@ -1,7 +1,7 @@
-"""What is decided about memory and order between the core and the world. Pure.
+"""Decisions about memory and order between the core and disk, links and clients. Pure.
 
-`Outbox` holds messages back until the disk has what they promise; `Recent` keeps the newest entries; `Calls` knows what
-clients wait for.
+`Outbox` holds messages back until the disk has what they promise. `Recent` keeps the newest entries. `Calls` has the
+calls that clients wait for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outbox:
         if need <= self._done and out.to not in self._held:
             return True
         queue = self._held.setdefault(out.to, deque())
-        if len(queue) < HELD_MAX:  # the core bears lost messages, and a disk that stands still makes no end of them
+        if len(queue) < HELD_MAX:  # the core tolerates lost messages; a disk that hangs would hold more and more
             queue.append((need, out))
         return False
 
@@ -59,7 +59,7 @@ class Recent:
         self._max_bytes = max_bytes
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Entries that continue the log."""
+        """Add entries at the end of the log."""
         self._entries += entries
         self._bytes += sum(map(size_of, entries))
 
@@ -71,7 +71,7 @@ class Recent:
         self.first_idx = min(self.first_idx, idx + 1)
 
     def written(self, idx: int) -> None:
-        """All up to `idx` is on disk: the older half of it may go, where there is too much."""
+        """All up to `idx` is on disk: drop the older half of that if memory is over its bound."""
         if self._bytes <= self._max_bytes:
             return
         may_go = min(idx + 1 - self.first_idx, len(self._entries))
@@ -97,7 +97,7 @@ class _Round(Generic[CallT]):
 
 
 class Questions(Generic[CallT]):
-    """Who wants to know where the log ends. One round answers all who asked before it began."""
+    """Open questions about the log's end. One round answers all that were asked before it began."""
 
     def __init__(self) -> None:
         self._new: list[CallT] = []
@@ -109,23 +109,23 @@ class Questions(Generic[CallT]):
 
     @property
     def wait(self) -> bool:
-        """Whether some wait for a round to begin."""
+        """Whether questions wait for a round to begin."""
         return bool(self._new)
 
     def add(self, call: CallT) -> None:
-        """Somebody asks."""
+        """Add a question."""
         self._open += 1
         self._new.append(call)
 
     def begin(self, view: int, number: int, commit_idx: int) -> None:
-        """A round begins for all who wait; `commit_idx` is the leader's now."""
+        """A round begins for all waiting questions; `commit_idx` is the leader's now."""
         self._rounds.append(_Round(view, number, commit_idx, self._new))
         self._new = []
 
     def settle(self, leads_view: int | None, answered: int, readable_idx: int) -> list[tuple[CallT, int | None]]:
         """Who can be answered: with the index, or with None where this node no longer leads the view of the round.
 
-        `leads_view` None: it does not lead at all, and nobody needs to wait. An index is sent once it can be read.
+        `leads_view` None: it does not lead, so no question needs to wait. An index is sent once it can be read.
         """
         settled: list[tuple[CallT, int | None]] = []
         while self._rounds:
@@ -154,10 +154,10 @@ class Waiting(Generic[CallT]):
 
 
 class Calls(Generic[CallT]):
-    """Calls until it is final whether their entries count.
+    """Calls, until it is final whether their entries count.
 
-    Entries that are cut off here may be on another node, which may lead and commit them after all. Only once something
-    of a later view is committed, or something else in their place, they never will be.
+    Entries that were cut here may be on another node, which may still lead and commit them. They can never be committed
+    once an entry of a later view is committed, or another entry in their place.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class Calls(Generic[CallT]):
         self._waiting.append(waiting)
 
     def settle(self, commit_idx: int, view_of: Callable[[int], int]) -> list[tuple[Waiting[CallT], bool]]:
-        """All up to `commit_idx` is committed: the calls of which it is final now, and whether they count."""
+        """All up to `commit_idx` is committed: the calls that are final now, and whether their entries count."""
         settled: list[tuple[Waiting[CallT], bool]] = []
         while self._waiting:
             head = self._waiting[0]

@@ -1,4 +1,4 @@
-"""One log node as a process: whose disk this is, repair before it takes part, signals, and how it ends."""
+"""One log node as a process: the identity of its disk, repair before it takes part, signals, and its end."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ _log = structlog.get_logger(__name__)
 
 
 def find_identity(settings: LogNodeSettings, *, new_group: bool) -> tuple[Identity, Folder]:
-    """Who this node is, and the folder of its log: as the disk says, or new.
+    """The node's identity, and the folder of its log: from the disk, or new.
 
     An empty disk has a new id and key, because the old one's votes and acknowledgements are gone with it. Raises
-    ConfigError where the disk is another group's or has a log already, and LogIncomplete where it says nothing that
-    holds.
+    ConfigError if the disk is another group's or has a log already, and LogIncomplete if its identity is damaged.
     """
     root = Folder(settings.data_dir)
     identity: Identity | None = None
@@ -101,7 +100,7 @@ async def _reload(node: LogNode) -> None:
 
 
 async def _repair(settings: LogNodeSettings, log: SegmentLog) -> None:
-    """Fetch damaged sealed segments from whichever peer has them; takes part in nothing meanwhile."""
+    """Fetch damaged sealed segments from peers that have them; the node takes part in nothing meanwhile."""
     while log.damaged:
         for seal in log.damaged:
             for name, address in settings.peers.items():

@@ -1,4 +1,4 @@
-"""Segment files as bytes: what a record looks like, and how far a file can be read. Pure.
+"""Segment files as bytes: the form of a record, and how far a file can be read. Pure.
 
     file header   magic, format, first index, nonce, CRC-32
     record        body length, CRC-32, index, view, kind, body     (little-endian; the rest of the file is zeros)
@@ -57,7 +57,7 @@ class FileHeader:
 
 
 def decode_file_header(data: bytes) -> FileHeader | None:
-    """None where the bytes are no header of a segment in a format that this release knows."""
+    """The header; None if the bytes are no segment header in a format that this release knows."""
     if len(data) < FILE_HEADER_BYTES:
         return None
     magic, file_format, first_idx, nonce, crc = _FILE_HEADER.unpack_from(data)
@@ -66,7 +66,7 @@ def decode_file_header(data: bytes) -> FileHeader | None:
 
 
 def payload_of(entry: Entry) -> bytes:
-    """What stands behind a record's header: the body, and with the kinds that have them, the nodes."""
+    """The payload after a record's header: the body, and for some kinds the nodes."""
     return entry.body if entry.kind is Kind.RAW else msgspec.msgpack.encode((entry.body, entry.nodes))
 
 
@@ -96,7 +96,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that holds; it ends at the byte `end`."""
+    """A valid record; it ends at the byte `end`."""
 
     idx: int
     view: int
@@ -105,7 +105,7 @@ class Record:
     end: int
 
     def entry(self) -> Entry:
-        """The entry. Raises msgspec.DecodeError where the payload is none, though its CRC holds."""
+        """The entry. Raises msgspec.DecodeError if the payload is none, although its CRC is right."""
         if self.kind == Kind.RAW:
             return Entry(self.view, self.idx, Kind.RAW, self.payload)
         body, nodes = _members.decode(self.payload)
@@ -113,7 +113,7 @@ class Record:
 
 
 def read_record(data: memoryview, at: int, seed: int) -> Record | None:
-    """The record at a byte; None where none begins there that is whole."""
+    """The record at a byte; None if no whole record begins there."""
     start = at + _HEADER.size
     if start > len(data):
         return None
@@ -128,12 +128,12 @@ def read_record(data: memoryview, at: int, seed: int) -> Record | None:
 
 
 class Scan:
-    """The entries of a file in turn. Afterwards: where they end, what follows, and what the marks said."""
+    """The entries of a file in turn. Afterwards: where they end, what follows, and the figures of the marks."""
 
     def __init__(self, data: memoryview, header: FileHeader, *, at: int = FILE_HEADER_BYTES, next_idx: int = 0) -> None:
         self._data = data
         self._header = header
-        self.end = at  # what is behind this byte is not read
+        self.end = at  # what is after this byte is not read
         self.next_idx = next_idx or header.first_idx
         self.view = 0
         self.mark = Mark(0, 0)  # the highest figures of all marks
@@ -160,11 +160,11 @@ class Scan:
         return mark is not None
 
     def rest_is_empty(self) -> bool:
-        """Whether nothing was ever written behind the last record."""
+        """Whether nothing was ever written after the last record."""
         return not bytes(self._data[self.end :]).strip(b"\x00")
 
     def look_behind(self) -> None:
-        """Note the marks behind damage as well."""
+        """Read the marks after damage as well."""
         rest = bytes(self._data[self.end :])
         found = rest.find(self._header.nonce)
         while found >= 0:
@@ -188,7 +188,7 @@ def leaf_of(idx: int, view: int, kind: int, payload: bytes) -> bytes:
 
 
 def leaf_of_entry(entry: Entry) -> bytes:
-    """The same of an entry."""
+    """The same for an entry."""
     return leaf_of(entry.idx, entry.view, entry.kind, payload_of(entry))
 
 

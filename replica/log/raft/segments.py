@@ -2,13 +2,13 @@
 
 What holds, whenever a crash comes:
 
-1. A segment is there as a whole or not at all: it gets its name once its header is synced, and the one before is.
-2. A cut is on disk before anything is written over what it took away.
-3. An entry that was synced is found again, or its loss is noticed: by a mark behind it, by the segment after it, by its
-   segment's seal, or because it was committed. Only of the last sync before a crash may damage pass for a torn write;
-   a leader that heard this node acknowledge it will say so (`Expelled`).
-4. A full segment is sealed once all of it is committed. What is sealed never changes: damage is repaired with a peer's
-   entries, if their Merkle root is the sealed one.
+1. A segment exists as a whole or not at all: it gets its name once its header and the segment before are synced.
+2. A cut is on disk before its place is written again.
+3. An entry that was synced is found again, or its loss is detected: by a mark after it, by the segment after it, by its
+   segment's seal, or because it was committed. Only damage to the last sync before a crash may pass for a torn write;
+   a leader that got this node's acknowledgement detects it (`Expelled`).
+4. A full segment is sealed once all of it is committed. A sealed segment never changes: damage is repaired with a
+   peer's entries, if their Merkle root is the sealed one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HARD_STATE = "hard-state"
 SEGMENT_BYTES = 64 * 2**20
 _SEGMENT, _SEAL, _UNFINISHED = ".segment", ".seal", ".new"
 _DIGITS = 20
-_LANDMARK_EVERY = 64  # entries: so many are read to find one
+_LANDMARK_EVERY = 64  # entries that are read to find one
 _READ_AHEAD = 1_024  # entries at a time, when all are read
 _CHUNK_BYTES = 2**20
 
@@ -89,11 +89,11 @@ class Segment:
 
 @dataclass(slots=True)
 class Job:
-    """What is to be on disk after one sync: in this order."""
+    """What one sync puts on disk, in this order."""
 
     hard_state: HardState | None = None
     steps: list[int | list[Entry]] = field(default_factory=list)  # a number cuts the log after it
-    commit_idx: int = 0  # noted, for what a later opening must find
+    commit_idx: int = 0  # recorded, so that a later opening can check it
 
 
 class SegmentLog:
@@ -111,7 +111,7 @@ class SegmentLog:
     # ------------------------------------------------------------------------------------------------------- opening
 
     def _open(self) -> None:
-        """Find out what the disk has. Raises LogIncomplete, and then nothing was changed."""
+        """Read what the disk has. Raises LogIncomplete; then nothing was changed."""
         files = self._files
         names = files.names()
         seals = {int(name[:_DIGITS]): decode_note(files.read(name), Seal) for name in names if name.endswith(_SEAL)}
@@ -148,7 +148,7 @@ class SegmentLog:
         self._firsts.append(segment.first_idx)
 
     def _open_sealed(self, seal: Seal, *, is_there: bool) -> Segment:
-        """A sealed segment; without header where it is damaged, so that a peer must help."""
+        """A sealed segment; without header if it is damaged and needs a peer's entries."""
         damaged = Segment(seal.first_idx, seal.last_idx + 1, 0, seal.size, None, seal=seal)
         self._commit_idx = max(self._commit_idx, seal.last_idx)
         if not is_there:
@@ -177,7 +177,7 @@ class SegmentLog:
         return scan
 
     def _clear_tail(self, scan: Scan) -> None:
-        """Take away what a crash left behind the last whole record: it was never synced."""
+        """Truncate what a crash left after the last whole record: it was never synced."""
         segment = self._segments[-1]
         if not scan.rest_is_empty():
             self._files.cut(segment.name, segment.end)
@@ -205,7 +205,7 @@ class SegmentLog:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def read(self, first: int, last: int) -> list[Entry]:
-        """The entries first..last, both included. Raises LogIncomplete where one is damaged or was never there."""
+        """The entries first..last, both included. Raises LogIncomplete if one is damaged or missing."""
         entries: list[Entry] = []
         while first <= last:
             segment = self._segments[max(bisect_right(self._firsts, first) - 1, 0)] if self._segments else None
@@ -243,7 +243,7 @@ class SegmentLog:
         return count
 
     def idx_of_raw(self, number: int, last_idx: int) -> int | None:
-        """The index of the RAW entry that `number` others precede; None where it is not there up to `last_idx`."""
+        """The index of the RAW entry after `number` others; None if it is not among those up to `last_idx`."""
         for segment in self._segments:
             if segment.first_idx > last_idx:
                 break
@@ -274,7 +274,7 @@ class SegmentLog:
     def carry_out(self, job: Job) -> TxId:
         """Write a job; all of it is on disk when this returns. Returns the end of the log. Raises OSError.
 
-        After an error nobody knows what is on disk: the process must end, and open the log anew.
+        After an error the content of the disk is unknown: the process must end, and open the log again.
         """
         self._commit_idx = max(self._commit_idx, job.commit_idx)
         if job.hard_state is not None:
@@ -295,7 +295,7 @@ class SegmentLog:
         write_note(self._files, HARD_STATE, Hard(hard_state.view, hard_state.voted_for, bound))
 
     def close(self) -> None:
-        """Note how far the log was synced and committed, and let go of the files."""
+        """Record how far the log was synced and committed, and close the files."""
         self._write_hard_state(self.hard_state)
         if self._segments and self._segments[-1].seal is None:
             self._mark()
@@ -303,7 +303,7 @@ class SegmentLog:
         self._files.close()
 
     def _append(self, entries: Sequence[Entry]) -> None:
-        """Write entries, to a new segment where the last one is full."""
+        """Write entries, to a new segment if the last one is full."""
         segment = self._segments[-1] if self._segments else None
         if segment is None or segment.seal is not None or segment.header is None:
             segment = self._start_segment(entries[0].idx)
@@ -323,7 +323,7 @@ class SegmentLog:
         self._files.write(segment.name, begin, b"".join(chunks))
 
     def _mark(self) -> None:
-        """Note that all so far is synced. The note itself gets to disk with whatever is synced next."""
+        """Mark that all so far is synced. The mark itself gets to disk with the next sync."""
         segment = self._segments[-1] if self._segments else None
         if segment is None or segment.header is None or segment.seal is not None:
             return
@@ -342,7 +342,7 @@ class SegmentLog:
         return segment
 
     def _write_file(self, name: str, size: int, data: bytes) -> None:
-        """A file that is there with all of `data` and of this size, or not at all."""
+        """Create a file with all of `data` and of this size, or none."""
         files, unfinished = self._files, name + _UNFINISHED
         files.create(unfinished)
         files.reserve(unfinished, size)
@@ -352,7 +352,7 @@ class SegmentLog:
         files.sync_names()
 
     def _cut(self, idx: int) -> None:
-        """Take away all entries above `idx`, the newest segments first: what is left is the log up to somewhere."""
+        """Remove all entries above `idx`, the newest segments first: a crash leaves a log without gaps."""
         segments, files = self._segments, self._files
         if idx >= self.last_idx:
             return
@@ -386,7 +386,7 @@ class SegmentLog:
         return unsealed if unsealed is not None and unsealed.next_idx <= commit_idx + 1 else None
 
     def seal(self, segment: Segment) -> None:
-        """Seal a segment that `to_seal` named. Raises LogIncomplete where it is damaged."""
+        """Seal a segment that `to_seal` returned. Raises LogIncomplete if it is damaged."""
         assert segment.header is not None
         self._files.cut(segment.name, segment.end)
         self._files.sync(segment.name)
@@ -405,7 +405,7 @@ class SegmentLog:
         segment.seal = seal
 
     def repair(self, seal: Seal, entries: Sequence[Entry]) -> bool:
-        """Write a damaged sealed segment anew, from entries that a peer sent. False: they are not the sealed ones."""
+        """Rewrite a damaged sealed segment from a peer's entries. False: they are not the sealed ones."""
         place = bisect_right(self._firsts, seal.first_idx) - 1
         if [entry.idx for entry in entries] != list(range(seal.first_idx, seal.last_idx + 1)):
             return False
@@ -431,5 +431,5 @@ def _scanned(data: bytes, header: FileHeader, seal: Seal | None) -> tuple[Segmen
 
 
 def fresh(files: Files) -> None:
-    """Make an empty folder a log's: from now on a hard state that is missing is a loss."""
+    """Make an empty folder a log's: from now on a missing hard state means a loss."""
     write_note(files, HARD_STATE, Hard(0, None, 0))

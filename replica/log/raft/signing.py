@@ -41,7 +41,7 @@ class LogDiffers(LogIncomplete):
 
 
 class LogSignature(msgspec.Struct, frozen=True, array_like=True):
-    """The body of a signature entry; the entry itself says which view and index."""
+    """The body of a signature entry; the entry itself has view and index."""
 
     node_id: Annotated[str, msgspec.Meta(max_length=128)]
     root: _Digest  # over all entries before this one
@@ -132,7 +132,7 @@ class SignedLog:
         self._tree.cut(idx)
 
     def committed(self, idx: int) -> None:
-        """Nothing up to `idx` is ever cut."""
+        """Nothing up to `idx` will ever be cut."""
         self._tree.forget(idx)
 
     # --------------------------------------------------------------------------------------------------------- inside

@@ -1,4 +1,4 @@
-"""The Merkle tree over a whole log: it grows by an entry at a time, and gives back what is cut off.
+"""The Merkle tree over a whole log: it grows by one entry at a time, and can be cut.
 
 The tree is that of RFC 6962, as in `replica/notary/merkle.py`. Only the roots of its whole subtrees are kept, at most
 one for each bit of the size; and the leaves since the newest signature that is committed: they may be cut off.
@@ -49,7 +49,7 @@ class LogTree:
         return node
 
     def keep(self) -> None:
-        """Remember the tree as it is: coming back to here, or forgetting what is before it, then costs nothing."""
+        """Keep the present tree: returning to it, or forgetting what is before it, then costs nothing."""
         self._kept.append((self.size, tuple(self._peaks)))
 
     def cut(self, size: int) -> None:
@@ -65,7 +65,7 @@ class LogTree:
         self.grow(again)
 
     def forget(self, size: int) -> None:
-        """Nothing up to `size` is ever cut off: let its leaves go, as far as the newest point kept there."""
+        """Nothing up to `size` will ever be cut: drop its leaves, up to the newest point kept there."""
         place = 0
         while place + 1 < len(self._kept) and self._kept[place + 1][0] <= size:
             place += 1

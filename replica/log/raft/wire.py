@@ -1,7 +1,7 @@
 """What travels between nodes, and between clients and a node: a 4-byte big-endian length, then one MessagePack array.
 
-Both sides begin with a `Hello`; whoever does not like it answers with a `Refusal` that says why, and closes.
-After it a node sends messages of the core, and a client sends calls. A node's answers come by its own connection.
+Both sides begin with a `Hello`. A side that does not accept it answers with a `Refusal` and the reason, and closes.
+Then a node sends messages of the core, and a client sends calls. A node's answers come over its own connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="HI"):
-    """Who speaks."""
+    """The sender."""
 
     protocol: _Count
     group: _Text
@@ -38,13 +38,13 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="HI"):
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="NO"):
-    """Why a connection is not taken."""
+    """Why a connection is refused."""
 
     why: str
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
-    """Append bodies as entries, one after the other. Answered once all of them are committed, or never will be."""
+    """Append bodies as entries, one after the other. Answered once all of them are committed, or can never be."""
 
     call: _Count
     bodies: Annotated[tuple[bytes, ...], msgspec.Meta(min_length=1, max_length=_BODIES_MAX)]
@@ -56,11 +56,11 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     call: _Count
     first_idx: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     last_idx: _Count = 0  # 0: as many as there are
-    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0  # where there are none yet
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0  # if there are none yet
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status"):
-    """How the node is."""
+    """Ask for the node's state."""
 
     call: _Count
 
@@ -72,7 +72,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag="change"):
     nodes: Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=64)]
     instead_of: Annotated[
         tuple[_Text, ...], msgspec.Meta(max_length=64)
-    ] = ()  # refused if others are it; (): whoever is
+    ] = ()  # refused if the members are others; (): in place of any
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, tag="place"):
@@ -91,7 +91,7 @@ class Tx(msgspec.Struct, frozen=True, array_like=True, tag="tx"):
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
-    """Where does the log end? Answered once a majority has said, after the question, that this node leads."""
+    """Where does the log end? Answered once a majority has confirmed, after the question, that this node leads."""
 
     call: _Count
 
@@ -162,7 +162,7 @@ class Nominated(msgspec.Struct, frozen=True, array_like=True, tag="nominated"):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """The call came to nothing, and never will. `NOT_LEADER`: ask `leader_id`; `OVERLOADED`: later."""
+    """The call has no effect, and never will have one. `NOT_LEADER`: ask `leader_id`; `OVERLOADED`: later."""
 
     call: int
     code: Literal["NOT_LEADER", "OVERLOADED", "REFUSED"]
@@ -179,7 +179,7 @@ answers = msgspec.msgpack.Decoder(Answer)
 
 
 class FrameRefused(Exception):
-    """The other side sent what is no frame of this protocol: the connection is cut."""
+    """The other side sent bytes that are no frame of this protocol: the connection is cut."""
 
 
 def encode_frame(frame: msgspec.Struct) -> bytes:
@@ -222,13 +222,13 @@ def decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
 
 
 def size_of(entry: Entry) -> int:
-    """At most so many bytes of a frame."""
+    """An upper bound of the bytes in a frame."""
     size = len(entry.body) + _ENTRY_OVERHEAD_BYTES
     return size + sum(len(node) + 5 for node in entry.nodes) if entry.nodes else size
 
 
 def fill(header: AppendEntries, entries: list[Entry], frame_max_bytes: int) -> Iterator[AppendEntries]:
-    """A leader's message with its entries; several, each after the other, where one would be too large."""
+    """A leader's message with its entries; several in sequence, if one would be too large."""
     view, at = header.prev_view, 0
     limit = frame_max_bytes - HELLO_MAX_BYTES
     while True:
