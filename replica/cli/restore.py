@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from replica.notary.position import Position
     from replica.notary.salvage import Salvage
 
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")  # not for the name of a file
+
 app = typer.Typer(help="Restore the request log's topic from its archive.", no_args_is_help=True)
 
 TopicOption = Annotated[
@@ -35,7 +38,11 @@ TopicOption = Annotated[
 ]
 ServersOption = Annotated[
     str | None,
-    typer.Option("--to-servers", help="Brokers of another cluster, HOST:PORT,...; else the configured ones."),
+    typer.Option(
+        "--to-servers",
+        help="Brokers of another cluster, HOST:PORT,...; on Postgres a connection string of the log's owner. Else as"
+        " configured.",
+    ),
 ]
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the archive; else the configured one.")]
 OffsetOption = Annotated[int | None, typer.Option("--until-offset", min=0, help="Last offset to restore.")]
@@ -144,7 +151,7 @@ def run(
     )
     with progress("restored", found.end, found.first) as show:
         report = run_restore(manifest, found, target, lambda: time.time_ns() // 1_000, show).signed_by(signer.sign)
-    path = evidence or Path(f"restore-{target.label}.json")
+    path = evidence or Path(f"restore-{_ODD.sub('-', target.label)}.json")
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     if as_json:
         print_json({"topic_id": report.topic_id, "last": report.last, "evidence": str(path)})

@@ -64,8 +64,14 @@ def refill_log(
     No other client may append meanwhile. `on_record` is called with the number of records in the log. Raises
     RestoreRefused when a record gets another offset, or this kind of log cannot be restored; and LogUnavailable.
     """
-    if not isinstance(settings, KafkaSettings):
-        raise RestoreRefused(f"log.kind is {settings.kind}: such a log is not restored")
-    from replica.log.kafka.refill import refill
+    match settings:
+        case KafkaSettings():
+            from replica.log.kafka.refill import refill as refill_topic
 
-    return refill(settings, records, first, end, on_record)
+            return refill_topic(settings, records, first, end, on_record)
+        case PostgresLogSettings():
+            from replica.log.postgres.refill import refill
+
+            return refill(settings, records, first, end, on_record)
+        case _:
+            raise RestoreRefused(f"log.kind is {settings.kind}: such a log is not restored")

@@ -125,7 +125,12 @@ class PostgresLogSettings(BaseModel):
         self.login()
 
     def elsewhere(self, topic: str | None, servers: str | None) -> Self:
-        """The same in another database. Raises ConfigError for a topic, and ValidationError."""
+        """The same in another database, with the login of its connection string.
+
+        Raises ConfigError for a topic, and ValidationError.
+        """
         if topic is not None:
             raise ConfigError(f"log.kind is {self.kind}: such a log has no topic; another database is another log")
-        return self.model_validate(self.model_dump() | ({} if servers is None else {"conninfo": servers}))
+        if servers is None:
+            return self
+        return self.model_validate(self.model_dump() | {"conninfo": servers, "password_file": None})
