@@ -13,6 +13,11 @@ hypothesis.settings.register_profile("any machine", deadline=None)  # how long a
 hypothesis.settings.load_profile("any machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--log-kind`: the clusters of integration tests and fault scenarios have their request log there."""
+    parser.addoption("--log-kind", choices=["kafka", "postgres", "raft"], default="kafka")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -298,6 +298,15 @@ class LocalCluster:
         if name in self.log_nodes:
             self.log_nodes[name].kill_group()
 
+    async def place_to_restore_to(self, name: str) -> tuple[str, ...]:
+        """The options of `notary restore` that name a log which does not exist yet, beside this cluster's own."""
+        if self.log_kind != "postgres":
+            return ("--to-topic", f"{self.topic}-{name}")
+        await self.postgres.ensure_database(name, OWNER)
+        file = self._files.pgpass(OWNER)
+        host, port = self.postgres.machine.address, self.postgres.port
+        return ("--to-servers", make_conninfo(host=host, port=port, dbname=name, user=OWNER, passfile=str(file)))
+
     # ---- starting ----
 
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
@@ -445,7 +454,7 @@ class LocalCluster:
                     {name: f"{self._machine(name).address}:{self._port(known.get(name))}" for name in names}
                 )
 
-    def _log_pids(self) -> tuple[int, ...]:
+    def log_pids(self) -> tuple[int, ...]:
         """Process ids of the log's own servers."""
         match self.log_kind:
             case "kafka":
@@ -518,7 +527,7 @@ class LocalCluster:
             postgres_port=self.postgres.port,
             postgres_pid=self.postgres.process.pid,
             log_address=self.config.log.settings.address,
-            log_pids=self._log_pids(),
+            log_pids=self.log_pids(),
             haproxy_pid=self.haproxy.process.pid,
             haproxy_stats_socket=Path(self.config.haproxy_settings().stats_socket),
         ).write(self.folder)

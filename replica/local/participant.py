@@ -53,6 +53,14 @@ class ParticipantFiles:
         """The file with that password, as the configuration names it."""
         return self._password_path(role).name
 
+    def pgpass(self, role: str) -> Path:
+        """A file by which libpq finds that password."""
+        path = self._folder / f"{role}.pgpass"
+        if not path.exists():
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(f"*:*:*:{role}:{self.password(role)}\n")
+        return path
+
     def notary_key(self) -> bytes:
         """The public key that the notary signs with: that of the configuration, else a new one."""
         path = self._folder / self.settings().get("notary_key_file", self._key_path.name)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+from replica.local.cluster import ClusterSettings, LocalCluster, LogKind, remove_cluster
 from tests.ends import none_ends_unasked
 from tests.faults.recorder import pytest_addoption, pytest_runtest_makereport, pytest_runtest_setup, scenario
 from tests.faults.renewed import Renewed
@@ -40,12 +40,12 @@ def short_folder() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _running(further: Mapping[str, Any]) -> AsyncIterator[LocalCluster]:
-    """Three replicas, one broker, one database server, on a short path that other accounts may enter."""
+async def _running(further: Mapping[str, Any], log: LogKind) -> AsyncIterator[LocalCluster]:
+    """Three replicas, one broker or none, one database server, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-faults-"))
     parent.chmod(0o755)
     try:
-        async with LocalCluster(ClusterSettings(folder=parent / "cluster", further=further)) as running:
+        async with LocalCluster(ClusterSettings(folder=parent / "cluster", log=log, further=further)) as running:
             yield running
         await remove_cluster(parent / "cluster")
     finally:
@@ -58,7 +58,8 @@ async def clusters(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[Loca
 
     A module's FURTHER are settings on top of a cluster's own, nested as in the configuration file.
     """
-    clusters = Renewed(partial(_running, getattr(request.module, "FURTHER", {})))
+    log = request.config.getoption("--log-kind")
+    clusters = Renewed(partial(_running, getattr(request.module, "FURTHER", {}), log))
     yield clusters
     await clusters.drop()
 

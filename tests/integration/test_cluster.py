@@ -98,10 +98,10 @@ class World:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(servers_folder: Path) -> AsyncIterator[World]:
+async def world(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
     """A cluster that the tests of this module share."""
-    folder = servers_folder / "cluster"
-    settings = ClusterSettings(folder=folder, parties=2, further={"election": {"hold_down_s": 0.0}})
+    folder, log = servers_folder / "cluster", request.config.getoption("--log-kind")
+    settings = ClusterSettings(folder=folder, parties=2, log=log, further={"election": {"hold_down_s": 0.0}})
     async with guarded(LocalCluster(settings)) as cluster:  # no hold-down: faults follow one another closely here
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
@@ -287,7 +287,7 @@ async def test_a_cluster_that_is_started_again_is_the_same_notary(world: World) 
     tx_id, log_offset = list(world.notarised.items())[-1]
     cluster = world.cluster
     pids = [replica.pid for replica in cluster.replicas.values()]
-    pids += [cluster.postgres.process.pid, cluster.haproxy.process.pid, cluster.kafka.brokers[0].process.pid]
+    pids += [cluster.postgres.process.pid, cluster.haproxy.process.pid, *cluster.log_pids()]
     pids += [child for pid in pids for child in descendants(pid)]
     await cluster.stop()
     assert await _all_gone(pids)

@@ -57,10 +57,10 @@ class _Steps:
         await self._step("verify the archive", "archive", "verify")
         await self._step("audit", "audit", "--log", "archive", "--answers", history)
         await self._index()
-        topic = f"{self._cluster.topic}-restored-{time_ns()}"
+        elsewhere = await self._cluster.place_to_restore_to(f"restored_{time_ns()}")
         evidence = str(FOLDER / "restore.json")
-        await self._step("plan a restore", "restore", "plan", "--to-topic", topic)
-        await self._step("restore", "restore", "run", "--to-topic", topic, "--evidence", evidence)
+        await self._step("plan a restore", "restore", "plan", *elsewhere)
+        await self._step("restore", "restore", "run", *elsewhere, "--evidence", evidence)
         await self._step("report", "report", "--log", "archive", "--out", str(report), "--telemetry", history)
         out.print()
         out.print(self._table)

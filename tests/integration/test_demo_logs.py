@@ -1,4 +1,4 @@
-"""The seam for other logs: the whole demo on a log that is no Kafka, from the configuration to the checker."""
+"""The seam for other logs: the whole demo on logs that are no Kafka, from the configuration to the checker."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from replica.config.load import load_config
 from replica.log.in_memory.settings import MemoryLogSettings
+from replica.log.postgres.settings import PostgresLogSettings
 
 pytestmark = pytest.mark.cluster
 
@@ -30,20 +31,30 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_the_demo_runs_on_a_log_in_memory_without_any_broker(folder: Path) -> None:
-    """Goal: nothing but the log's own room needs Kafka. Method: the demo, its kill included, over the log in memory.
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [(["--memory-log"], MemoryLogSettings), (["--profile", "postgres"], PostgresLogSettings)],
+    ids=["memory", "postgres"],
+)
+def test_the_demo_runs_without_any_broker(folder: Path, options: list[str], kind: type[object]) -> None:
+    """Goal: nothing but the log's own room needs Kafka or Java. Method: the demo, its kill included, over other logs.
 
-    No broker could be started: its jars are looked for where there are none. The history is checked by `notary
-    check`, in a process of its own, which reads the log again.
+    No broker could be started: its jars are looked for where there are none, and a Java that is called leaves a mark.
+    The history is checked by `notary check`, in a process of its own, which reads the log again.
     """
-    requests = folder / "requests.jsonl"
+    requests, mark = folder / "requests.jsonl", folder / "java-was-called"
     lines = (ROOT / "replica/cli/demo/mainnet-excerpt.jsonl").read_text().splitlines(keepends=True)
     requests.write_text("".join(lines[:REQUESTS]))
-    argv = ["demo", "--exit", "--memory-log", "--json", "report.json", "--requests", str(requests)]
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\ntouch {mark}\nexit 1\n")
+    java.chmod(0o755)
+    argv = ["demo", "--exit", *options, "--json", "report.json", "--requests", str(requests)]
+    none = {"NOTARY_KAFKA_LIBS": str(folder / "none"), "JAVA_HOME": "", "PATH": f"{java.parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [sys.executable, "-m", "replica.cli", *argv],
         cwd=folder,
-        env=os.environ | {"NOTARY_KAFKA_LIBS": str(folder / "none"), "PYTHONPATH": str(ROOT)},
+        env=os.environ | none | {"PYTHONPATH": str(ROOT)},
         timeout=DEMO_MAX_S,
         capture_output=True,
         text=True,
@@ -58,5 +69,6 @@ def test_the_demo_runs_on_a_log_in_memory_without_any_broker(folder: Path) -> No
     assert summary["records"] > REQUESTS
     assert len(summary["epochs"]) >= 2
     config = load_config(folder / "data/demo/notary.toml")
-    assert isinstance(config.log.settings, MemoryLogSettings)
+    assert isinstance(config.log.settings, kind)
     assert not (folder / "data/demo/kafka").exists()
+    assert not mark.exists()
