@@ -19,10 +19,11 @@ from replica.notary.salvage import NO_SALVAGES, Salvages
 
 
 class Applied(msgspec.Struct):
-    """The result of applying a run of records. `verdicts` has one entry per counted record, None for a settlement."""
+    """The result of applying a run of records. `verdicts` has one entry per counted record, None where it has none."""
 
     reading: Reading
     verdicts: list[Verdict | None]
+    accepted: dict[bytes, bytes]  # acceptances of commands to add to the index
 
     @property
     def position(self) -> Position:
@@ -52,14 +53,15 @@ def judge_records(
     if lost:
         asked = chain.from_iterable(keys)
         known = [value or lost.get(key) for key, value in zip(asked, known, strict=True)]
-    of_requests, added = judge(requests, keys, known, _newest(index, position, requests))
+    of_requests, added, accepted = judge(requests, keys, known, _newest(index, position, requests))
     if not added.keys().isdisjoint(lost):
         raise IndexMismatch("the salvage names what the log itself decided right before the lost range")
     added |= lost
     if len(requests) == len(reading.counted):
-        return Applied(reading, list(of_requests)), added
+        return Applied(reading, list(of_requests), accepted), added
     verdicts = iter(of_requests)
-    return Applied(reading, [next(verdicts) if isinstance(e, CountedRequest) else None for e in reading.counted]), added
+    of_all = [next(verdicts) if isinstance(entry, CountedRequest) else None for entry in reading.counted]
+    return Applied(reading, of_all, accepted), added
 
 
 def _newest(index: Index, position: Position, requests: Sequence[CountedRequest]) -> list[bytes | None] | None:
@@ -100,6 +102,6 @@ class Applier:
         and what `judge_records` raises.
         """
         applied, added = judge_records(self.index, self.position, records, self.salvages)
-        self.index.write(added, applied.position)
+        self.index.write(added, applied.position, applied.accepted)
         self.position = applied.position
         return applied

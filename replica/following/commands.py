@@ -11,7 +11,7 @@ import structlog
 from ha.clock import Clock
 from replica.following.apply import judge_records
 from replica.following.log_reading import bounded_runs, open_after
-from replica.index.commands import offset_of, split
+from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogUnavailable
@@ -49,9 +49,9 @@ async def complete_commands(
             if not records:
                 raise LogUnavailable(f"no record after offset {position.offset} within {settings.log_stall_max_s} s")
             for run in bounded_runs(records, RUN_STATES_MAX):
-                applied, added = judge_records(index, position, run, salvages)
+                applied, _ = judge_records(index, position, run, salvages)
                 position = applied.position
-                index.commands.write(split(added)[1], position)
+                index.commands.write(applied.accepted, position)
                 if position.offset == offset_of(index.position()):
                     break  # at once: from here on the follower writes both tables
                 await clock.sleep_s(0)  # let heartbeat, front ends and the follower in between two runs

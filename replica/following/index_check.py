@@ -16,7 +16,6 @@ from hashlib import sha256
 import msgspec
 
 from replica.following.apply import judge_records
-from replica.index.commands import split
 from replica.index.compare import recorded_at
 from replica.index.interface import Index
 from replica.index.summary import IndexSummary, add_entries
@@ -78,8 +77,8 @@ def continue_check(
 ) -> IndexCheck:
     """Compare the index with the next records. Raises IndexMismatch where they differ, IndexUnreadable, and LogRefused
     when the log up to a mark is not what it was in the check before."""
-    applied, found = judge_records(index, check.position, records, salvages)
-    added, accepted = split(found)
+    applied, added = judge_records(index, check.position, records, salvages)
+    accepted = applied.accepted
     requests = [entry for entry in applied.reading.counted if isinstance(entry, CountedRequest)]
     keys = list({key: None for entry in requests for key in keys_of(entry)} | dict.fromkeys(added))
     commands = list({first_key(entry.change_id): None for entry in requests} | dict.fromkeys(accepted))

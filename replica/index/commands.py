@@ -1,4 +1,4 @@
-"""The table of acceptances beside the table of states: which entries go where, and how far each is written. Pure.
+"""The table of acceptances beside the table of states: how far each is written. Pure.
 
 The two are written one after the other, acceptances first. So a crash in between leaves the table of commands ahead,
 never behind. A release that knows nothing of commands moves the states only, and leaves the table of commands where it
@@ -11,18 +11,7 @@ from collections.abc import Mapping
 
 from replica.index.compare import recorded_at
 from replica.index.interface import Index
-from replica.notary.acceptances import COMMAND_KEY
 from replica.notary.position import BEGIN, Position
-
-_KIND = COMMAND_KEY[0]
-
-
-def split(entries: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """The entries of states and transactions, and those of commands."""
-    commands = {key: value for key, value in entries.items() if key[0] == _KIND}
-    if not commands:
-        return dict(entries), commands
-    return {key: value for key, value in entries.items() if key[0] != _KIND}, commands
 
 
 def due(

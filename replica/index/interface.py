@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from replica.notary.position import Position
 
 POSITION_KEY = b"m/position"
 COMMANDS_POSITION_KEY = b"a/position"  # in the table of commands; each sorts before all entries of its table
+
+
+NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class Commands(Protocol):
@@ -55,11 +59,13 @@ class Index(Protocol):
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
 
-    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+    def write(
+        self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
+    ) -> None:
         """Add entries and move the position: both or neither (one write batch).
 
-        No key exists yet. The rules record each entry once, and it never changes. Acceptances among the entries go to
-        `commands`, before the rest is written, and only as far as they follow on what is there.
+        No key exists yet. The rules record each entry once, and it never changes. `accepted` are the acceptances of the
+        same records. They go to `commands`, before the rest is written, as far as they follow on what is there.
         """
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:

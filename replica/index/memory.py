@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from replica.index.commands import due, split
+from replica.index.commands import due
+from replica.index.interface import NOTHING
 from replica.notary.acceptances import FIRST_KEY_BYTES, first_key, later_key
 from replica.notary.errors import IndexUnreadable, InvariantBroken
 from replica.notary.position import Position, encode_position
@@ -88,15 +89,16 @@ class MemoryIndex:
         self._check()
         return [self._entries.get(key) for key in keys]
 
-    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+    def write(
+        self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
+    ) -> None:
         """See Index."""
         self._check()
         encode_position(position)  # the double, too, refuses a position that cannot be stored
-        of_states, accepted = split(entries)
         accepted_due = due(accepted, self.commands.position(), self._position, position)
         if accepted_due is not None:
             self.commands.write(accepted_due, position)
-        self._entries.update(of_states)
+        self._entries.update(entries)
         self._position = position
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:

@@ -37,9 +37,9 @@ from rocksdict import (
     WriteBatch,
 )
 
-from replica.index.commands import due, split
+from replica.index.commands import due
 from replica.index.compare import recorded_at
-from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
+from replica.index.interface import COMMANDS_POSITION_KEY, NOTHING, POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
 from replica.notary.acceptances import first_key, later_key
 from replica.notary.errors import FormatUnknown, IndexDamaged, IndexUnreadable
@@ -233,13 +233,14 @@ class RocksIndex(RocksTable):
             super().close()
             raise
 
-    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+    def write(
+        self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
+    ) -> None:
         """See Index."""
-        of_states, accepted = split(entries)
         accepted_due = due(accepted, self.commands.position(), self._position, position)
         if accepted_due is not None:
             self.commands.write(accepted_due, position)
-        super().write(of_states, position)
+        super().write(entries, position)
 
     def checkpoint(self, folder: Path) -> None:
         """See Index. The copy of the commands is made last, so that it does not lag."""

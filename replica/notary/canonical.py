@@ -19,6 +19,7 @@ Layout, version 1 (integers big-endian):
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from hashlib import sha256
 
 from replica.notary.errors import BadRequest
@@ -99,11 +100,23 @@ def content_digest(request: Request) -> bytes:
 
 def change_id(user_id: str, command_id: str, act_as: tuple[str, ...]) -> bytes:
     """SHA-256 that identifies a command: user id, command id and act_as. The submission id does not count."""
-    parts = [CHANGE_TAG]
-    for text in (user_id, command_id, *sorted(act_as)):
-        encoded = text.encode()
-        parts += (_LENGTH.pack(len(encoded)), encoded)
-    return sha256(b"".join(parts)).digest()
+    command = command_id.encode()
+    return sha256(_of_user(user_id) + len(command).to_bytes(2, "big") + command + (_of_parties(act_as))).digest()
+
+
+@lru_cache(1_024)  # few users have most commands
+def _of_user(user_id: str) -> bytes:
+    return CHANGE_TAG + _with_length(user_id)
+
+
+@lru_cache(1_024)
+def _of_parties(act_as: tuple[str, ...]) -> bytes:
+    return b"".join(map(_with_length, sorted(act_as)))
+
+
+def _with_length(text: str) -> bytes:
+    encoded = text.encode()
+    return _LENGTH.pack(len(encoded)) + encoded
 
 
 def _encode_window(window: TimeWindow | None) -> bytes:

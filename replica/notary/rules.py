@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from hashlib import sha256
+from typing import NamedTuple
 
 import msgspec
 
@@ -72,26 +73,37 @@ def keys_of(entry: CountedRequest) -> list[bytes]:
     return [TX_KEY + request.tx_id, *[STATE_KEY + state for state in states]]
 
 
+class Judged(NamedTuple):
+    """A verdict for each entry, and the index entries to add: of states and transactions, and of commands."""
+
+    verdicts: list[Verdict]
+    added: dict[bytes, bytes]
+    accepted: dict[bytes, bytes]
+
+
 def judge(
     entries: Iterable[CountedRequest],
     keys: Sequence[Sequence[bytes]],
     known: Sequence[bytes | None],
     newest: Sequence[bytes | None] | None = None,
-) -> tuple[list[Verdict], dict[bytes, bytes]]:
+) -> Judged:
     """Judge requests in log order, with the index's values of their keys. Earlier entries of the batch count.
 
-    Returns a verdict for each entry, and the index entries to add. `keys` are `keys_of` each entry. `known` has a value
-    or None for each key, in the order of the entries. It may come from a newer index than the entries': values recorded
-    at or after an entry's own offset do not count for it.
+    `keys` are `keys_of` each entry. `known` has a value or None for each key, in the order of the entries. It may come
+    from a newer index than the entries': values recorded at or after an entry's own offset do not count for it.
     `newest` has, for each entry, the newest acceptance of its command that was recorded below its own offset. It is
     None where acceptances are not known as far as that: then rules that judge commands cannot be applied, and no
-    acceptance is added. Raises InvariantBroken in that case, and when keys and values do not match in number.
+    acceptance is added. Raises InvariantBroken in that case, and when the numbers of entries, keys and values differ.
     """
     if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
-        raise InvariantBroken(f"the index answered for {len(known)} keys, asked for were {asked}")
+        raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
+    if newest is not None and len(newest) != len(keys):
+        raise InvariantBroken(f"acceptances of {len(newest)} commands for {len(keys)} requests")
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
-    commands = _Commands(newest)
+    accepted: dict[bytes, bytes] = {}
+    newest_here: dict[bytes, bytes] = {}  # acceptances that the batch itself adds, by change id
+    before: bytes | None = None
     start = 0
     for at, (entry, own) in enumerate(zip(entries, keys, strict=True)):
         end = start + len(own)
@@ -102,50 +114,27 @@ def judge(
                 if_recorded_before(entry.offset, added.get(key) or value)
                 for key, value in zip(own, recorded, strict=True)
             ]
-        acceptance = commands.newest_of(at, entry)
-        verdict = RULES[entry.rules_version](entry, recorded, acceptance)
+        command = entry.change_id
+        if newest is not None:
+            before = newest_here.get(command) or newest[at]
+        elif entry.rules_version >= DEDUPLICATING_FROM:
+            raise InvariantBroken(f"commands are judged at offset {entry.offset}, and their acceptances not known")
+        verdict = RULES[entry.rules_version](entry, recorded, decode_acceptance(before) if before else None)
         verdicts.append(verdict)
         if verdict.outcome is not Outcome.NOTARISED:
             continue
-        commands.accept(entry, acceptance)
+        if newest is not None:
+            key = later_key(command, entry.offset) if before else first_key(command)
+            accepted[key] = newest_here[command] = encode_acceptance(
+                entry.request.tx_id, entry.content_digest, entry.judged_us, entry.offset
+            )
         if verdict.notarised_offset == entry.offset:
             offset = entry.offset.to_bytes(8, "big")
             added[own[0]] = entry.content_digest + offset
             consumed = entry.request.tx_id + offset
             for key in own[1 : 1 + len(entry.request.inputs)]:
                 added[key] = consumed
-    if newest is not None and len(newest) != len(verdicts):
-        raise InvariantBroken(f"acceptances of {len(newest)} commands for {len(verdicts)} requests")
-    return verdicts, added | commands.accepted
-
-
-class _Commands:
-    """The acceptances of one batch: those that the index has, and those that the batch itself adds."""
-
-    __slots__ = ("_added", "_newest", "accepted")
-
-    def __init__(self, newest: Sequence[bytes | None] | None) -> None:
-        self._newest = newest
-        self._added: dict[bytes, Acceptance] = {}  # the newest of each command
-        self.accepted: dict[bytes, bytes] = {}
-
-    def newest_of(self, at: int, entry: CountedRequest) -> Acceptance | None:
-        """The newest acceptance of the command of the entry in this place, below the entry's own offset."""
-        if self._newest is None:
-            if entry.rules_version >= DEDUPLICATING_FROM:
-                raise InvariantBroken(f"commands are judged at offset {entry.offset}, and their acceptances not known")
-            return None
-        value = self._newest[at]
-        return self._added.get(entry.change_id) or (None if value is None else decode_acceptance(value))
-
-    def accept(self, entry: CountedRequest, before: Acceptance | None) -> None:
-        """Remember that the command of the entry was accepted; `before`: the newest acceptance of it so far."""
-        if self._newest is None:
-            return
-        acceptance = Acceptance(entry.request.tx_id, entry.content_digest, entry.judged_us, entry.offset)
-        key = first_key(entry.change_id) if before is None else later_key(entry.change_id, entry.offset)
-        self.accepted[key] = encode_acceptance(acceptance)
-        self._added[entry.change_id] = acceptance
+    return Judged(verdicts, added, accepted)
 
 
 def if_recorded_before(offset: int, value: bytes | None) -> bytes | None:

@@ -158,7 +158,7 @@ def judged() -> tuple[Reading, list[Verdict], dict[bytes, bytes]]:
     reading = read_records(begin("topic"), enumerate(log()))
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
     keys = [keys_of(entry) for entry in requests]
-    verdicts, index = judge(requests, keys, [None] * sum(map(len, keys)))
+    verdicts, index, _ = judge(requests, keys, [None] * sum(map(len, keys)))
     return reading, verdicts, index
 
 

@@ -20,7 +20,8 @@ from ha.lock import notes
 from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
-from replica.index.commands import due, split
+from replica.index.commands import due
+from replica.index.interface import NOTHING
 from replica.index.memory import MemoryCommands
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.acceptances import FIRST_KEY_BYTES
@@ -524,14 +525,15 @@ class Disk:
         self.commands = DiskCommands()
         self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
 
-    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+    def write(
+        self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
+    ) -> None:
         """One batch each for commands and the rest."""
-        of_states, accepted = split(entries)
         accepted_due = due(accepted, self.commands.position(), self.position, position)
         if accepted_due is not None:
             self.commands.write(accepted_due, position)
-        self._undo.append(([key for key in of_states if key not in self.entries], self.position))
-        self.entries.update(of_states)
+        self._undo.append(([key for key in entries if key not in self.entries], self.position))
+        self.entries.update(entries)
         self.position = position
 
     def tear(self, batches: int) -> int:
@@ -585,9 +587,11 @@ class DiskIndex:
         entries = self._disk.entries
         return [entries.get(key) for key in keys]
 
-    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+    def write(
+        self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
+    ) -> None:
         self._require_disk("index_write_failed")
-        self._disk.write(entries, position)
+        self._disk.write(entries, position, accepted)
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted(self._disk.entries.items()))

@@ -134,7 +134,8 @@ def judge_knowing(
 ) -> tuple[list[Verdict], dict[bytes, bytes]]:
     """`judge` against an index that is a mapping."""
     keys = [keys_of(entry) for entry in requests]
-    return judge(requests, keys, [index.get(key) for own in keys for key in own])
+    verdicts, added, _ = judge(requests, keys, [index.get(key) for own in keys for key in own])
+    return verdicts, added
 
 
 def run_product(log: Log, cuts: list[int] | None = None, known: dict[bytes, bytes] | None = None) -> Run:

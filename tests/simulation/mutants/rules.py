@@ -76,11 +76,11 @@ def conflict_names_the_wrong_winner(patch: MonkeyPatch) -> None:
 @mutant("a request that came outside its window is remembered as refused")
 def refusals_remembered(patch: MonkeyPatch) -> None:
     def judge(entries: list[CountedRequest], *rest: Any) -> Any:
-        verdicts, added = judge_all(entries, *rest)
+        verdicts, added, accepted = judge_all(entries, *rest)
         for entry, verdict in zip(entries, verdicts, strict=True):
             if verdict.outcome is Outcome.TIME_WINDOW_CLOSED:
                 added[TX_KEY + entry.request.tx_id] = bytes(32) + entry.offset.to_bytes(8, "big")
-        return verdicts, added
+        return verdicts, added, accepted
 
     patch.setattr(replica.following.apply, "judge", judge)
 
@@ -93,7 +93,8 @@ def earlier_records_of_a_run_do_not_count(patch: MonkeyPatch) -> None:
             judge_all([entry], [own], [next(found) for _ in own], None if newest is None else [newest[at]])
             for at, (entry, own) in enumerate(zip(entries, keys, strict=True))
         ]
-        return [verdict for (verdict,), _ in each], {k: v for _, added in each for k, v in added.items()}
+        added = {key: value for one in each for key, value in one.added.items()}
+        return [one.verdicts[0] for one in each], added, {k: v for one in each for k, v in one.accepted.items()}
 
     patch.setattr(replica.following.apply, "judge", judge)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replica.index.commands import due, knows_commands, split
+from replica.index.commands import due, knows_commands
 from replica.index.interface import Index
 from replica.index.memory import MemoryIndex
 from replica.index.rocks import COMMANDS_NAME, RocksIndex, RocksTable
@@ -31,7 +31,7 @@ def change(number: int) -> bytes:
 
 
 def accepted(offset: int, tx: int = 0) -> bytes:
-    return encode_acceptance(Acceptance(bytes([tx]) * 32, b"d" * 32, 1_000 + offset, offset))
+    return encode_acceptance(bytes([tx]) * 32, b"d" * 32, 1_000 + offset, offset)
 
 
 def spent(number: int, offset: int) -> dict[bytes, bytes]:
@@ -60,17 +60,17 @@ def make_index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 def test_an_acceptance_is_read_as_it_was_written() -> None:
     """Goal: nothing is lost in the bytes. Method: there and back, with the largest numbers."""
     acceptance = Acceptance(b"t" * 32, b"d" * 32, LAST, LAST)
-    assert decode_acceptance(encode_acceptance(acceptance)) == acceptance
-    assert encode_acceptance(acceptance)[-8:] == LAST.to_bytes(8, "big")
+    assert decode_acceptance(encode_acceptance(*acceptance)) == acceptance
+    assert encode_acceptance(*acceptance)[-8:] == LAST.to_bytes(8, "big")
 
 
 def test_the_newest_acceptance_below_an_offset_is_found(make_index: Callable[[], Index]) -> None:
     """Goal: filter first, then the newest. Method: three of one command, one of a neighbour; every bound."""
     index = make_index()
     first, second = change(1), change(2)
-    index.write({first_key(first): accepted(3)}, at(3))
-    index.write({first_key(second): accepted(4), later_key(first, 7): accepted(7)}, at(8))
-    index.write({later_key(first, 9): accepted(9)}, at(9))
+    index.write({}, at(3), {first_key(first): accepted(3)})
+    index.write({}, at(8), {first_key(second): accepted(4), later_key(first, 7): accepted(7)})
+    index.write({}, at(9), {later_key(first, 9): accepted(9)})
     found = [index.commands.newest([first], [below])[0] for below in range(12)]
     assert [None if value is None else decode_acceptance(value).offset for value in found] == [
         *[None] * 4,
@@ -96,7 +96,7 @@ def test_rocksdb_and_the_double_find_the_same(data: st.DataObject, tmp_path_fact
         key = later_key(change(number), offset) if number in seen else first_key(change(number))
         seen.add(number)
         for index in (memory, rocks):
-            index.write({key: accepted(offset)}, at(offset))
+            index.write({}, at(offset), {key: accepted(offset)})
     asked = [(change(number), below) for number in range(5) for below in range(len(commands) + 2)]
     ids, bounds = [one for one, _ in asked], [below for _, below in asked]
     assert rocks.commands.newest(ids, bounds) == memory.commands.newest(ids, bounds)
@@ -107,7 +107,7 @@ def test_the_two_tables_move_together(make_index: Callable[[], Index]) -> None:
     """Goal: what is written is known to be complete. Method: write both kinds and none, open again."""
     index = make_index()
     assert knows_commands(index, -1)
-    index.write(spent(1, 5) | {first_key(change(1)): accepted(5)}, at(5))
+    index.write(spent(1, 5), at(5), {first_key(change(1)): accepted(5)})
     index.write({}, at(6))
     index = make_index()
     assert (index.position(), index.commands.position()) == (at(6), at(6))
@@ -119,7 +119,7 @@ def test_a_release_that_knows_no_commands_leaves_their_table_where_it_was(tmp_pa
     """Goal: a way back and forth. Method: the table of states led on as 0.2 does, opened by this release, completed."""
     folder = tmp_path / "index"
     index = RocksIndex(folder)
-    index.write(spent(1, 5) | {first_key(change(1)): accepted(5)}, at(5))
+    index.write(spent(1, 5), at(5), {first_key(change(1)): accepted(5)})
     index.close()
     older = RocksTable(folder)  # what an older release opens: no table inside its own
     older.write(spent(2, 6), at(6))
@@ -127,11 +127,11 @@ def test_a_release_that_knows_no_commands_leaves_their_table_where_it_was(tmp_pa
     older.close()
     index = RocksIndex(folder)
     assert not knows_commands(index, 6)
-    index.write(spent(3, 7) | {first_key(change(3)): accepted(7)}, at(7))  # follows on nothing: not written
+    index.write(spent(3, 7), at(7), {first_key(change(3)): accepted(7)})  # follows on nothing: not written
     assert index.commands.position() == at(5)
     assert index.commands.lookup([first_key(change(3))]) == [None]
     index.commands.write({first_key(change(2)): accepted(6), first_key(change(3)): accepted(7)}, at(7))  # completed
-    index.write({first_key(change(4)): accepted(8)}, at(8))
+    index.write({}, at(8), {first_key(change(4)): accepted(8)})
     assert knows_commands(index, 8)
     assert index.commands.entry_count == 4
     index.close()
@@ -147,10 +147,10 @@ def test_after_a_crash_between_the_two_writes_nothing_is_written_twice(tmp_path:
     index.commands.write(entries, at(5))  # killed here
     index.close()
     index = RocksIndex(folder)
-    index.write(spent(3, 3) | {first_key(change(3)): accepted(3)}, at(3))  # within what is there
+    index.write(spent(3, 3), at(3), {first_key(change(3)): accepted(3)})  # within what is there
     assert index.commands.position() == at(5)
     rest = {first_key(change(offset)): accepted(offset) for offset in (4, 5, 6)}
-    index.write(rest, at(6))
+    index.write({}, at(6), rest)
     assert (index.commands.position(), index.commands.entry_count) == (at(6), 4)
     index.close()
     RocksIndex(folder).close()
@@ -174,18 +174,10 @@ def test_what_is_due_follows_on_what_is_there() -> None:
         assert (None if found is None else set(found)) == expected, (commands, before)
 
 
-def test_entries_are_split_by_their_kind() -> None:
-    """Goal: each goes to its table. Method: one of each kind, and none."""
-    of_states = spent(1, 1) | {b"t" + change(1): bytes(40)}
-    command = {first_key(change(1)): accepted(1)}
-    assert split(of_states | command) == (of_states, command)
-    assert split({}) == ({}, {})
-
-
 def test_a_checkpoint_has_both_tables(tmp_path: Path) -> None:
     """Goal: a copy needs no log to answer. Method: copy, open, ask."""
     index = RocksIndex(tmp_path / "index")
-    index.write(spent(1, 5) | {first_key(change(1)): accepted(5)}, at(5))
+    index.write(spent(1, 5), at(5), {first_key(change(1)): accepted(5)})
     index.checkpoint(tmp_path / "copy")
     index.close()
     assert (tmp_path / "copy" / COMMANDS_NAME).is_dir()
