@@ -101,6 +101,7 @@ class Activation:
         await self._opening.run()
         if self.appender.formats.rules >= DEDUPLICATING_FROM:
             self.admission = self._admit_with(LogAdmission)
+            self._tasks.start(self.admission.run_aside(), "aside")
         self._tasks.start(self.admission.run(), "admit")
         self._tasks.start(self._watchdog.run(), "watch")
         self.serving = True

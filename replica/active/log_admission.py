@@ -22,11 +22,12 @@ from replica.notary.errors import Code, InvariantBroken
 from replica.notary.records import NO_OFFSET
 from replica.notary.requests import TIME_MAX_US
 from replica.notary.rules import TX_KEY
-from replica.store.interface import AdmissionResult, Admitted, Command, ParticipantStore, is_for_the_log
+from replica.store.interface import AdmissionResult, Admitted, Command, ParticipantStore
 
 
 class LogAdmission:
-    """Admits batch by batch. Only a submission that names a ledger offset asks the database, for its log offset."""
+    """Admits batch by batch, and waits for nothing. A submission that names a ledger offset whose log offset only the
+    database knows is put aside meanwhile, so that a database that hangs holds up no other submission."""
 
     def __init__(
         self,
@@ -48,40 +49,74 @@ class LogAdmission:
         self._appender = appender
         self._answering = answering
         self._publisher = publisher
-        self.admitting: list[Waiting] = []
+        self._batch: list[Waiting] = []
+        self._aside: list[Waiting] = []
+        self._put_aside = asyncio.Event()
         self.bound = asyncio.Lock()  # see Admission; nothing here relies on what is pruned
 
+    @property
+    def admitting(self) -> list[Waiting]:
+        """Neither answered nor logged yet."""
+        return [*self._batch, *self._aside]
+
     async def run(self) -> None:
-        """Admit until the intake stops; ends early only with an error of the store."""
+        """Admit until the intake stops; ends early only with an error of the index."""
         intake = self._intake
         while not intake.stopping:
-            self.admitting = await intake.next_batch()
-            if self.admitting:
-                await self.admit(self.admitting)
-                self.admitting = []
-                intake.wake()
+            self._batch = await intake.next_batch()
+            self.admit(self._batch)
+            self._batch = []
+            intake.wake()
+            await self._clock.sleep_s(0)  # let heartbeat, follower and front ends in between two batches
+        self._put_aside.set()
 
-    async def admit(self, batch: list[Waiting]) -> None:
-        """Answer what is known already, and log the rest."""
-        answers = await self.set_terms(batch)
-        due = [waiting for waiting in batch if waiting.terms is not None]
-        fresh: list[Waiting] = []
+    async def run_aside(self) -> None:
+        """Ask the database for log offsets until the intake stops; ends early only with an error of the store."""
+        while not self._intake.stopping:
+            await self._put_aside.wait()
+            self._put_aside.clear()
+            while self._aside and not self._intake.stopping:
+                await self._ask()
+
+    async def _ask(self) -> None:
+        """Ask for one ledger offset, and admit all that name it."""
+        after = self._aside[0].options.deduplication_after
+        assert after is not None  # _set_terms
+        stored = await self._store.log_offset_of(after)
+        terms = terms_after(NO_OFFSET if stored is None else stored)  # None: pruned just now
+        found = [waiting for waiting in self._aside if waiting.options.deduplication_after == after]
+        for waiting in found:
+            waiting.terms = terms
+        self.decide(found)
+        self._aside = [waiting for waiting in self._aside if waiting.terms is None]
+        self._intake.wake()
+
+    def admit(self, batch: Sequence[Waiting]) -> None:
+        """Answer what is known already, log the rest, and put aside what waits for the database."""
+        refused = self._set_terms(batch)
+        done = {id(waiting) for waiting, _ in refused}
+        self.decide([waiting for waiting in batch if waiting.terms is not None], refused)
+        aside = [waiting for waiting in batch if waiting.terms is None and id(waiting) not in done]
+        if aside:
+            self._aside += aside
+            self._put_aside.set()
+
+    def decide(self, due: Sequence[Waiting], answers: Sequence[tuple[Waiting, Answer]] = ()) -> None:
+        """Answer what was accepted or is on its way, and log the rest. `answers`: of others, to be sent as well."""
+        answers = list(answers)
+        on_its_way = self._appender.commands
+        fresh: dict[bytes, Waiting] = {}
         accepted: list[tuple[Waiting, AdmissionResult]] = []
-        on_their_way = dict(self._appender.commands)
         for waiting, acceptance in zip(due, self.find(due), strict=True):
-            other = on_their_way.get(waiting.command.change_id)
-            if other is not None:
-                answers.append((waiting, self._beside(waiting, other.command)))
-            elif acceptance is None:
-                fresh.append(waiting)
-                on_their_way[waiting.command.change_id] = waiting
-            elif is_same(waiting.command, acceptance):
+            change_id = waiting.command.change_id
+            if change_id in on_its_way or change_id in fresh:
+                answers.append((waiting, self._in_flight()))
+            elif acceptance is not None:
                 accepted.append((waiting, self._accepted(waiting.command)))
             else:
-                earlier = Earlier(None, None)
-                answers.append((waiting, Refused(Code.COMMAND_ID_REUSED.name, waiting.command.tx_id, earlier=earlier)))
-        failed = self._appender.append(fresh)
-        answers += [(waiting, failed[id(waiting)]) for waiting in fresh if id(waiting) in failed]
+                fresh[change_id] = waiting
+        failed = self._appender.append(list(fresh.values()))
+        answers += [(waiting, failed[id(waiting)]) for waiting in fresh.values() if id(waiting) in failed]
         for waiting in (*[waiting for waiting, _ in answers], *[waiting for waiting, _ in accepted]):
             self._intake.budget.leave(1, waiting.states)
         send(answers)
@@ -89,9 +124,11 @@ class LogAdmission:
             self._answering.answer_accepted(accepted)
 
     def find(self, batch: Sequence[Waiting]) -> list[Acceptance | None]:
-        """The acceptance that counts for each submission; None where there is none, or where the log must judge it.
+        """The acceptance by which each submission is answered; None where the log must judge it.
 
-        A period is judged by the later of this clock and the newest time in the log: not earlier than the log would.
+        Only a success is answered: it is true at any time. A refusal could be out of date, at an active that is deposed
+        and has not noticed. A period is judged by the later of this clock and the newest time in the log: not earlier
+        than the log would.
         """
         position = self._follower.position
         now_us = max(self._clock.wall_us(), 0 if position is None else position.stamp_us)
@@ -100,16 +137,18 @@ class LogAdmission:
         found: list[Acceptance | None] = []
         for waiting, value in zip(batch, newest, strict=True):
             acceptance, terms = (None if value is None else decode_acceptance(value)), waiting.terms
-            assert terms is not None  # set_terms
-            if acceptance is not None and not counts(acceptance, now_us, terms.deduplication_us, terms.after_offset):
-                acceptance = None
-            if acceptance is not None and is_for_the_log(waiting.command, acceptance.tx_id, acceptance.content_digest):
-                acceptance = None
-            found.append(acceptance)
+            assert terms is not None  # only what has terms is looked up
+            answers = (
+                acceptance is not None
+                and is_same(waiting.command, acceptance)
+                and counts(acceptance, now_us, terms.deduplication_us, terms.after_offset)
+            )
+            found.append(acceptance if answers else None)
         return found
 
-    async def set_terms(self, batch: list[Waiting]) -> list[tuple[Waiting, Answer]]:
-        """Set the terms of each; returns the answers of those whose terms cannot be honoured."""
+    def _set_terms(self, batch: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
+        """Set the terms of all but those that must ask the database; returns the answers of those whose terms cannot be
+        honoured."""
         refused: list[tuple[Waiting, Answer]] = []
         for waiting in batch:
             after = waiting.options.deduplication_after
@@ -117,22 +156,23 @@ class LogAdmission:
                 found = (
                     terms_of(waiting.options, self._settings.deduplication_max_s)
                     if after is None
-                    else await self._terms_after(after)
+                    else self._terms_after(after)
                 )
             except (ValueError, OverflowError) as error:  # arithmetic on one caller's figures
                 refused.append((waiting, self._failures.answer(waiting.command.submission_id, error)))
                 continue
-            if isinstance(found, Terms):
-                waiting.terms = found
-            elif isinstance(found, DeduplicationBound):
+            if isinstance(found, DeduplicationBound):
                 code = Code.DEDUPLICATION_PERIOD_TOO_LONG.name
                 refused.append((waiting, Refused(code, waiting.command.tx_id, bound=found)))
-            else:
+            elif isinstance(found, NotNow):
                 refused.append((waiting, found))
+            else:
+                waiting.terms = found
         return refused
 
-    async def _terms_after(self, ledger_offset: int) -> Terms | NotNow:
-        """The log offset of the completion there. Every acceptance counts for one whose completion is pruned."""
+    def _terms_after(self, ledger_offset: int) -> Terms | NotNow | None:
+        """The log offset of the completion there; None if only the database has it. Every acceptance counts for one
+        whose completion is pruned."""
         publisher = self._publisher
         if ledger_offset <= publisher.pruned_to:
             return terms_after(NO_OFFSET)
@@ -140,10 +180,7 @@ class LogAdmission:
             detail = f"the ledger ends at {publisher.last_ledger_offset}, before {ledger_offset}"
             return NotNow(Code.OFFSET_AFTER_END.name, detail, self._settings.retry_after_s)
         queued = publisher.log_offset_of(ledger_offset)
-        if queued is not None:
-            return terms_after(queued)
-        stored = await self._store.log_offset_of(ledger_offset)
-        return terms_after(NO_OFFSET if stored is None else stored)  # None: pruned just now
+        return None if queued is None else terms_after(queued)
 
     def _accepted(self, command: Command) -> AdmissionResult:
         """The recorded success of a command that was accepted with this transaction."""
@@ -152,15 +189,11 @@ class LogAdmission:
             raise InvariantBroken(f"command {command.command_id!r} is accepted, and its transaction is nowhere")
         return AdmissionResult(Admitted.ACCEPTED, int.from_bytes(value[-8:], "big"), Earlier(None, None))
 
-    def _beside(self, waiting: Waiting, other: Command) -> Answer:
-        """The answer to a submission of a command that is on its way."""
-        command = waiting.command
-        same = (other.tx_id, other.content_digest) == (command.tx_id, command.content_digest)
-        if same or is_for_the_log(command, other.tx_id, other.content_digest):
-            detail = "an earlier submission of this command is on its way"
-            return NotNow(Code.SUBMISSION_IN_FLIGHT.name, detail, self._intake.wait_s)
-        earlier = Earlier(other.submission_id, None)
-        return Refused(Code.COMMAND_ID_REUSED.name, command.tx_id, earlier=earlier)
+    def _in_flight(self) -> NotNow:
+        """The answer to a submission of a command that is on its way, whatever its transaction: the other one may be
+        refused by the log yet."""
+        detail = "an earlier submission of this command is on its way"
+        return NotNow(Code.SUBMISSION_IN_FLIGHT.name, detail, self._intake.wait_s)
 
 
 def is_same(command: Command, acceptance: Acceptance) -> bool:
