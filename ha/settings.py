@@ -1,14 +1,14 @@
 """Settings of leadership, and the argument why they are safe.
 
 The server side. The lock lives in a session whose `idle_session_timeout` is the lease. The server starts to count when
-it has answered a statement, so it frees the lock no earlier than `lease_s` after the holder *sent* the last statement
-that was answered, whatever froze or cut off the holder. (A session that is killed frees it at once; see below.) Where
-no timeout of the server's counts, while it waits for the rest of a statement, a peer ends the session after the lease:
-the statement was sent after the one that the holder's claim counts from, so that is no earlier.
+it has answered a statement. So it frees the lock no earlier than `lease_s` after the holder *sent* the last statement
+that was answered, whatever froze or cut off the holder. (A session that is killed frees the lock at once; see below.)
+No timeout of the server runs while it waits for the rest of a statement. Then a peer ends the session after the lease.
+That is no earlier either, because this statement was sent after the one that the holder's claim counts from.
 
-The holder's side. It counts from the same moment of sending, on a clock that runs on while the machine is suspended,
-and claims to lead only while `now - sent < lease_s - margin_s`. Health and answers ask for this at the moment they
-speak, so a process that was stopped says "passive" in its first words. Hence:
+The holder's side. The holder counts from the same moment of sending, on a clock that includes suspension. It claims to
+lead only while `now - sent < lease_s - margin_s`. Health checks and answers evaluate this when they are sent, so a
+process that was stopped answers "passive" from its first answer on. Hence:
 
 1. Without killed sessions no two replicas claim to lead at one time: the old claim ends `margin_s` before the lock can
    be free. The margin pays for clocks that run at slightly different rates.
@@ -16,12 +16,12 @@ speak, so a process that was stopped says "passive" in its first words. Hence:
 3. `heartbeat_s <= lease_s / 5`: one lost heartbeat, or a few late ones, does not cost the lock.
 4. `heartbeat_s + answer_max_s <= lease_s - margin_s`: a question that hangs is given up before the claim ends by
    itself; the outcome of the statement is then unknown and the session is closed.
-5. `statement_max_s < answer_max_s`: the server gives up first, and says so, where it can.
+5. `statement_max_s < answer_max_s`: where it can, the server gives up first, and reports it.
 6. `heartbeat_s + drain_max_s <= lease_s - margin_s`: an orderly step-down ends, or the process does, while the session
    still holds the lock, although it sends no heartbeat meanwhile.
 
-A killed session, or a server that fails over, frees the lock at once, and its holder hears of it one question later.
-Timing only narrows that moment. What makes it harmless is elsewhere: database writes use the lock's own session, and a
+A killed session, or a server that fails over, frees the lock at once, and its holder learns of it one question later.
+Timing only shortens that interval. Two other rules make it harmless: database writes use the lock's own session, and a
 log record counts only with the activation id in force.
 """
 
@@ -37,7 +37,7 @@ CLIENT_CHECK_S = 1.0  # how often a busy server looks whether its client is stil
 
 
 SETTING_MIN_S = 0.001  # servers count milliseconds, and take 0 for no limit at all
-SETTING_MAX_S = 86_400.0  # nothing here is meant to last a day; infinity and NaN are refused with what is longer
+SETTING_MAX_S = 86_400.0  # no setting here is meant to exceed a day; this also refuses infinity and NaN
 
 
 def _setting(default: float, description: str, *, low: float = SETTING_MIN_S, high: float = SETTING_MAX_S) -> float:

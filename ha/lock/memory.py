@@ -307,7 +307,7 @@ class MemoryLockSession:
         return await self._notes.get()
 
     def _note_release(self, note: ReleaseNote) -> None:
-        if self._notes.full():  # the newest says it all
+        if self._notes.full():  # only the newest matters
             self._notes.get_nowait()
         self._notes.put_nowait(note)
 

@@ -278,7 +278,7 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
         return await self._answered(name, lambda connection: connection.run(text, {"id": self._id}, out=out))
 
     async def _answered(self, name: str, ask: Callable[[OracleConnection], Awaitable[T]]) -> T:
-        """Ask the server. An answer that is an error ends the session, too: what it says of the lock is not known."""
+        """Ask the server. An error as the answer ends the session, too: the state of the lock is then unknown."""
         try:
             async with self.statement(name) as connection:
                 return await ask(connection)
@@ -295,7 +295,7 @@ class OracleLockSession(DatabaseSession[OracleConnection]):
 
 
 def server_lease(idle_time: str | None, parameters: Mapping[str, str] | None, lease_s: float) -> ServerLease:
-    """What the server's idle limits come to. Pure; raises NoServerLease.
+    """The lease that results from the server's idle limits. Pure; raises NoServerLease.
 
     `idle_time`: minutes of the user's profile, or UNLIMITED. `parameters`: of the server, None if they may not be read.
     A limit below `lease_s` frees the lock while its holder still claims it; without any limit nothing ever frees it.
@@ -323,7 +323,8 @@ def _code(error: oracledb.Error) -> int:
 
 
 def _first_line(error: oracledb.Error) -> str:
-    """What happened, without the driver's links; an ORA- line when there is one, as it says more than the driver's."""
+    """The error's text without the driver's links; an ORA- line if there is one, which is more precise than the
+    driver's."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return next((line for line in lines if line.startswith("ORA-")), lines[0])
 

@@ -20,7 +20,7 @@ from ha.invariant import InvariantBroken
 
 T = TypeVar("T")
 
-FETCH_ROWS = 1_000  # rows of an answer that travel together
+FETCH_ROWS = 1_000  # rows of an answer that are fetched together
 _transports: ContextVar[list[asyncio.Transport] | None] = ContextVar("oracle_transports", default=None)
 
 
@@ -81,7 +81,7 @@ class OracleConnection:
         async def query() -> list[tuple[Any, ...]]:
             with self._driver.cursor() as cursor:
                 cursor.prefetchrows = cursor.arraysize = FETCH_ROWS
-                self._driver.autocommit = False  # a commit would give the rows free that a query has locked
+                self._driver.autocommit = False  # a commit would unlock the rows that a query has locked
                 await cursor.execute(text, dict(values or {}), fetch_lobs=False)
                 rows: list[tuple[Any, ...]] = await cursor.fetchall()
                 return rows
@@ -116,7 +116,7 @@ class OracleConnection:
         await self._carry_out(execute())
 
     async def rollback(self) -> None:
-        """Undo what is not committed; nothing when there is nothing, or when the session is gone and did it itself."""
+        """Undo what is not committed. No-op if there is nothing, or if the session is gone, which undid it."""
         if self._driver.is_healthy() and self._driver.transaction_in_progress:
             await self._carry_out(self._driver.rollback())
 
@@ -159,7 +159,7 @@ def _abort(transports: Sequence[asyncio.Transport]) -> None:
 
 
 def _take_error(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for this task any more."""
+    """No caller waits for this task any more."""
     if not task.cancelled():
         task.exception()
 

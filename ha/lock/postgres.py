@@ -117,7 +117,7 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
         self.pgconn.finish()  # psycopg calls this for an interrupted COPY or stream
 
     def listen(self, hear: Callable[[DirectConnection], None]) -> None:
-        """Between two statements: call `hear` when the server sends something by itself."""
+        """Between two statements, call `hear` when the server sends something unasked."""
         self._listens_on = self.pgconn.socket
         asyncio.get_running_loop().add_reader(self._listens_on, hear, self)
 
@@ -128,9 +128,9 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
             self._listens_on = None
 
     def take_notes(self) -> list[tuple[str, int]]:
-        """Read what has come in by itself: notifications, each with the server's number for the session that sent it.
+        """Read what arrived unasked: notifications, each with the server's number for the session that sent it.
 
-        Raises psycopg.Error at the end of it all.
+        Raises psycopg.Error when the connection has ended.
         """
         self.pgconn.consume_input()
         notes = []
@@ -222,7 +222,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         self._granted = False
         self._released: ReleaseNote | None = None  # the newest note, until another session is seen holding the lock
         self._releasing: int | None = None  # the session that sent it
-        self._fatal = ""  # the server's last words
+        self._fatal = ""  # the server's last message
 
     @property
     def server_lease(self) -> ServerLease:
@@ -303,8 +303,8 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
     async def release(self, to: str | None = None) -> None:
         note = encode_note(ReleaseNote(self._name, to))
         async with self.statement("lock.release") as connection:
-            # First the note, then the lock, so that a peer that finds it free has the note in its mail already; then
-            # the note again, because whoever looked at the first one found the lock still held.
+            # First the note, then the lock, so that a peer that finds it free has received the note; then
+            # the note again, because a peer that acted on the first one found the lock still held.
             await connection.execute("select pg_notify(%s, %s)", (self._channel, note))
             if to is not None:
                 await self._clock.sleep_s(RELEASE_LEAD_S)
@@ -339,7 +339,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         connection.stop_listening()
 
     def _hear(self, connection: DirectConnection) -> None:
-        """The server speaks although nobody asked: a note of a release, or the end of the session."""
+        """Read what the server sent unasked: a note of a release, or the end of the session."""
         try:
             notes = connection.take_notes()
         except psycopg.Error as error:
@@ -353,7 +353,7 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
             self._fatal = notice.message_primary or ""
 
     def _note_release(self, payload: str, pid: int) -> None:
-        """Heard within a statement as well: must not raise, whoever sent it."""
+        """Called within statements as well: must not raise, whatever was sent."""
         note = decode_note(payload)
         if note is not None and note.by != self._name:
             self._released, self._releasing = note, pid

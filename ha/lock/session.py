@@ -49,7 +49,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         self._settings = settings
         self._clock = clock
         self._connection: ConnectionT | None = None
-        self._turn = asyncio.Lock()  # asyncio's is first come, first served
+        self._turn = asyncio.Lock()  # asyncio's lock is first come, first served
         self._closed = asyncio.Event()
         self._why = CLOSED
         self._notes: asyncio.Queue[ReleaseNote] = asyncio.Queue(maxsize=1)
@@ -58,7 +58,7 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
 
     @abstractmethod
     async def _connect(self) -> ConnectionT:
-        """A new connection. Raises LockUnavailable when there is none to be had."""
+        """A new connection. Raises LockUnavailable if none can be made."""
 
     @abstractmethod
     async def _check(self) -> None:
@@ -156,8 +156,8 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         if not broken:
             return
         if isinstance(error, HaError) or not isinstance(error, Exception):
-            self._lose(f"{name}: {str(error) or type(error).__name__}")  # our own verdict, or a cancelled task:
-            return  # its exception stays what it is
+            self._lose(f"{name}: {str(error) or type(error).__name__}")  # our own error, or a cancelled task:
+            return  # its exception is not changed
         raise self._lose(f"{name}: {str(error).strip() or type(error).__name__}") from error
 
     def _note_clock(self, before_us: int, database_us: int, after_us: int) -> None:
@@ -170,13 +170,13 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
             raise ReadOnlyServer("the session is read-only")
 
     def _tell_release(self, note: ReleaseNote) -> None:
-        """Wake `wait_release`; of several notes the newest says it all."""
+        """Wake `wait_release`; of several notes only the newest matters."""
         if self._notes.full():
             self._notes.get_nowait()
         self._notes.put_nowait(note)
 
     def _lose(self, reason: str) -> LockLost:
-        """Close for that reason, the first one counts; returns the error to raise."""
+        """Close for this reason; the first reason counts. Returns the error to raise."""
         if not self.closed:
             self._why = reason
         self._shut()
