@@ -87,7 +87,7 @@ def test_recent_has_all_that_is_not_written(steps: list[tuple[str, int]]) -> Non
         assert recent.first_idx <= written + 1
         assert recent.read(recent.first_idx, len(log)) == log[recent.first_idx - 1 :]
         if kind == "written" and written == len(log):
-            assert sum(map(size_of, recent.read(recent.first_idx, len(log)))) <= 400
+            assert size_of(recent.read(recent.first_idx, len(log))) <= 400
 
 
 def test_a_call_is_settled_only_when_it_is_final() -> None:

@@ -540,12 +540,7 @@ class LogNode:
         entries = self._read(call.first_idx, last) if call.first_idx <= last else []
         if entries is None:
             return failed(call, "REFUSED", "this node ends: its disk is damaged")
-        size, fit = 0, 0
-        for entry in entries:
-            size += wire.size_of(entry)
-            if fit and size > self.settings.frame_max_bytes - wire.HELLO_MAX_BYTES:
-                break
-            fit += 1
+        fit = wire.fitting(entries, self.settings.frame_max_bytes - wire.HELLO_MAX_BYTES)
         return Entries(call.call, tuple(entries[:fit]), commit_idx)
 
     def status(self) -> dict[str, object]:

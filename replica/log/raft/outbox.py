@@ -15,6 +15,7 @@ from ha.raft.messages import Entry, NodeId, Outgoing
 from replica.log.raft.wire import size_of
 
 CallT = TypeVar("CallT")
+_CHUNK_ENTRIES = 64  # so many leave memory together
 HELD_MAX = 10_000  # messages to one node that wait for the disk
 
 
@@ -61,12 +62,12 @@ class Recent:
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries at the end of the log."""
         self._entries += entries
-        self._bytes += sum(map(size_of, entries))
+        self._bytes += size_of(entries)
 
     def cut(self, idx: int) -> None:
         """Entries above `idx` are gone."""
         keep = max(idx + 1 - self.first_idx, 0)
-        self._bytes -= sum(map(size_of, self._entries[keep:]))
+        self._bytes -= size_of(self._entries[keep:])
         del self._entries[keep:]
         self.first_idx = min(self.first_idx, idx + 1)
 
@@ -77,8 +78,9 @@ class Recent:
         may_go = min(idx + 1 - self.first_idx, len(self._entries))
         gone, size = 0, 0
         while gone < may_go and self._bytes - size > self._max_bytes // 2:
-            size += size_of(self._entries[gone])
-            gone += 1
+            chunk = self._entries[gone : min(gone + _CHUNK_ENTRIES, may_go)]
+            size += size_of(chunk)
+            gone += len(chunk)
         del self._entries[:gone]
         self.first_idx += gone
         self._bytes -= size

@@ -84,7 +84,7 @@ class LogNodeSettings(GroupSettings):
     segment_bytes: int = Field(64 * 2**20, ge=2**16, le=2**30, description="Size of a file of the log.")
     entry_max_bytes: int = Field(2**20, ge=1_024, le=2**24, description="Largest entry.")
     frame_max_bytes: int = Field(8 * 2**20, ge=2**16, le=2**28, description="Largest frame on a connection.")
-    append_limit_bytes: int = Field(128 * 2**10, ge=1_024, le=2**24, description="About so much goes into a message.")
+    append_limit_bytes: int = Field(512 * 2**10, ge=1_024, le=2**24, description="About so much goes into a message.")
     unacknowledged_max: int = Field(4_000, ge=1, le=1_000_000, description="Entries sent to a node before it answers.")
     link_max_bytes: int = Field(
         32 * 2**20, ge=2**16, le=2**32, description="Unsent bytes to one peer or client; further messages are dropped."

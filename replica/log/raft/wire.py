@@ -6,7 +6,7 @@ Then a node sends messages of the core, and a client sends calls. A node's answe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -19,6 +19,7 @@ PROTOCOL = 1
 HELLO_MAX_BYTES = 1_024
 _SIZE_BYTES = 4
 _ENTRY_OVERHEAD_BYTES = 40  # of an entry in a frame, beside its body and nodes; at most
+_NODE_MAX_BYTES = 133  # of an id in it
 _BODIES_MAX = 20_000
 READ_MAX = 1_024  # entries in one answer: heartbeats wait while it is made
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -221,26 +222,36 @@ def decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
         raise FrameRefused(f"a frame cannot be read: {str(error)[:200]}") from None
 
 
-def size_of(entry: Entry) -> int:
-    """An upper bound of the bytes in a frame."""
-    size = len(entry.body) + _ENTRY_OVERHEAD_BYTES
-    return size + sum(len(node) + 5 for node in entry.nodes) if entry.nodes else size
+def size_of(entries: Sequence[Entry]) -> int:
+    """An upper bound of the bytes in a frame. One sum for many entries costs much less than one for each."""
+    sizes = [len(entry.body) + _NODE_MAX_BYTES * len(entry.nodes) for entry in entries]
+    return sum(sizes) + _ENTRY_OVERHEAD_BYTES * len(sizes)
+
+
+def fitting(entries: Sequence[Entry], limit_bytes: int) -> int:
+    """How many of the first of these fit, at least one where there is any."""
+    if size_of(entries) <= limit_bytes:
+        return len(entries)
+    count, size = 0, 0
+    for entry in entries:
+        size += size_of((entry,))
+        if count and size > limit_bytes:
+            break
+        count += 1
+    return count
 
 
 def fill(header: AppendEntries, entries: list[Entry], frame_max_bytes: int) -> Iterator[AppendEntries]:
     """A leader's message with its entries; several in sequence, if one would be too large."""
-    view, at = header.prev_view, 0
-    limit = frame_max_bytes - HELLO_MAX_BYTES
+    view, left, prev = header.prev_view, entries, header.prev_idx
     while True:
-        until, size = at, 0
-        while until < len(entries) and (until == at or size + size_of(entries[until]) <= limit):
-            size += size_of(entries[until])
-            until += 1
-        prev, idx = header.prev_idx + at, header.prev_idx + until
-        yield msgspec.structs.replace(header, prev_idx=prev, prev_view=view, idx=idx, entries=tuple(entries[at:until]))
-        if until == len(entries):
+        count = fitting(left, frame_max_bytes - HELLO_MAX_BYTES)
+        yield msgspec.structs.replace(
+            header, prev_idx=prev, prev_view=view, idx=prev + count, entries=tuple(left[:count])
+        )
+        left, prev, view = left[count:], prev + count, header.view_of_idx
+        if not left:
             return
-        view, at = header.view_of_idx, until
 
 
 def name_of(node_id: NodeId) -> str:
