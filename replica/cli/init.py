@@ -69,7 +69,7 @@ _BESIDE = {
 }
 _MAKE_LOG = {
     Profile.RAFT: "notary log-node --name r1           on each machine; on the first, once, with --new-group; then\n"
-    "                                        notary log add r2, notary log add r3",
+    "     notary log create                 the request log, with all three as its members",
     Profile.REFERENCE: "notary topic create                the request log, with the settings that safety rests on",
     Profile.POSTGRES: "notary log create --owner ...      the request log; then run what notary log roles prints",
 }

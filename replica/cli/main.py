@@ -25,6 +25,7 @@ from replica.cli import (
     log,
     log_node,
     log_node_members,
+    log_prove,
     recovery,
     replica,
     report,
@@ -105,6 +106,7 @@ app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
 app.command("pause", rich_help_panel=_RUN)(steer.pause)
 app.command("resume", rich_help_panel=_RUN)(steer.resume)
 app.add_typer(log.app, name="log", rich_help_panel=_RUN)
+log.app.command("prove")(log_prove.prove)
 log.app.command("members")(log_node_members.members)
 log.app.command("add")(log_node_members.add)
 log.app.command("retire")(log_node_members.retire)

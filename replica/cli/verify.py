@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -26,6 +26,12 @@ KeyOption = Annotated[
 KeysOption = Annotated[
     Path | None, typer.Option("--notary-keys", help="File with the notary's public keys, old ones too.", exists=True)
 ]
+LogIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log-id", help="Verify a proof of `notary log prove` instead: the log's id, as `notary log check` prints it."
+    ),
+]
 RequestOption = Annotated[
     Path | None,
     typer.Option(
@@ -40,12 +46,17 @@ def verify(
     notary_key: KeyOption = None,
     notary_keys: KeysOption = None,
     request: RequestOption = None,
+    log_id: LogIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify that the notary certified a transaction id with its content. Needs no network.
 
+    With --log-id: verify that a record stands at its place in the log with that id.
+
     Exit code 0: it did. 1: the receipt proves nothing of the kind. 2: a file is not what it should be.
     """
+    if log_id is not None:
+        _verify_place(receipt.read(RECEIPT_MAX_BYTES + 1), log_id, as_json)
     from replica.notary.keys import read_keys
     from replica.notary.receipts import verify_receipt
     from replica.notary.texts import bytes_from_hex
@@ -75,6 +86,28 @@ def verify(
     else:
         out.print(f"[bold green]valid[/]: transaction {found.tx_id.hex()}, content {found.content_digest.hex()}")
     raise typer.Exit(EXIT_FAILED if problem else EXIT_OK)
+
+
+def _verify_place(raw: bytes, log_id: str, as_json: bool) -> NoReturn:
+    import msgspec
+
+    from replica.log.raft.proof import LogProof, problem_of
+    from replica.notary.untrusted import UNREADABLE
+
+    try:
+        proof = msgspec.json.decode(raw, type=LogProof)
+    except UNREADABLE as error:
+        raise _unusable(f"no proof of a place in the log: {error}") from None
+    problem = problem_of(proof, log_id)
+    entry = proof.record.entry
+    if as_json:
+        place = {"transaction_id": f"{entry.view}.{entry.idx}", "record": entry.body.hex()}
+        print_json({"valid": problem is None, "problem": problem or "", **place})
+    elif problem is not None:
+        out.print(f"[bold red]not valid[/]: {problem}")
+    else:
+        out.print(f"[bold green]valid[/]: a record of {len(entry.body)} bytes stands at {entry.view}.{entry.idx}")
+    raise typer.Exit(EXIT_OK if problem is None else EXIT_FAILED)
 
 
 def _receipt(raw: bytes) -> Receipt:

@@ -21,6 +21,7 @@ from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.node import LogNode
 from replica.log.raft.process import find_identity
+from replica.log.raft.proof import problem_of
 from replica.log.raft.segments import SegmentLog
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import name_of
@@ -400,6 +401,23 @@ async def test_what_became_of_an_entry(topic_under_test: NodesHere) -> None:
         for wrong in ("0.1", "1", "1.0", "a.b", "1.1.1", "9" * 17 + ".1"):
             assert (await get(f"/v1/log/{wrong}"))[0] == 400
     await client.close()
+    await log.close()
+
+
+async def test_a_records_place_is_proven(topic_under_test: NodesHere) -> None:
+    """Goal: a proof from any node, also after a change of leader. Method: records of two leaders; one too many."""
+    await topic_under_test.put(*numbered(1_500))
+    log = topic_under_test.raft_log("r3")
+    writer = await log.open_writer()  # r3 leads now
+    writer.append(b"last")
+    await read_all(await log.open_reader(0), 1_501)
+    log_id = await log.log_id()
+    for offset, body in ((0, b"record 0"), (1_499, b"record 1499"), (1_500, b"last")):
+        proof = await log.prove(offset)
+        assert problem_of(proof, log_id) is None
+        assert (proof.record.entry.body, proof.log_id) == (body, log_id)
+    with pytest.raises(LogTruncated, match="below 1501"):
+        await log.prove(1_501)
     await log.close()
 
 

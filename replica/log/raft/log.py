@@ -16,7 +16,7 @@ from replica.log.interface import LogRecords, RoundTrip, TxUnderstood
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
-from replica.log.raft.records import root_of
+from replica.log.raft.proof import LogProof, Prover, log_id_of
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import check_sizes
 
@@ -25,7 +25,6 @@ _LOOK_S = 0.01  # between two looks at who leads
 _LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; any other node may lead, too
 _GRACE_S = 0.05  # for nodes that answer after the first: a leader that was replaced may not know that yet
 _WAIT_MAX_S = 1.0  # of one question to a node
-_ID_DIGITS = 32
 ResultT = TypeVar("ResultT")
 
 
@@ -88,6 +87,23 @@ class RaftLog:
             await client.close()
         committed = f"{found.committed_view}.{found.committed_idx}"
         return TxUnderstood(f"{view}.{seqno}", found.status.value, committed, found.offset)
+
+    async def prove(self, offset: int) -> LogProof:
+        """The proof of a committed record's place; reads the log from its start. Raises LogTruncated, LogUnavailable.
+
+        An entry costs about 100 bytes of memory.
+        """
+        client = await self.connect_near()
+        try:
+            if offset >= (end := await self.agreed_end_offset()):
+                raise LogTruncated(f"the log has offsets from 0 to below {end}, asked for is {offset}")
+            prover = Prover(self._settings.group, await self.place(client, offset), offset)
+            while True:
+                entries, _ = await self._within(client.read(prover.next_idx, wait_ms=int(_WAIT_MAX_S * 1_000)))
+                if (proof := prover.read(entries)) is not None:
+                    return proof
+        finally:
+            await client.close()
 
     async def membership(self) -> Membership:
         """The members as the leader reports them. Raises LogUnavailable."""
@@ -274,7 +290,7 @@ class RaftLog:
         entries, _ = await self._within(client.read(1, 1))
         if not entries:
             raise LogUnavailable(f"{client.node_id} has nothing of the log yet")
-        return root_of(entries).hex()[:_ID_DIGITS]
+        return log_id_of(entries[0])
 
     async def _within(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         return await within(call, self._settings.answer_max_s)

@@ -71,6 +71,16 @@ def decode_signature(entry: Entry) -> LogSignature:
         raise LogDiffers(f"the signature at {entry.view}.{entry.idx} cannot be read") from None
 
 
+def decode_keys(configuration: Entry) -> dict[NodeId, bytes]:
+    """The members' public keys. Raises LogDiffers where one is missing or cannot be read."""
+    try:
+        keys = _keys.decode(configuration.body)
+        return {node: keys[node] for node in configuration.nodes}
+    except (*UNREADABLE, KeyError):
+        at = f"{configuration.view}.{configuration.idx}"
+        raise LogDiffers(f"the configuration at {at} has no key that can be read for each member") from None
+
+
 def public_key_of(seed: bytes) -> bytes:
     """The public half of a node's key."""
     return bytes(SigningKey(seed).verify_key)
