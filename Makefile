@@ -14,7 +14,8 @@ setup: ## Prepare a Debian machine: system packages, .venv, Kafka, Spark (a seco
 setup-tests:
 	@scripts/setup.sh --for-tests
 
-run: setup ## Bring up the whole cluster, notarise, kill the active, check every answer, keep serving until Ctrl-C
+run: ## Bring up the whole cluster, notarise, kill the active, check every answer; ARGS="--profile postgres": without Java
+	@scripts/setup.sh $(if $(filter postgres raft --memory-log,$(ARGS)),--without-java)
 	@$(BIN)/notary demo $(ARGS)
 
 demo-pipeline: setup ## Archive, audit, rebuild, compare, restore and report what `make run` left, and show the page

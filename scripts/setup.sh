@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Prepares a Debian 12 machine: system packages, the Python environment in .venv, Apache Kafka and Spark's connector to
 # it in .tools.
-# --for-tests: also what only tests need. May be repeated: each step looks first at what is there. Where packages may not
-# be installed, it names them and stops.
+# --for-tests: also what only tests need. --without-java: neither Java nor jars, for profiles that have no Kafka.
+# May be repeated: each step looks first at what is there. Where packages may not be installed, it names them and stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
 PYTHON_OLDEST="3, 11"
-FOR_TESTS=
+FOR_TESTS= WITH_JAVA=yes
 [[ ${1:-} != --for-tests ]] || FOR_TESTS=yes
+[[ ${1:-} != --without-java ]] || WITH_JAVA=
 
 # ---- System packages -----------------------------------------------------------------------------------------------
 
@@ -35,12 +36,12 @@ missing_packages() {
     find_python >/dev/null || echo python3 python3-venv
     compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || has initdb || echo postgresql
     has haproxy || echo haproxy
-    has java || echo openjdk-17-jre-headless
+    [[ -z $WITH_JAVA ]] || has java || echo openjdk-17-jre-headless
     has wrk || echo wrk
     has make || echo make
     has git || echo git
     local jars
-    for jars in kafka spark ${FOR_TESTS:+kafka-tools}; do
+    for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools}; do
         scripts/jars/fetch.sh "$jars" --present || has mvn || { echo maven && break; }
     done
 }
@@ -125,7 +126,7 @@ started=$SECONDS
 ensure_packages
 [[ -z $FOR_TESTS ]] || ensure_test_packages
 ensure_environment
-scripts/jars/fetch.sh kafka
-scripts/jars/fetch.sh spark
-[[ -z $FOR_TESTS ]] || scripts/jars/fetch.sh kafka-tools
+for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools}; do
+    scripts/jars/fetch.sh "$jars"
+done
 say "Ready after $((SECONDS - started)) s"

@@ -15,10 +15,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from replica.log.postgres.install import install
+from replica.log.postgres.log import PostgresLog
 from replica.log.postgres.session import PostgresSession, connect
 from replica.notary.errors import LogUnavailable
 from tests.integration.log_postgres.cutting import Allowance, CuttingProxy, Link
 from tests.integration.log_postgres.world import PARTITION_RECORDS, looking, opened, run, settings_for
+from tests.small_disk import fill, small_disk
 from tests.unit.log.test_contract import READ_WAIT_S, numbered, read_all
 from tests.waiting import eventually
 
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.postgres
 WRITERS, EACH = 16, 120
 TOGETHER = 60  # connections that are held in silence at once
 SILENCE_S = 6.0
+SMALL, SMALL_MIB = {"shared_buffers": "16MB", "min_wal_size": "32MB", "max_wal_size": "64MB"}, 160
 CONNECT_MAX_S = 30.0  # on a busy machine
 BACKENDS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'notary_log' AND datname = current_database()"
 
@@ -262,6 +265,55 @@ async def test_a_crash_of_the_server_loses_nothing_that_was_read(own_server: Pos
         assert list(enumerate(values))[: len(seen)] == seen
         assert max(Counter(values).values()) == 1
         assert values[:-1] == numbered(len(values) - 1)
+
+
+async def test_a_full_disk_loses_nothing_and_the_log_goes_on_once_there_is_room(
+    servers_folder: Path, ports: PortReservation
+) -> None:
+    """Goal: an append without room fails, or the server does; no record is lost or doubled. Method: a server on a small
+    file system, filled under appends; room is made, and a new writer goes on."""
+    with small_disk(servers_folder / "small", SMALL_MIB) as folder:
+        folder.chmod(0o755)
+        server = PostgresServer(folder, ports.take(), SMALL)
+        try:
+            await server.start()
+            dsn = server.dsn()
+            await install(dsn)
+            async with opened(dsn) as log:
+                writer, size = await log.open_writer(), 50_000
+                writer.append_all(values := [b"%d" % number + bytes(size) for number in range(100)])
+                await read_all(await log.open_reader(0), 100)
+                fill(folder / "filler")
+                with pytest.raises(LogUnavailable):
+                    for number in range(100, 2_000):
+                        writer.append(b"%d" % number + bytes(size))
+                        values.append(b"%d" % number + bytes(size))
+                        await asyncio.sleep(0.002)
+                assert writer.failed_count > 0
+            (folder / "filler").unlink()
+            async with opened(dsn) as log:
+                await eventually(lambda: _goes_on(log), 60.0)
+                end = await log.end_offset()
+                found = [value for _, value in await read_all(await log.open_reader(0), end)]
+                kept = [value for value in found if value != b"after"]
+                assert len(kept) >= 100
+                assert kept == values[: len(kept)]
+                assert found[-1] == b"after"
+        finally:
+            await server.stop(immediate=True)
+
+
+async def _goes_on(log: PostgresLog) -> bool:
+    """Whether one more record is in the log. A server that gave up recovers first."""
+    with suppress(LogUnavailable):
+        before = await log.end_offset()
+        writer = await log.open_writer()
+        writer.append(b"after")
+        async with asyncio.timeout(10):
+            while await log.end_offset() == before:
+                await asyncio.sleep(0.01)
+        return True
+    return False
 
 
 async def test_a_long_snapshot_holds_up_neither_writer_nor_reader(dsn: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 SOURCES = ("replica", "pipeline", "ledger_api", "ha", "haproxy")
 
@@ -47,3 +49,22 @@ def test_only_its_own_rooms_name_kafka() -> None:
     naming = {path for path in paths if not path.startswith(ROOMS) and names_it(path)}
     assert naming - FILES.keys() == set(), "say it of any log, or move it into replica/log/kafka"
     assert FILES.keys() - naming == set(), "no longer names it: take it off the list"
+
+
+@pytest.mark.parametrize(
+    ("options", "set_up"),
+    [
+        ("--exit", "scripts/setup.sh"),
+        ("--profile postgres --exit", "scripts/setup.sh --without-java"),
+        ("--profile raft", "scripts/setup.sh --without-java"),
+        ("--memory-log", "scripts/setup.sh --without-java"),
+    ],
+)
+def test_java_is_installed_only_where_a_broker_runs(options: str, set_up: str) -> None:
+    """Goal: profiles without Kafka need no Java. Method: what `make run` would do; what the set-up does with jars."""
+    planned = subprocess.run(
+        ["make", "-n", "run", f"ARGS={options}"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    assert [line.strip() for line in planned] == [set_up, f".venv/bin/notary demo {options}"]
+    script = (ROOT / "scripts/setup.sh").read_text()
+    assert [line for line in script.splitlines() if "java" in line and "WITH_JAVA" not in line and line[0] != "#"] == []
