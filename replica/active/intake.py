@@ -118,7 +118,10 @@ class Intake:
         return busy and len(self._queue) < settings.admit_batch_max and not self.stopping
 
     def _overloaded(self) -> NotNow:
-        detail = f"{self.budget.submissions} submissions with {self.budget.states} states are in flight"
+        budget = self.budget
+        detail = f"{budget.submissions} submissions with {budget.states} states are in flight"
+        if budget.unpublished >= self._settings.publish_backlog_max:
+            detail = f"{budget.unpublished} completions wait for the database"
         return NotNow(Code.OVERLOADED.name, detail, self.wait_s)
 
 

@@ -35,11 +35,11 @@ async def complete_commands(
 ) -> None:
     """Read the log from where the acceptances end to the index's position, and add what is missing.
 
-    Returns once the two positions are equal; from then on they move together. Raises LogUnavailable, LogRefused,
-    LogTruncated and IndexUnreadable.
+    Returns once the two positions are equal; from then on they move together. Acceptances that are ahead, after a
+    crash, must be of this log as well. Raises LogUnavailable, LogRefused, LogTruncated and IndexUnreadable.
     """
     position = index.commands.position() or begin(topic_id)
-    if position.offset >= offset_of(index.position()):
+    if position == (index.position() or begin(topic_id)):
         return
     log.info("commands_incomplete", applied_offset=offset_of(index.position()), commands_offset=position.offset)
     reader = await open_after(request_log, topic_id, position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -192,5 +193,38 @@ def test_what_is_on_its_way_at_the_end_is_answered_as_unknown(asynchronous: bool
         (answer,) = await waiting
         assert isinstance(answer, NotNow)
         assert answer.code == Code.OUTCOME_UNKNOWN.name
+
+    play(story)
+
+
+def test_a_database_that_hangs_costs_no_request_until_too_many_completions_wait() -> None:
+    """Goal: the database is off the answer's path, within a bound. Method: publishing hangs; requests are answered;
+    then as many completions wait as may."""
+
+    async def story(_: World, replica: Replica) -> None:
+        activation = replica.participant.activation
+        assert activation is not None
+        store, publish = activation.publisher._store, activation.publisher._store.publish
+        goes_on = asyncio.Event()
+
+        async def late(*parts: Any) -> int:
+            await goes_on.wait()
+            return await publish(*parts)
+
+        store.publish = late  # type: ignore[method-assign]
+        for number in range(1, 40):
+            (answer,) = await replica.submit(submission(number, [state(number)]))
+            assert isinstance(answer, Notarised)
+        budget = activation.intake.budget
+        assert (budget.submissions, budget.unpublished) == (0, 39)
+        budget.note_unpublished(replica.shared.core.publish_backlog_max)
+        (refused,) = await replica.submit(submission(50, [state(50)]))
+        assert isinstance(refused, NotNow)
+        assert refused.code == Code.OVERLOADED.name
+        assert "completions wait for the database" in refused.detail
+        goes_on.set()
+        await asyncio.sleep(1.0)
+        (answer,) = await replica.submit(submission(50, [state(50)]))
+        assert isinstance(answer, Notarised)
 
     play(story)

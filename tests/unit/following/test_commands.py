@@ -11,6 +11,7 @@ from replica.following.commands import complete_commands
 from replica.index.commands import offset_of
 from replica.index.memory import MemoryCommands, MemoryIndex
 from replica.log.memory import MemoryLog, MemoryTopic
+from replica.notary.errors import LogRefused
 from replica.notary.records import BarrierRecord, RequestRecord, encode_record
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
@@ -69,5 +70,38 @@ def test_the_follower_reads_on_while_acceptances_are_completed(lag: int, batch: 
         assert list(index.commands.entries()) == list(whole.commands.entries())
         assert offset_of(index.commands.position()) == RECORDS - 1
         assert index.commands.entry_count == RECORDS - 1
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_acceptances_of_another_log_are_refused(ahead: int) -> None:
+    """Goal: nobody is judged by what another log accepted. Method: the table of commands has read another record at the
+    index's position, or past it, as after a restored folder."""
+
+    async def story() -> None:
+        topic, other = a_topic(), a_topic()
+        other._records[5 + ahead] = b"another record"
+        index, elsewhere = MemoryIndex(), MemoryIndex()
+        Applier(index, TOPIC_ID).apply(topic.records(0, 6))
+        Applier(elsewhere, TOPIC_ID).apply(other.records(0, 6 + ahead))
+        index.commands = elsewhere.commands
+        with pytest.raises(LogRefused, match="not the one that was applied"):
+            await complete_commands(MemoryLog(topic), index, TOPIC_ID, clock=LoopClock(), settings=CoreSettings())
+
+    run_virtually(story())
+
+
+def test_acceptances_that_are_ahead_are_of_this_log() -> None:
+    """Goal: a crash that tore the states only is no damage. Method: the table is ahead; nothing is written."""
+
+    async def story() -> None:
+        topic = a_topic()
+        index, whole = MemoryIndex(), MemoryIndex()
+        Applier(index, TOPIC_ID).apply(topic.records(0, 6))
+        Applier(whole, TOPIC_ID).apply(topic.records(0, 9))
+        index.commands = whole.commands
+        await complete_commands(MemoryLog(topic), index, TOPIC_ID, clock=LoopClock(), settings=CoreSettings())
+        assert offset_of(index.commands.position()) == 8
 
     run_virtually(story())
