@@ -12,9 +12,9 @@ import structlog
 from aiohttp import web
 from joserfc.jwk import KeySet
 
-from ledger_api.server.authorisation import EVERYBODY, Caller
+from ledger_api.server.authorisation import EVERYBODY, Caller, Revocations
 from ledger_api.server.settings import TokenSettings
-from ledger_api.server.tokens import KeyUnknown, check_token, parse_keys, read_keys, token_in
+from ledger_api.server.tokens import KeyUnknown, check_token, parse_keys, read_keys, read_revoked, token_in
 from replica.notary.errors import ConfigError
 
 REMEMBERED_MAX = 4_096  # tokens; about 1 kB each
@@ -65,6 +65,8 @@ class TokenAuthentication:
         self._now_s = now_s
         self._fetch = fetch or fetch_jwks
         self._keys = KeySet([]) if settings.keys_file is None else read_keys(settings.keys_file)
+        revoked = _revoked(settings)
+        self._revocations = None if revoked is None else Revocations(revoked)
         self._remembered: dict[str, Caller] = {}
         self._fetched_at_s = float("-inf")
         self._fetching = asyncio.Lock()
@@ -72,7 +74,7 @@ class TokenAuthentication:
     def remembered(self, request: web.BaseRequest) -> Caller | None:
         """The caller, when this very token was checked before and is still valid."""
         caller = self._remembered.get(request.headers.get("Authorization", ""))
-        if caller is None or self._now_s() >= caller.expires_at_s:
+        if caller is None or caller.left_s(self._now_s()) <= 0:
             return None
         return caller
 
@@ -81,26 +83,33 @@ class TokenAuthentication:
         header = request.headers.get("Authorization")
         token = token_in(header)
         try:
-            caller = check_token(token, self._keys, self._settings, self._now_s())
+            caller = self._check(token)
         except KeyUnknown:
             if not await self._fetch_again(_REFETCH_PAUSE_S):
                 raise
-            caller = check_token(token, self._keys, self._settings, self._now_s())
+            caller = self._check(token)
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered[header or ""] = caller
         return caller
 
     def reload(self) -> None:
-        """Read the file of keys again; every token is checked again. Raises ConfigError: then the old keys stay."""
-        if self._settings.keys_file is not None:
-            self._use(read_keys(self._settings.keys_file))
+        """Read keys and revoked tokens again; tokens are checked again. Raises ConfigError: then the old ones stay."""
+        settings = self._settings
+        revoked = _revoked(settings)
+        if settings.keys_file is not None:
+            self._use(read_keys(settings.keys_file))
+        if revoked is not None and self._revocations is not None:
+            self._revocations.ids = revoked  # for callers whose streams are open, too
 
     async def keep_fresh(self) -> None:
         """Fetch the keys again and again, until cancelled; returns at once when they are in a file."""
         while self._settings.jwks_url is not None:
             await self._fetch_again(0.0)
             await asyncio.sleep(self._settings.jwks_refresh_s)
+
+    def _check(self, token: str) -> Caller:
+        return check_token(token, self._keys, self._settings, self._now_s(), self._revocations)
 
     def _use(self, keys: KeySet) -> None:
         self._keys = keys
@@ -143,3 +152,7 @@ async def fetch_jwks(url: str) -> str:
 def make_authentication(settings: TokenSettings | None) -> NoAuthentication | TokenAuthentication:
     """The authentication that the settings ask for. Raises ConfigError."""
     return NoAuthentication() if settings is None else TokenAuthentication(settings)
+
+
+def _revoked(settings: TokenSettings) -> frozenset[str] | None:
+    return None if settings.revoked_file is None else read_revoked(settings.revoked_file)

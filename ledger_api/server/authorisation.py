@@ -12,12 +12,22 @@ from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 
 
+class Revocations:
+    """Tokens that are no longer accepted before they expire, by their `jti`. Shared with all their callers."""
+
+    def __init__(self, ids: frozenset[str] = frozenset()) -> None:
+        self.ids = ids
+
+    def __contains__(self, token_id: str) -> bool:
+        return token_id in self.ids
+
+
 class Caller(msgspec.Struct, frozen=True):
     """A caller and its rights. None means any.
 
     `subject`: the user that the caller submits as. `user_id`: the user whose submissions it reads. `act_as`: the
     parties that it acts for, all of them also in `read_as`. `expires_at_s`: Unix time from which it has no rights any
-    more.
+    more. `token_id`, and the list that may revoke it: of a caller with a token, where such a list is kept.
     """
 
     user_id: str | None = None
@@ -25,6 +35,13 @@ class Caller(msgspec.Struct, frozen=True):
     subject: str | None = None
     act_as: frozenset[str] | None = None
     expires_at_s: float = math.inf
+    token_id: str = ""
+    revocations: Revocations | None = None
+
+    def left_s(self, now_s: float) -> float:
+        """How many seconds its rights last, by Unix time `now_s`; not positive when it has none any more."""
+        is_revoked = self.revocations is not None and self.token_id in self.revocations
+        return -math.inf if is_revoked else self.expires_at_s - now_s
 
 
 EVERYBODY = Caller()

@@ -149,7 +149,7 @@ class Feed:
                 yield [checkpoint(after)]
                 sent_at_s = self._now_s()
             elif after == standing.ledger_end and self._core.standing == standing and not self._closed:
-                quiet_s = min(self._checkpoint_s - silent_s, wanted.caller.expires_at_s - self._unix_s())
+                quiet_s = min(self._checkpoint_s - silent_s, wanted.caller.left_s(self._unix_s()))
                 await self._core.standing_changes.wait(max(_WAIT_MIN_S, quiet_s))
 
     async def find(self, log_offset: int) -> Row | None:
@@ -192,8 +192,10 @@ class Feed:
         standing = self.check(after)
         if standing.epoch != epoch:
             raise FeedRefused(Code.NOT_ACTIVE, "the replica was activated again", standing)
-        if caller.expires_at_s - self._unix_s() <= 0:
-            raise FeedRefused(Code.TOKEN_INVALID, "the token of this stream is too old: open another one", standing)
+        if caller.left_s(self._unix_s()) <= 0:
+            raise FeedRefused(
+                Code.TOKEN_INVALID, "the token of this stream is too old, or revoked: open another one", standing
+            )
         return standing
 
     async def _wait_for_budget(self, holder: Hashable) -> Reservation:

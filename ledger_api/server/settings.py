@@ -50,6 +50,11 @@ class TokenSettings(BaseModel):
         description="Signatures that are accepted, comma-separated.",
     )
     rights_claim: str = Field("notary", min_length=1, description="The claim that grants rights.")
+    revoked_file: Path | None = Field(
+        None,
+        description="Ids (`jti`) of tokens that are revoked before they expire, one a line. Read again on SIGHUP. With "
+        "it, a token without an id is refused.",
+    )
     leeway_s: float = Field(5.0, ge=0, le=120, description="How far the issuer's clock may be off.")
 
     @model_validator(mode="after")
@@ -82,12 +87,12 @@ class ApiSettings(BaseModel):
     connections_max: int = Field(4_096, ge=1, le=1_000_000, description="Client connections; further ones are closed.")
     header_max_bytes: int = Field(8_192, ge=1_024, le=65_536, description="Largest request line, and header field.")
     rate_per_s: float = Field(
-        0.0,
+        2_000.0,
         ge=0,
         le=1e9,
         description="Submissions and reads a second of one user, or of one connection without; 0: any.",
     )
-    rate_burst: int = Field(2_000, ge=1, le=1_000_000_000, description="So many at once.")
+    rate_burst: int = Field(10_000, ge=1, le=1_000_000_000, description="So many at once.")
     headers_max: int = Field(64, ge=16, le=1_024, description="Header fields of one request.")
     idle_max_s: float = Field(
         75.0, gt=0, le=86_400, description="A connection without a whole request head is closed then."

@@ -131,7 +131,7 @@ class Session:
             )
         if frame.deduplication_s is not None and frame.deduplication_after:
             raise BadRequest("a deduplication period is a duration or an offset, not both")
-        if time.time() >= self._caller.expires_at_s:
+        if self._caller.left_s(time.time()) <= 0:
             raise _too_old()
 
     async def _hold(self, batch: list[tuple[int, Submission]]) -> list[Reservation]:

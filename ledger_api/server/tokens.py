@@ -21,16 +21,18 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import Key, KeySet, import_key
 
-from ledger_api.server.authorisation import Caller
+from ledger_api.server.authorisation import Caller, Revocations
 from ledger_api.server.settings import TokenSettings
 from replica.notary.errors import BadRequest, Code, ConfigError
 from replica.notary.one_value import check_keys
 from replica.notary.requests import check_user_id
+from replica.notary.untrusted import read_bounded
 
 KEYS_MAX = 100
 KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
 RSA_BITS_MIN = 2_048
 TOKEN_MAX_CHARACTERS = 8_192
+REVOKED_MAX_BYTES = 16 * 2**20  # some 400,000 ids of the usual size
 EXPIRES_MAX_S = 2**40  # Unix time, some 35,000 years from now
 _PARTIES_MAX = 1_000
 
@@ -86,7 +88,23 @@ def parse_keys(text: str, origin: str) -> KeySet:
     return KeySet(keys)
 
 
-def check_token(token: str, keys: KeySet, settings: TokenSettings, now_s: float) -> Caller:
+def read_revoked(path: Path) -> frozenset[str]:
+    """The ids (`jti`) in a file, one a line; empty lines and those with `#` in front count for nothing.
+
+    Raises ConfigError.
+    """
+    try:
+        lines = [line.strip() for line in read_bounded(path, REVOKED_MAX_BYTES).decode().splitlines()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the revoked tokens in {path} cannot be read: {error}") from None
+    except BadRequest as error:
+        raise ConfigError(error.detail) from None
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def check_token(
+    token: str, keys: KeySet, settings: TokenSettings, now_s: float, revocations: Revocations | None = None
+) -> Caller:
     """The caller that a token identifies. Raises TokenRefused; KeyUnknown when newer keys may verify it."""
     if len(token) > TOKEN_MAX_CHARACTERS:
         raise TokenRefused(f"a token has at most {TOKEN_MAX_CHARACTERS} characters")
@@ -97,7 +115,7 @@ def check_token(token: str, keys: KeySet, settings: TokenSettings, now_s: float)
         raise KeyUnknown("the token is signed by a key that is not known here") from None
     except Exception as error:  # of any kind: a stranger chose the bytes, and the library has not foreseen them all
         raise TokenRefused(f"the token is not accepted: {error}") from None
-    return _caller(decoded.claims, settings)
+    return _caller(decoded.claims, settings, revocations)
 
 
 def token_in(header: str | None) -> str:
@@ -142,7 +160,7 @@ def _registry(settings: TokenSettings, now_s: float) -> jwt.JWTClaimsRegistry:
     return jwt.JWTClaimsRegistry(now=int(now_s), leeway=int(settings.leeway_s), **options)
 
 
-def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
+def _caller(claims: Mapping[str, Any], settings: TokenSettings, revocations: Revocations | None) -> Caller:
     scopes = claims.get("scope", "")
     if settings.scope is not None and not (isinstance(scopes, str) and settings.scope in scopes.split()):
         raise TokenRefused(f"the token has not the scope {settings.scope!r}")
@@ -157,6 +175,7 @@ def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
         rights = msgspec.convert(claims.get(settings.rights_claim, {}), Rights)
     except msgspec.ValidationError as error:
         raise TokenRefused(f"the token's claim {settings.rights_claim!r}: {error}") from None
+    token_id = "" if revocations is None else _token_id(claims, revocations)
     act_as = frozenset(rights.act_as)
     return Caller(
         subject=subject,
@@ -164,4 +183,16 @@ def _caller(claims: Mapping[str, Any], settings: TokenSettings) -> Caller:
         user_id=None if rights.admin else subject,
         read_as=None if rights.admin else act_as | frozenset(rights.read_as),
         expires_at_s=float(expires_at_s) + settings.leeway_s,
+        token_id=token_id,
+        revocations=revocations,
     )
+
+
+def _token_id(claims: Mapping[str, Any], revocations: Revocations) -> str:
+    """The token's id. A token without one could never be revoked, so it is refused where revoked ones are listed."""
+    token_id = claims.get("jti")
+    if not isinstance(token_id, str) or not token_id:
+        raise TokenRefused("the token has no id (`jti`), by which it could be revoked")
+    if token_id in revocations:
+        raise TokenRefused("the token was revoked")
+    return token_id

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pipeline.archive.segment import SegmentFacts, sync_file
 from replica.notary.errors import ArchiveDamaged, FormatUnknown
 from replica.notary.position import Position, begin, decode_position
+from replica.notary.secret_files import open_not_for_others
 from replica.notary.untrusted import UNREADABLE
 from replica.store.archive_head import ArchiveHead
 
@@ -146,7 +147,7 @@ class Manifest:
             lines.append((_decoder.decode(encoded), previous))
             text += encoded + b"\n"
         path = self.folder / MANIFEST_NAME
-        with path.open("ab") as file:
+        with open_not_for_others(path, "ab") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -24,6 +24,7 @@ from replica.local.process import ServerFailed
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Refused
 from replica.notary.errors import Code
+from replica.notary.secret_files import open_not_for_others
 from replica.store.postgres.status import read_status
 
 FOLDER = DATA_FOLDER / "drill"
@@ -174,7 +175,7 @@ class Drill:
 
     @asynccontextmanager
     async def _client(self, cluster: LocalCluster) -> AsyncIterator[RecordingClient]:
-        with (FOLDER / "history.jsonl").open("ab") as stream:
+        with open_not_for_others(FOLDER / "history.jsonl", "ab") as stream:
             async with RecordingClient(cluster.endpoint, HistoryWriter(stream), f"drill-{time_ns()}") as client:
                 yield client
 

@@ -12,6 +12,9 @@ from replica.notary.errors import BadRequest
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from replica.notary.keys import NotaryKey
     from replica.notary.receipts import Receipt
 
 RECEIPT_MAX_BYTES = 16 * 2**20  # a whole answer with conflicts has about 2
@@ -57,17 +60,17 @@ def verify(
     """
     if log_id is not None:
         _verify_place(receipt.read(RECEIPT_MAX_BYTES + 1), log_id, as_json)
-    from replica.notary.keys import read_keys
+    from replica.notary.keys import NotaryKey, read_keys
     from replica.notary.receipts import verify_receipt
     from replica.notary.texts import bytes_from_hex
 
     try:
         found = _receipt(receipt.read(RECEIPT_MAX_BYTES + 1))
-        keys = [bytes_from_hex("--notary-key", key, 32) for key in notary_key or ()]
-        keys += [key.raw for key in read_keys(notary_keys)] if notary_keys else []
+        keys = [NotaryKey(bytes_from_hex("--notary-key", key, 32).hex()) for key in notary_key or ()]
+        keys += read_keys(notary_keys) if notary_keys else []
         if not keys:
             raise _unusable("name the notary's key: --notary-key, or a file of them: --notary-keys")
-        problem = "" if any(verify_receipt(found, key) for key in keys) else "it does not verify"
+        problem = "" if any(verify_receipt(found, key.raw) for key in keys) else "it does not verify"
         if not problem and request is not None and _content(request) != (found.tx_id, found.content_digest):
             problem = "it certifies another transaction or other content than the request's"
     except BadRequest as error:
@@ -79,12 +82,20 @@ def verify(
                 "problem": problem,
                 "tx_id": found.tx_id.hex(),
                 "content_digest": found.content_digest.hex(),
+                "notary_key": found.notary_key.hex(),
+                "known_keys": [known.public_key for known in keys],
             }
         )
-    elif problem:
-        out.print(f"[bold red]not valid[/]: {problem}")
     else:
-        out.print(f"[bold green]valid[/]: transaction {found.tx_id.hex()}, content {found.content_digest.hex()}")
+        verdict = f"[bold red]not valid[/]: {problem}" if problem else "[bold green]valid[/]"
+        out.print(verdict)
+        out.print(f"transaction  {found.tx_id.hex()}\ncontent      {found.content_digest.hex()}")
+        out.print(f"receipt's key\n             {_described(found.notary_key.hex(), keys)}")
+        others = [key for key in keys if key.public_key != found.notary_key.hex()]
+        if others:
+            out.print("other keys that are trusted")
+        for key in others:
+            out.print(f"             {_described(key.public_key, keys)}")
     raise typer.Exit(EXIT_FAILED if problem else EXIT_OK)
 
 
@@ -108,6 +119,15 @@ def _verify_place(raw: bytes, log_id: str, as_json: bool) -> NoReturn:
     else:
         out.print(f"[bold green]valid[/]: a record of {len(entry.body)} bytes stands at {entry.view}.{entry.idx}")
     raise typer.Exit(EXIT_OK if problem is None else EXIT_FAILED)
+
+
+def _described(public_key: str, trusted: Sequence[NotaryKey]) -> str:
+    """A key, and the period in which it signed as far as the list of trusted keys has it."""
+    found = next((key for key in trusted if key.public_key == public_key), None)
+    if found is None:
+        return f"{public_key}, which is not trusted here"
+    ends = (("from", found.from_), ("until", found.until))
+    return " ".join((public_key, *(f"{name} {end:%Y-%m-%dT%H:%M:%SZ}" for name, end in ends if end is not None)))
 
 
 def _receipt(raw: bytes) -> Receipt:

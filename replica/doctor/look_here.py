@@ -14,8 +14,10 @@ from cryptography import x509
 from pydantic import BaseModel
 
 from ledger_api.server.registry import read_registry
+from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tls import make_tls
 from ledger_api.server.tokens import read_keys as read_token_keys
+from ledger_api.server.tokens import read_revoked
 from replica.active.signer import check_signer
 from replica.config.model import Config, DatabaseSettings
 from replica.doctor.facts import FileFacts, MachineFacts
@@ -44,7 +46,7 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
         "database-password": lambda: _check_passwords(config.database),
         "log-secrets": config.log.settings.check_files,
         "api-certificates": lambda: None if api.tls is None else make_tls(api.tls),
-        "token-keys": lambda: None if tokens is None or tokens.keys_file is None else read_token_keys(tokens.keys_file),
+        "token-keys": lambda: None if tokens is None else _check_tokens(tokens),
         "tracing": lambda: check_tracing(config.tracing),
         "salvages": lambda: _salvages(config),
     }
@@ -107,6 +109,13 @@ def _expiry(path: Path) -> datetime | None:
         return min(found.not_valid_after_utc for found in x509.load_pem_x509_certificates(content))
     except (OSError, ValueError):
         return None  # a file that cannot be read is another check's finding
+
+
+def _check_tokens(tokens: TokenSettings) -> None:
+    if tokens.keys_file is not None:
+        read_token_keys(tokens.keys_file)
+    if tokens.revoked_file is not None:
+        read_revoked(tokens.revoked_file)
 
 
 def _check_key(config: Config) -> None:

@@ -91,7 +91,7 @@ class ParticipantFiles:
         """
         own: dict[str, Any] = {
             "data_dir": "replicas",
-            "api": {"registry_path": self._registry_path.name},
+            "api": {"registry_path": self._registry_path.name, "rate_per_s": 0},  # measured and attacked at full speed
             "database": {
                 "password_file": self.password_file(role),
                 "reader_user": reader,

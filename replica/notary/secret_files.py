@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
+from typing import IO
 
 from replica.notary.errors import Code, ConfigError
 
@@ -34,3 +36,8 @@ def read_secret(path: Path) -> str:
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, ValueError):  # the error must not contain the content
         raise ConfigError(f"{path} cannot be read as UTF-8 text") from None
+
+
+def open_not_for_others(path: Path, mode: str) -> IO[bytes]:
+    """Open a file that names parties and transactions: a new one has mode 0640, or less by the umask."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o640))

@@ -51,6 +51,35 @@ async def test_a_stream_of_completions_ends_with_its_token(tmp_path: Path, accep
             assert refused.status == 401
 
 
+async def test_streams_of_a_revoked_token_end(tmp_path: Path) -> None:
+    """Goal: a stolen token that is revoked reads and submits nothing more. Method: open both, revoke, reload."""
+    revoked_file, issuer = tmp_path / "revoked", Issuer()
+    revoked_file.touch()
+    tokens = {"keys_file": issuer.write(tmp_path / "keys.json"), "audience": AUDIENCE, "revoked_file": revoked_file}
+    participant = StubParticipant()
+    world = ApiWorld(tmp_path, participant, tokens=tokens, checkpoint_s=0.2)
+    token = issuer.token(expires_at_s=time.time() + 600, notary={"act_as": [BANK.name]}, jti="a-1")
+    headers = {"Authorization": f"Bearer {token}"}
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with world.serve(), aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        async with (
+            session.get(world.endpoint + "/v1/completions?follow=true") as reading,
+            session.ws_connect(world.endpoint + "/v1/submissions/stream") as socket,
+        ):
+            assert isinstance(decoder.decode(await socket.receive_bytes()), Welcome)
+            assert b"checkpoint" in await reading.content.readline()
+            revoked_file.write_text("a-1\n")
+            world.authentication.reload()
+            last = [line async for line in reading.content][-1]
+            assert json.loads(last)["problem"]["code"] == "TOKEN_INVALID"
+            await socket.send_bytes(encoder.encode(Submissions([(1, make_submission())])))
+            frames = [decoder.decode(message.data) async for message in socket]
+        assert isinstance(frames[-1], Closing)
+        assert (frames[-1].code, participant.submitted) == ("TOKEN_INVALID", [])
+        async with session.get(world.endpoint + "/v1/ledger-end") as refused:
+            assert refused.status == 401
+
+
 async def test_a_stream_of_submissions_ends_with_its_token(tmp_path: Path) -> None:
     """Goal: an idle submitter is disconnected, with the reason. Method: one submission in time; then silence until the
     end."""

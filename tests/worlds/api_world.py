@@ -173,6 +173,7 @@ class ApiWorld:
         now_s, budget = asyncio.get_running_loop().time, ByteBudget(self.settings.answers_max_bytes)
         self.feed = Feed(participant, reader, self.settings.checkpoint_s, now_s, budget=budget)
         authentication = make_authentication(self.settings.tokens) if caller is None else FixedCaller(caller)
+        self.authentication = authentication
         shown = participant if traces is None else traces.core(participant)
         self.api = Api(
             shown, self.feed, validator, self.counts, self.settings, about=about, authentication=authentication

@@ -107,9 +107,10 @@ async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
     from replica.cli.demo.phases import Phases
     from replica.cli.demo.report import DemoReport
     from replica.local.recording import RecordingClient
+    from replica.notary.secret_files import open_not_for_others
 
     path = cluster.folder / HISTORY_NAME
-    with path.open("wb") as stream:
+    with open_not_for_others(path, "wb") as stream:
         async with RecordingClient(cluster.endpoint, HistoryWriter(stream), "demo") as client:
             phases = Phases(client, cluster.parties, requests.requests)
             done = [await phases.notarise(say), await phases.resubmit(say)]

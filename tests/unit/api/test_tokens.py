@@ -190,6 +190,43 @@ async def test_a_rotated_key_is_fetched_when_it_is_met(tmp_path: Path) -> None:
     assert world.fetches == 2
 
 
+async def test_a_single_token_is_revoked_by_its_id(tmp_path: Path) -> None:
+    """Goal: a stolen token ends without a new key. Method: list its id and reload; others go on; no list."""
+    revoked_file = tmp_path / "revoked"
+    revoked_file.write_text("# stolen\n\n")
+    settings = TokenSettings(
+        keys_file=ISSUER.write(tmp_path / "keys.json"), audience=AUDIENCE, revoked_file=revoked_file
+    )
+    authentication = TokenAuthentication(settings, now_s=lambda: NOW_S)
+    stolen, other = (request("Bearer " + ISSUER.token(jti=jti)) for jti in ("a-1", "a-2"))
+    caller = await authentication.identify(stolen)
+    assert (await authentication.identify(other)).left_s(NOW_S) > 0
+    assert caller.left_s(NOW_S) > 0
+    with pytest.raises(TokenRefused, match="no id"):
+        await authentication.identify(request("Bearer " + ISSUER.token()))
+    revoked_file.write_text("# stolen\na-1\n")
+    authentication.reload()
+    assert caller.left_s(NOW_S) < 0  # so its open streams end
+    with pytest.raises(TokenRefused, match="was revoked"):
+        await authentication.identify(stolen)
+    assert (await authentication.identify(other)).left_s(NOW_S) > 0
+    revoked_file.unlink()
+    with pytest.raises(ConfigError):
+        authentication.reload()
+    with pytest.raises(TokenRefused):
+        await authentication.identify(stolen)
+
+
+def test_the_rate_of_a_user_is_bounded_unless_it_is_asked_otherwise(tmp_path: Path) -> None:
+    """Goal: one caller cannot take a front end, as configured by nobody. Method: the default, as long as a burst."""
+    settings = ApiSettings(registry_path=tmp_path)
+    rates, user = Rates(settings, lambda: 0.0), Caller(subject="treasury")
+    rates.charge(user, request(None), settings.rate_burst)
+    with pytest.raises(RateExceeded):
+        rates.charge(user, request(None), 1)
+    rates.charge(Caller(subject="other"), request(None), settings.rate_burst)
+
+
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc"])
 def test_a_call_without_a_token_says_so(header: str | None) -> None:
     """Goal: the code leads to what to do. Method: headers without a token."""

@@ -109,6 +109,18 @@ def test_a_receipt_is_verified_offline(tmp_path: Path) -> None:
     assert verify(by="00" * 32) == 1
     assert verify(by="xyz") == 2
     assert verify("--request", "answer.json") == 2
+    old = "ab" * 32
+    (tmp_path / "keys.toml").write_text(
+        f'[[keys]]\npublic_key = "{old}"\nuntil = 2026-01-01T00:00:00Z\n[[keys]]\npublic_key = "{key.hex()}"\n'
+    )
+    told = _notary("verify", "answer.json", "--notary-keys", "keys.toml", cwd=tmp_path).stdout
+    assert told.split()[:3] == ["valid", "transaction", tx_id.hex()]
+    assert f"receipt's key\n             {key.hex()}\n" in told
+    assert f"other keys that are trusted\n             {old} until 2026-01-01T00:00:00Z\n" in told
+    told = _notary("verify", "answer.json", "--notary-key", old, cwd=tmp_path).stdout
+    assert f"{key.hex()}, which is not trusted here" in told
+    found = json.loads(_notary("verify", "answer.json", "--notary-keys", "keys.toml", "--json", cwd=tmp_path).stdout)
+    assert (found["notary_key"], found["known_keys"]) == (key.hex(), [old, key.hex()])
 
 
 @pytest.mark.parametrize("page", sorted(REPOSITORY.glob("runbooks/*.md")), ids=lambda page: page.name)
