@@ -59,7 +59,7 @@ def needed() -> dict[str, str]:
 
 
 def lay_out(folder: Path) -> None:
-    """Make the folder anew, with all that a build of the package needs."""
+    """Make a fresh folder with all that a build of the package needs."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "LICENSE", folder)

@@ -57,7 +57,7 @@ def _deduplication(record: RequestRecord, period: Period | None) -> tuple[int | 
     """The deduplication period in microseconds, or the ledger offset after which acceptances count.
 
     Under rules 2 the record has it, but for a ledger offset: the record has the log offset instead, and only "after the
-    ledger's start" can be told from it.
+    ledger's start" follows from it.
     """
     if isinstance(record, RequestRecordV2):
         if record.deduplication_us < TIME_MAX_US:

@@ -49,7 +49,7 @@ class MemoryTopic:
         self.wake()
 
     def recreate(self, topic_id: str) -> None:
-        """Delete the topic with all its records, and create it anew under the same name."""
+        """Delete the topic with all its records, and create it again under the same name."""
         self.topic_id, self.first_offset = topic_id, 0
         self.truncate(0)
 

@@ -63,7 +63,7 @@ class Samples:
 
 
 def make_sample(before: Reading, after: Reading) -> Sample:
-    """What happened between two readings. A counter that went back was started anew, so it counts from zero."""
+    """What happened between two readings. A counter that went back was restarted, so it counts from zero."""
     elapsed_s = after.at_s - before.at_s
     judged = {code: _risen(before.outcomes.get(code, 0), count) for code, count in after.outcomes.items()}
     latency = [_risen(earlier, later) for earlier, later in zip(before.latency, after.latency, strict=True)]

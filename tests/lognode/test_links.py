@@ -247,14 +247,14 @@ async def test_a_peer_that_says_nothing_is_left_with_the_rest(tmp_path: Path) ->
         await links.start()
         await reached.wait()
         await links.stop()
-    gc.collect()  # tells of an open socket, and warnings are errors
+    gc.collect()  # warns of an open socket, and warnings are errors
 
 
 async def test_a_client_that_is_refused_leaves_nothing_open(one: Links) -> None:
     """Goal: a repeated caller does not run out of sockets. Method: another group; collect what is left."""
     with pytest.raises(LogUnavailable, match="belongs to 'g'"):
         await LogClient.connect(one.settings.listen, "other")
-    gc.collect()  # tells of an open socket, and warnings are errors
+    gc.collect()  # warns of an open socket, and warnings are errors
 
 
 async def test_wrong_certificates_change_nothing(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class KafkaLog:
     async def end_offset(self) -> int:
         """The offset that the next record will get.
 
-        Raises LogUnavailable, and LogRefused when the topic was deleted or created anew since it was checked. A reader
+        Raises LogUnavailable, and LogRefused when the topic was deleted or created again since it was checked. A reader
         cannot notice that by itself if the new topic has more records than the old one.
         """
         await self._confirm_lately()
@@ -124,7 +124,7 @@ class KafkaLog:
         return writer
 
     async def close(self) -> None:
-        """Close every reader, writer and connection. May be repeated; what is opened later connects anew."""
+        """Close every reader, writer and connection. May be repeated; what is opened later connects again."""
         await asyncio.gather(*[handle.close() for handle in self._open])
         await self._admin.close()
 

@@ -144,7 +144,7 @@ class MemoryServer:
         self._batches = [(at, batch) for at, batch in self._batches if batch.first_offset >= first_offset]
 
     def recreate(self, log_id: str) -> None:
-        """Drop the schema and create it anew."""
+        """Drop the schema and create it again."""
         self.log_id, self.end_offset, self._batches = log_id, 0, []
 
     def _replicate_later(self, position: int) -> None:
