@@ -34,6 +34,7 @@ from replica.checker.judge import (
     Judged,
     JudgedBarrier,
     JudgedLost,
+    JudgedNote,
     JudgedRequest,
     JudgedSettlement,
     ReferenceJudge,
@@ -128,6 +129,8 @@ def _count(judged: Judged, tally: Counter[str], voids: Counter[str], summary: Su
         tally[judged.outcome] += 1
     elif isinstance(judged, JudgedSettlement):
         tally["SETTLEMENT"] += 1
+    elif isinstance(judged, JudgedNote):
+        tally["NOTE"] += 1
     elif isinstance(judged, JudgedLost):
         tally["LOST"] += 1
     elif isinstance(judged, JudgedBarrier):

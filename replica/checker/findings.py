@@ -66,7 +66,7 @@ class Summary(msgspec.Struct):
     answers: dict[str, int] = {}  # by code; UNKNOWN for operations without a definite answer
     receipts: int = 0
     records: int = 0
-    outcomes: dict[str, int] = {}  # counting requests by verdict, and SETTLEMENT
+    outcomes: dict[str, int] = {}  # counting requests by verdict, SETTLEMENT, NOTE and LOST
     voids: dict[str, int] = {}  # by reason
     epochs: dict[int, str] = {}  # each epoch that was in force, with the replica that held it
     completions: int = 0

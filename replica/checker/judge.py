@@ -2,25 +2,35 @@
 
 It is written from the text of the design and shares no code with `replica.notary.reading` and `replica.notary.rules`,
 so a mistake goes unnoticed only if it was made twice. It reads the whole log from the first record on, one record at a
-time. Its memory grows with the states consumed and the transactions notarised, not with the log.
+time. Its memory grows with the states consumed, the transactions notarised and the commands accepted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 
 import msgspec
 
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
-from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, Undecodable, decode_record
-from replica.notary.requests import Request, TimeWindow
+from replica.notary.records import (
+    BarrierRecord,
+    NoteRecord,
+    RequestRecord,
+    RequestRecordV2,
+    SettlementRecord,
+    Undecodable,
+    decode_record,
+)
+from replica.notary.requests import Request, Submission, TimeWindow
 from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, salvage_named
 
-FORMATS_KNOWN = (1,)
-RULES_KNOWN = (1,)
+KNOWN = ((1, 1), (2, 2))  # record format and rules, as a barrier names them together
 
 NOTARISED = "NOTARISED"
+DEDUPLICATED = "DEDUPLICATED"
+COMMAND_ID_REUSED = "COMMAND_ID_REUSED"
 TX_ID_REUSED = "TX_ID_REUSED"
 STATE_CONFLICT = "STATE_CONFLICT"
 TIME_WINDOW_CLOSED = "TIME_WINDOW_CLOSED"
@@ -55,6 +65,24 @@ class JudgedSettlement(msgspec.Struct, frozen=True, gc=False):
     judged_us: int
 
 
+class JudgedNote(msgspec.Struct, frozen=True, gc=False):
+    """An act, a registration or a salvage that counts; it has no verdict. `judged_us`: the highest stamp before it."""
+
+    offset: int
+    record: NoteRecord
+    barrier: BarrierRecord
+    judged_us: int
+
+
+class Acceptance(msgspec.Struct, frozen=True, gc=False):
+    """That a command was accepted: for which transaction and content, at which time judged, at which log offset."""
+
+    tx_id: bytes
+    content_digest: bytes
+    judged_us: int
+    offset: int
+
+
 class ConsumedState(msgspec.Struct, frozen=True, gc=False):
     """A consumed state that caused a refusal: its consumer, where it was consumed, and how the request used it."""
 
@@ -65,7 +93,10 @@ class ConsumedState(msgspec.Struct, frozen=True, gc=False):
 
 
 class JudgedRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request that counts, with its verdict. `barrier` is the one in force; `notarised_offset` None if refused."""
+    """A request that counts, with its verdict. `barrier` is the one in force; `notarised_offset` None if refused.
+
+    `change_id` identifies the command; `acceptance` is its newest before this record, whether it counts or not.
+    """
 
     offset: int
     record: RequestRecord
@@ -76,6 +107,8 @@ class JudgedRequest(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     notarised_offset: int | None
     conflicts: tuple[ConsumedState, ...]
+    change_id: bytes
+    acceptance: Acceptance | None
 
 
 class JudgedLost(msgspec.Struct, frozen=True, gc=False):
@@ -86,7 +119,7 @@ class JudgedLost(msgspec.Struct, frozen=True, gc=False):
     content_digest: bytes | None
 
 
-Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedSettlement | JudgedRequest
+Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedSettlement | JudgedNote | JudgedRequest
 
 
 class ReferenceJudge:
@@ -101,6 +134,7 @@ class ReferenceJudge:
         self.stamp_us = 0  # highest of all counting requests so far
         self.consumed: dict[bytes, bytes] = {}  # state -> consuming transaction id
         self.notarised: dict[bytes, tuple[bytes, int]] = {}  # transaction id -> content digest, offset
+        self.accepted: dict[bytes, Acceptance] = {}  # change id -> the newest acceptance
 
     def judge(self, log: Iterable[tuple[int, bytes]]) -> Iterator[Judged]:
         """Judge the next records (offset, value). Raises InvariantBroken on a gap, FormatUnknown for a newer log."""
@@ -121,10 +155,9 @@ class ReferenceJudge:
                 return self._barrier(record)
             if barrier is None or record.activation_id != barrier.activation_id:
                 return JudgedVoid(offset, NOT_IN_FORCE)
-            if isinstance(record, SettlementRecord):
-                return self._settlement(record, barrier)
-            assert isinstance(record, RequestRecord)
-            return self._request(record, barrier, *decode_request(record.submission.request))
+            if isinstance(record, RequestRecord):
+                return self._request(record, barrier, *decode_request(record.submission.request))
+            return self._without_verdict(record, barrier)
         except (Undecodable, BadRequest):
             return JudgedVoid(offset, UNDECODABLE)
 
@@ -148,40 +181,34 @@ class ReferenceJudge:
             return JudgedBarrier(self.offset, record, repeated=True)
         if in_force is not None and record.epoch <= in_force.epoch:
             return JudgedVoid(self.offset, BARRIER_NOT_HIGHER)
-        if record.record_format not in FORMATS_KNOWN or record.rules_version not in RULES_KNOWN:
+        if (record.record_format, record.rules_version) not in KNOWN:
             raise FormatUnknown(f"the barrier of epoch {record.epoch} asks for what the judge does not know")
         self.barrier = record
         self.sequences = set()
         return JudgedBarrier(self.offset, record, repeated=False)
 
-    def _settlement(self, record: SettlementRecord, barrier: BarrierRecord) -> Judged:
+    def _without_verdict(self, record: SettlementRecord | NoteRecord, barrier: BarrierRecord) -> Judged:
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
         self.sequences.add(record.sequence)
-        return JudgedSettlement(self.offset, record, barrier, self.stamp_us)
+        if isinstance(record, SettlementRecord):
+            return JudgedSettlement(self.offset, record, barrier, self.stamp_us)
+        return JudgedNote(self.offset, record, barrier, self.stamp_us)
 
     def _request(self, record: RequestRecord, barrier: BarrierRecord, request: Request, digest: bytes) -> Judged:
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
         self.sequences.add(record.sequence)
         self.stamp_us = max(self.stamp_us, record.stamp_us)
-        notarised_offset: int | None = None
+        command = _change_id(record.submission)
+        before = self.accepted.get(command)
         conflicts: list[ConsumedState] = []
-        if request.tx_id in self.notarised:
-            known_digest, known_offset = self.notarised[request.tx_id]
-            if known_digest == digest:
-                outcome, notarised_offset = NOTARISED, known_offset
-            else:
-                outcome = TX_ID_REUSED
-        elif conflicts := self._conflicts(request):
-            outcome = STATE_CONFLICT
-        elif not _is_inside(request.window, self.stamp_us):
-            outcome = TIME_WINDOW_CLOSED
-        else:
-            outcome, notarised_offset = NOTARISED, self.offset
-            self.notarised[request.tx_id] = (digest, self.offset)
-            for state in request.inputs:
-                self.consumed[state] = request.tx_id
+        outcome = self._by_command(record, before, request, digest) if barrier.rules_version == 2 else None
+        if outcome is None:
+            outcome, conflicts = self._by_states(request, digest)
+        if outcome == NOTARISED:
+            self.accepted[command] = Acceptance(request.tx_id, digest, self.stamp_us, self.offset)
+        is_success = outcome in (NOTARISED, DEDUPLICATED)
         return JudgedRequest(
             self.offset,
             record,
@@ -190,9 +217,40 @@ class ReferenceJudge:
             digest,
             self.stamp_us,
             outcome,
-            notarised_offset,
+            self.notarised[request.tx_id][1] if is_success else None,
             tuple(conflicts),
+            command,
+            before,
         )
+
+    def _by_command(
+        self, record: RequestRecord, accepted: Acceptance | None, request: Request, digest: bytes
+    ) -> str | None:
+        """Rules 2, steps 1 and 2; None: step 3 decides."""
+        assert isinstance(record, RequestRecordV2)
+        if accepted is None or accepted.offset <= record.after_offset:
+            return None
+        if self.stamp_us > accepted.judged_us + record.deduplication_us:
+            return None
+        if accepted.tx_id == request.tx_id:
+            if accepted.content_digest == digest:
+                return DEDUPLICATED
+            if record.submission.command_id == "".join(f"{byte:02x}" for byte in request.tx_id):
+                return None
+        return COMMAND_ID_REUSED
+
+    def _by_states(self, request: Request, digest: bytes) -> tuple[str, list[ConsumedState]]:
+        """Rules 1: the verdict, with the states that are in the way; what is notarised for the first time is noted."""
+        if request.tx_id in self.notarised:
+            return (NOTARISED if self.notarised[request.tx_id][0] == digest else TX_ID_REUSED), []
+        if conflicts := self._conflicts(request):
+            return STATE_CONFLICT, conflicts
+        if not _is_inside(request.window, self.stamp_us):
+            return TIME_WINDOW_CLOSED, []
+        self.notarised[request.tx_id] = (digest, self.offset)
+        for state in request.inputs:
+            self.consumed[state] = request.tx_id
+        return NOTARISED, []
 
     def _conflicts(self, request: Request) -> list[ConsumedState]:
         conflicts = []
@@ -211,3 +269,10 @@ def _is_inside(window: TimeWindow | None, time_us: int) -> bool:
     if window.from_us is not None and time_us < window.from_us:
         return False
     return window.until_us is None or time_us < window.until_us
+
+
+def _change_id(submission: Submission) -> bytes:
+    """What identifies a command: user id, command id, and the parties that act."""
+    texts = [submission.user_id, submission.command_id, *sorted(submission.act_as)]
+    parts = [len(text.encode()).to_bytes(2, "big") + text.encode() for text in texts]
+    return sha256(b"notary/command/1" + b"".join(parts)).digest()

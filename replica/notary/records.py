@@ -27,8 +27,8 @@ from replica.notary.requests import (
     Signature,
     Submission,
     check_command,
+    check_note,
     check_party,
-    check_user_id,
 )
 from replica.notary.untrusted import UNREADABLE
 
@@ -38,7 +38,6 @@ ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
 SETTLED_PER_RECORD = 1_000  # commands in one settlement record; see `settled_together` for its bytes
 BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
-NOTE_TEXT_MAX = 512  # characters of each text of an act or a registration
 BODY_MAX_BYTES = 65_536  # of an act
 NO_OFFSET = -1  # acceptances at any log offset count
 
@@ -48,7 +47,6 @@ Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
 AfterOffset = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
-NoteText = Annotated[str, msgspec.Meta(max_length=NOTE_TEXT_MAX)]
 Body = Annotated[bytes, msgspec.Meta(max_length=BODY_MAX_BYTES)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 
@@ -106,18 +104,18 @@ class SettlementRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unkn
 
 
 class ActRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """What an operator did or decided. `name` says what it is about; `replaces` is the number of acts of this name that
+    """What an operator did or decided. `name` is what it is about; `replaces` is the number of acts of this name that
     the operator knew of; `body` depends on the name. `signature` is by `public_key` over docs/formats.md's bytes."""
 
     format: int
     activation_id: ActivationId
     sequence: SequenceNumber
     stamp_us: StampUs
-    name: NoteText
+    name: str
     replaces: SequenceNumber
     body: Body
-    operator: NoteText
-    reason: NoteText
+    operator: str
+    reason: str
     public_key: PublicKey
     signature: Signature
 
@@ -129,11 +127,11 @@ class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True, forbid_un
     activation_id: ActivationId
     sequence: SequenceNumber
     stamp_us: StampUs
-    party: NoteText
+    party: str
     party_key: PublicKey
     from_us: StampUs
     until_us: StampUs
-    operator: NoteText
+    operator: str
     public_key: PublicKey
     signature: Signature
 
@@ -223,8 +221,10 @@ def _check_note(record: NoteRecord) -> None:
             raise BadRequest("a lost range begins after its end")
     elif isinstance(record, RegistrationRecord):
         check_party(record.party)
+        check_note("operator", record.operator)
     else:
-        check_user_id(record.name)
+        for name, text in (("name", record.name), ("operator", record.operator), ("reason", record.reason)):
+            check_note(name, text)
 
 
 def format_named(value: bytes) -> int:

@@ -22,6 +22,7 @@ STATES_LIMIT = 10_000  # inputs + references stay below it; a larger request wou
 INDEX_MAX = 2**32 - 1
 PARTY_MAX_BYTES = 512  # the party and each of act_as, in UTF-8
 ID_MAX_BYTES = 255  # user_id, command_id and submission_id, in UTF-8
+NOTE_MAX_BYTES = 512  # each text of an operator, in UTF-8
 ACT_AS_MAX = 16
 TIME_MAX_US = 2**63 - 1
 DEDUPLICATION_LIMIT_S = 100 * 366 * 86_400.0  # no period is longer, whatever the configuration: sums stay 64-bit
@@ -151,6 +152,11 @@ def check_party(party: str) -> None:
 def check_user_id(user_id: str) -> None:
     """Bound the name of the submitting user. Raises BadRequest."""
     _check_text("user_id", user_id, ID_MAX_BYTES)
+
+
+def check_note(name: str, text: str) -> None:
+    """Bound a text that an operator wrote. Raises BadRequest."""
+    _check_text(name, text, NOTE_MAX_BYTES)
 
 
 def check_command(user_id: str, command_id: str, act_as: tuple[str, ...], submission_id: str) -> None:

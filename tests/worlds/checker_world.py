@@ -117,7 +117,7 @@ class _Notary:
                 for command in entry.record.commands:
                     self._complete(offset, command, "SUBMISSION_NOT_SEQUENCED", None, entry.judged_us, b"")
                 continue
-            verdicts, added = judge_knowing(self.index, [entry])
+            verdicts, added, _ = judge_knowing(self.index, [entry])
             self.index |= added
             self.decided[offset] = (entry, verdicts[0])
             self._complete_request(entry, verdicts[0])

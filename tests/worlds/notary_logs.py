@@ -6,17 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
+from replica.index.memory import MemoryCommands
 from replica.notary.canonical import encode_request
 from replica.notary.counted import Counted, CountedRequest
 from replica.notary.position import Position, begin, decode_position, encode_position
 from replica.notary.reading import read_records
 from replica.notary.records import (
+    NO_OFFSET,
+    ActRecord,
     BarrierRecord,
+    RegistrationRecord,
     RequestRecord,
+    RequestRecordV2,
+    SalvageRecord,
     SettledCommand,
     SettlementRecord,
     encode_record,
@@ -26,6 +33,7 @@ from replica.notary.rules import Verdict, judge, keys_of
 
 TOPIC = "topic-of-the-tests"
 PARTY = "O=Bank A,L=London,C=GB"
+FOR_EVER = 2**63 - 1  # a deduplication period
 Log = list[tuple[int, bytes]]
 
 
@@ -58,17 +66,21 @@ def submission_of(request: Request, command: str = "command", submission: str = 
 
 @dataclass
 class LogMaker:
-    """Appends records as one activation after the other would. Offsets are dense from 0."""
+    """Appends records as one activation after the other would, in the format in force. Offsets are dense from 0."""
 
     values: list[bytes] = field(default_factory=list)
     activation_id: bytes = activation(0)
     sequence: int = 0
+    format: int = 1
+    submitted: list[tuple[Request, str]] = field(default_factory=list)  # with the command id of each
 
-    def barrier(self, epoch: int, number: int | None = None, *, format: int = 1, rules: int = 1) -> int:
-        """Open an activation; its number is the epoch's unless given. Returns the record's offset."""
+    def barrier(self, epoch: int, number: int | None = None, *, format: int = 0, rules: int = 0) -> int:
+        """Open an activation; its number is the epoch's unless given. Returns the record's offset. The format is the
+        one before unless given, and the rules have its number."""
         self.activation_id, self.sequence = activation(epoch if number is None else number), 0
-        record = BarrierRecord(epoch, self.activation_id, f"R{epoch}", "postgres:1:1", format, rules)
-        return self.raw(encode_record(record))
+        self.format = format or self.format
+        asked = (self.format, rules or self.format)
+        return self.raw(encode_record(BarrierRecord(epoch, self.activation_id, f"R{epoch}", "postgres:1:1", *asked)))
 
     def submit(
         self,
@@ -79,27 +91,41 @@ class LogMaker:
         activation_id: bytes | None = None,
         command: str | None = None,
         submission: str = "submission",
+        deduplication_us: int = FOR_EVER,
+        after_offset: int = NO_OFFSET,
     ) -> int:
-        """Append a request record of the newest activation, with the next sequence number unless another is given."""
-        if sequence is None:
-            sequence, self.sequence = self.sequence, self.sequence + 1
+        """Append a request record of the newest activation, with the next sequence number unless one is given."""
         name = f"command-{len(self.values)}" if command is None else command
-        return self.raw(
-            encode_record(
-                RequestRecord(
-                    1,
-                    self.activation_id if activation_id is None else activation_id,
-                    sequence,
-                    stamp_us,
-                    submission_of(request, name, submission),
-                )
-            )
-        )
+        in_force = self.activation_id if activation_id is None else activation_id
+        number = self._next() if sequence is None else sequence
+        self.submitted.append((request, name))
+        sent = submission_of(request, name, submission)
+        record = RequestRecord(1, in_force, number, stamp_us, sent)
+        if self.format > 1:
+            record = RequestRecordV2(2, in_force, number, stamp_us, sent, deduplication_us, after_offset)
+        return self.raw(encode_record(record))
 
     def settle(self, *commands: SettledCommand) -> int:
         """Append a settlement record."""
-        sequence, self.sequence = self.sequence, self.sequence + 1
-        return self.raw(encode_record(SettlementRecord(1, self.activation_id, sequence, commands)))
+        return self.raw(encode_record(SettlementRecord(self.format, self.activation_id, self._next(), commands)))
+
+    def act(self, name: str = "pause", *, stamp_us: int = 1_000, replaces: int = 0) -> int:
+        """Append what an operator did. Readers do not verify its signature."""
+        texts = (name, replaces, b"body", "operator", "reason")
+        return self.raw(encode_record(ActRecord(2, self.activation_id, self._next(), stamp_us, *texts, *_SIGNED)))
+
+    def register(self, party: str = PARTY, *, stamp_us: int = 1_000) -> int:
+        """Append a key of a party."""
+        of = (party, b"p" * 32, 0, FOR_EVER, "operator")
+        return self.raw(encode_record(RegistrationRecord(2, self.activation_id, self._next(), stamp_us, *of, *_SIGNED)))
+
+    def salvage(self, first: int = 0, last: int = 0) -> int:
+        """Append the declaration of a lost range."""
+        return self.raw(encode_record(SalvageRecord(2, self.activation_id, self._next(), first, last, b"d" * 32)))
+
+    def _next(self) -> int:
+        self.sequence += 1
+        return self.sequence - 1
 
     def raw(self, value: bytes) -> int:
         """Append any bytes."""
@@ -112,6 +138,9 @@ class LogMaker:
         return list(enumerate(self.values))
 
 
+_SIGNED = (b"k" * 32, b"s" * 64)  # an operator's key and signature
+
+
 def settled(number: int, command: str) -> SettledCommand:
     """A settled command."""
     return SettledCommand("user", command, (PARTY,), "submission", tx(number), b"d" * 32)
@@ -119,41 +148,49 @@ def settled(number: int, command: str) -> SettledCommand:
 
 @dataclass
 class Run:
-    """What the product made of a log: by offset, with the index and the position behind it."""
+    """What the product made of a log: by offset, with the index, the acceptances and the position after it."""
 
     voids: dict[int, str] = field(default_factory=dict)
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     counted: dict[int, Counted] = field(default_factory=dict)
     barriers: list[BarrierRecord] = field(default_factory=list)
     index: dict[bytes, bytes] = field(default_factory=dict)
+    acceptances: dict[bytes, bytes] = field(default_factory=dict)
     position: Position = field(default_factory=lambda: begin(TOPIC))
 
 
 def judge_knowing(
-    index: Mapping[bytes, bytes], requests: Sequence[CountedRequest]
-) -> tuple[list[Verdict], dict[bytes, bytes]]:
-    """`judge` against an index that is a mapping."""
+    index: Mapping[bytes, bytes], requests: Sequence[CountedRequest], acceptances: Mapping[bytes, bytes] | None = None
+) -> tuple[list[Verdict], dict[bytes, bytes], dict[bytes, bytes]]:
+    """`judge` against an index that is a mapping, and perhaps a table of acceptances that is one: verdicts, and the
+    entries to add to either."""
     keys = [keys_of(entry) for entry in requests]
-    verdicts, added, _ = judge(requests, keys, [index.get(key) for own in keys for key in own])
-    return verdicts, added
+    newest = None
+    if acceptances is not None:
+        commands = MemoryCommands()
+        commands.write(acceptances, begin(TOPIC))
+        newest = commands.newest([entry.change_id for entry in requests], [entry.offset for entry in requests])
+    judged = judge(requests, keys, [index.get(key) for own in keys for key in own], newest)
+    return judged.verdicts, judged.added, judged.accepted
 
 
-def run_product(log: Log, cuts: list[int] | None = None, known: dict[bytes, bytes] | None = None) -> Run:
+def run_product(log: Log, cuts: list[int] | None = None, newer: Run | None = None) -> Run:
     """Read and judge a log with the product's code in batches that end at `cuts`, the position stored in between.
 
-    `known` is a newer index to judge against; otherwise the run's own.
+    `newer`: a run whose index and acceptances are judged against; otherwise the run's own.
     """
     run = Run()
     for batch in split(log, cuts or []):
         reading = read_records(run.position, batch)
         requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-        index = run.index if known is None else known
-        verdicts, added = judge_knowing(index, requests)
+        known = newer or run
+        verdicts, added, accepted = judge_knowing(known.index, requests, known.acceptances)
         run.voids |= {void.offset: void.reason.value for void in reading.voids}
         run.verdicts |= {entry.offset: verdict for entry, verdict in zip(requests, verdicts, strict=True)}
         run.counted |= {entry.offset: entry for entry in reading.counted}
         run.barriers += reading.barriers
         run.index |= added
+        run.acceptances |= accepted
         run.position = decode_position(encode_position(reading.position))
     return run
 
@@ -190,23 +227,35 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> Log:
-    """A log with everything in it that a reader may meet."""
-    maker = LogMaker()
+def logs(draw: st.DrawFn, newest: int = 1) -> Log:
+    """A log with everything in it that a reader may meet. `newest`: the newest format; 2 makes mixed logs as well."""
+    maker = LogMaker(format=draw(st.integers(1, newest)))
     if draw(st.integers(0, 9)):
         maker.barrier(1)
     length = draw(st.sampled_from([0, 5, 20, 40]))
-    for step in draw(st.lists(st.sampled_from(_STEPS), min_size=length, max_size=length + 5)):
+    steps = _STEPS if newest == 1 else _STEPS_OF_2
+    for step in draw(st.lists(st.sampled_from(steps), min_size=length, max_size=length + 5)):
         step(draw, maker)
     return maker.log
 
 
 def _good_request(draw: st.DrawFn, maker: LogMaker) -> None:
-    maker.submit(draw(requests()), stamp_us=draw(st.integers(0, 10)), command=f"c{draw(st.integers(0, 3))}")
+    request = draw(requests())
+    name = draw(st.sampled_from(["c0", "c1", "c2", "c3", request.tx_id.hex(), request.tx_id.hex().upper()]))
+    _submit(draw, maker, request, command=name)
 
 
 def _reordered_request(draw: st.DrawFn, maker: LogMaker) -> None:
-    maker.submit(draw(requests()), stamp_us=draw(st.integers(0, 10)), sequence=draw(st.integers(0, 12)))
+    _submit(draw, maker, draw(requests()), sequence=draw(st.integers(0, 12)))
+
+
+def _submit(draw: st.DrawFn, maker: LogMaker, request: Request, **more: Any) -> None:
+    stamp_us = draw(st.integers(0, 10))
+    if maker.format > 1:
+        more["deduplication_us"] = draw(st.sampled_from([0, 1, 3, FOR_EVER, FOR_EVER]))
+        near = st.integers(max(-1, len(maker.values) - 8), len(maker.values) + 2)
+        more["after_offset"] = draw(st.just(NO_OFFSET) | near | st.just(FOR_EVER))
+    maker.submit(request, stamp_us=stamp_us, **more)
 
 
 def _late_request(draw: st.DrawFn, maker: LogMaker) -> None:
@@ -222,6 +271,34 @@ def _next_barrier(draw: st.DrawFn, maker: LogMaker) -> None:
     maker.barrier(len(maker.values) + 6)
 
 
+def _raise(draw: st.DrawFn, maker: LogMaker) -> None:
+    maker.barrier(len(maker.values) + 6, format=2)
+
+
+def _lower(draw: st.DrawFn, maker: LogMaker) -> None:
+    """Nothing writes this, but what it means is defined."""
+    if not draw(st.integers(0, 3)):
+        maker.barrier(len(maker.values) + 6, format=1)
+
+
+def _again(draw: st.DrawFn, maker: LogMaker) -> None:
+    """An earlier submission once more, by its caller: another record, with terms of its own."""
+    if maker.submitted:
+        request, command = draw(st.sampled_from(maker.submitted[-6:]))
+        _submit(draw, maker, request if draw(st.integers(0, 3)) else draw(requests()), command=command)
+
+
+def _note(draw: st.DrawFn, maker: LogMaker) -> None:
+    stamp_us = draw(st.sampled_from([5, 900]))  # which moves no time
+    match draw(st.integers(0, 2)):
+        case 0:
+            maker.act(draw(st.sampled_from(["pause", "", "a\nb", "x" * 513])), stamp_us=stamp_us)
+        case 1:
+            maker.register(draw(st.sampled_from([PARTY, "", "ü" * 257])), stamp_us=stamp_us)
+        case _:
+            maker.salvage(draw(st.integers(0, 3)), draw(st.integers(0, 3)))
+
+
 def _repeat(draw: st.DrawFn, maker: LogMaker) -> None:
     if maker.values:
         maker.raw(draw(st.sampled_from(maker.values[-6:])))
@@ -234,34 +311,39 @@ def _settlement(draw: st.DrawFn, maker: LogMaker) -> None:
 def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
     submission = submission_of(request_of(1, (1, 2)))
     good = RequestRecord(1, maker.activation_id, 40, 5, submission)
+    if maker.format > 1:
+        good = RequestRecordV2(2, maker.activation_id, 40, 5, submission, 3, NO_OFFSET)
     value = encode_record(good)
     swapped = (
         submission.request[:52] + submission.request[88:124] + submission.request[52:88] + submission.request[124:]
     )
-    maker.raw(
-        draw(
-            st.sampled_from(
-                [
-                    b"",
-                    b"\xc0",
-                    value[:-1],
-                    value + b"\x00",
-                    msgspec.msgpack.encode([*msgspec.msgpack.decode(value), 7]),
-                    b"\x97" + value[1:] + b"\x91" * 5_000 + b"\x90",
-                    encode_record(msgspec.structs.replace(good, format=2)),
-                    encode_record(msgspec.structs.replace(good, sequence=-1)),
-                    encode_record(msgspec.structs.replace(good, stamp_us=2**63)),
-                    _with(good, request=swapped),
-                    _with(good, request=submission.request + b"\x00"),
-                    _with(good, command_id="nul\x00"),
-                    _with(good, act_as=()),
-                    encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 1, 1)),
-                    encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 1, 1)),
-                ]
-            )
-            | st.binary(max_size=40)
-        )
-    )
+    broken = [
+        b"",
+        b"\xc0",
+        value[:-1],
+        value + b"\x00",
+        msgspec.msgpack.encode([*msgspec.msgpack.decode(value), 7]),
+        msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:-1]),
+        b"\x97" + value[1:] + b"\x91" * 5_000 + b"\x90",
+        encode_record(msgspec.structs.replace(good, format=3 - maker.format)),
+        encode_record(msgspec.structs.replace(good, sequence=-1)),
+        encode_record(msgspec.structs.replace(good, stamp_us=2**63)),
+        _with(good, request=swapped),
+        _with(good, request=submission.request + b"\x00"),
+        _with(good, command_id="nul\x00"),
+        _with(good, act_as=()),
+        encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 1, 1)),
+        encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 1, 1)),
+    ]
+    if isinstance(good, RequestRecordV2):
+        broken += [
+            encode_record(msgspec.structs.replace(good, deduplication_us=-1)),
+            encode_record(msgspec.structs.replace(good, deduplication_us=2**63)),
+            encode_record(msgspec.structs.replace(good, after_offset=-2)),
+            encode_record(msgspec.structs.replace(good, after_offset=2**63)),
+            encode_record(RequestRecord(2, maker.activation_id, 40, 5, submission)),
+        ]
+    maker.raw(draw(st.sampled_from(broken) | st.binary(max_size=40)))
 
 
 def _with(record: RequestRecord, **changes: object) -> bytes:
@@ -279,3 +361,4 @@ _STEPS = [
     _settlement,
     _broken,
 ]
+_STEPS_OF_2 = [*_STEPS, *[_again] * 8, *[_note] * 2, _raise, _lower]

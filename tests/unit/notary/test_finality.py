@@ -53,7 +53,7 @@ def test_after_a_final_refusal_the_same_request_is_never_notarised(asked: list[t
     entries = read_records(begin("topic"), log.log).counted
     for entry in entries:
         assert isinstance(entry, CountedRequest)
-        (verdict,), added = judge_knowing(index, [entry])
+        (verdict,), added, _ = judge_knowing(index, [entry])
         index |= added
         raw = encode_request(entry.request)
         if verdict.outcome is Outcome.NOTARISED:

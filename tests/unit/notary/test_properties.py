@@ -8,14 +8,25 @@ from itertools import pairwise
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from replica.checker.judge import JudgedBarrier, JudgedRequest, JudgedSettlement, JudgedVoid, ReferenceJudge
-from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.checker.judge import (
+    Judged,
+    JudgedBarrier,
+    JudgedNote,
+    JudgedRequest,
+    JudgedSettlement,
+    JudgedVoid,
+    ReferenceJudge,
+)
+from replica.notary.counted import CountedNote, CountedRequest, CountedSettlement
 from replica.notary.rules import Outcome, Verdict, hash_of_tx_id
 from tests.worlds.notary_logs import Log, Run, logs, run_product
 
 _many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 _cuts = st.lists(st.integers(0, 45), max_size=6)
+_logs = logs() | logs(2) | logs(2)
 OUTCOMES = {
+    "DEDUPLICATED": Outcome.DEDUPLICATED,
+    "COMMAND_ID_REUSED": Outcome.COMMAND_ID_REUSED,
     "NOTARISED": Outcome.NOTARISED,
     "TX_ID_REUSED": Outcome.TX_ID_REUSED,
     "STATE_CONFLICT": Outcome.CONFLICT,
@@ -24,7 +35,7 @@ OUTCOMES = {
 
 
 @_many
-@given(logs(), _cuts)
+@given(_logs, _cuts)
 def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cuts: list[int]) -> None:
     """Goal: two implementations, one truth. Method: compare each record, then index, stamp, sequence numbers."""
     judge = ReferenceJudge()
@@ -36,7 +47,11 @@ def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cut
     assert {(j.offset, j.record, j.judged_us) for j in judged if isinstance(j, JudgedSettlement)} == {
         (c.offset, c.record, c.judged_us) for c in run.counted.values() if isinstance(c, CountedSettlement)
     }
+    assert {(j.offset, j.record, j.judged_us) for j in judged if isinstance(j, JudgedNote)} == {
+        (c.offset, c.record, c.judged_us) for c in run.counted.values() if isinstance(c, CountedNote)
+    }
     assert _entries_of(judge) == run.index
+    assert _acceptances_of(judged) == run.acceptances
     assert (judge.offset, judge.barrier, judge.stamp_us) == (
         run.position.offset,
         run.position.barrier,
@@ -49,20 +64,21 @@ def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cut
 
 
 @_many
-@given(logs(), _cuts)
+@given(_logs, _cuts)
 def test_batches_do_not_matter(log: Log, cuts: list[int]) -> None:
     """Goal: no verdict depends on how reads are cut. Method: one batch against random ones, position stored between."""
     assert run_product(log, cuts) == run_product(log)
 
 
 @_many
-@given(logs(), _cuts)
+@given(_logs, _cuts)
 def test_an_old_record_judged_on_a_newer_index_gets_its_old_verdict(log: Log, cuts: list[int]) -> None:
     """Goal: replay gives the same answer. Method: judge the log again on the final index."""
     first = run_product(log)
-    again = run_product(log, cuts, known=first.index)
+    again = run_product(log, cuts, newer=first)
     assert again.verdicts == first.verdicts
     assert again.index == first.index
+    assert again.acceptances == first.acceptances
 
 
 def _kind(judged: object) -> str:
@@ -71,7 +87,7 @@ def _kind(judged: object) -> str:
     return judged.outcome if isinstance(judged, JudgedRequest) else type(judged).__name__
 
 
-def _requests_of(judged: list[object]) -> dict[int, tuple[object, ...]]:
+def _requests_of(judged: list[Judged]) -> dict[int, tuple[object, ...]]:
     return {
         j.offset: (
             j.record,
@@ -80,6 +96,7 @@ def _requests_of(judged: list[object]) -> dict[int, tuple[object, ...]]:
             j.judged_us,
             OUTCOMES[j.outcome],
             j.notarised_offset,
+            j.change_id,
             [(c.state, hash_of_tx_id(c.consumed_by), c.usage) for c in j.conflicts],
         )
         for j in judged
@@ -88,13 +105,13 @@ def _requests_of(judged: list[object]) -> dict[int, tuple[object, ...]]:
 
 
 def _requests_of_product(run: Run) -> dict[int, tuple[object, ...]]:
-    def told(entry: CountedRequest, verdict: Verdict) -> tuple[object, ...]:
+    def as_tuple(entry: CountedRequest, verdict: Verdict) -> tuple[object, ...]:
         conflicts = [(c.state, c.consumed_by_hash, c.usage.value) for c in verdict.conflicts]
         at = (entry.record, entry.request, entry.content_digest, entry.judged_us)
-        return (*at, verdict.outcome, verdict.notarised_offset, conflicts)
+        return (*at, verdict.outcome, verdict.notarised_offset, entry.change_id, conflicts)
 
     return {
-        entry.offset: told(entry, run.verdicts[entry.offset])
+        entry.offset: as_tuple(entry, run.verdicts[entry.offset])
         for entry in run.counted.values()
         if isinstance(entry, CountedRequest)
     }
@@ -105,4 +122,16 @@ def _entries_of(judge: ReferenceJudge) -> dict[bytes, bytes]:
     entries = {b"t" + tx_id: digest + at.to_bytes(8, "big") for tx_id, (digest, at) in judge.notarised.items()}
     for ref, tx_id in judge.consumed.items():
         entries[b"s" + ref] = tx_id + judge.notarised[tx_id][1].to_bytes(8, "big")
+    return entries
+
+
+def _acceptances_of(judged: list[Judged]) -> dict[bytes, bytes]:
+    """What the table of commands must hold, from the text of docs/formats.md."""
+    entries: dict[bytes, bytes] = {}
+    for one in judged:
+        if isinstance(one, JudgedRequest) and one.outcome == "NOTARISED":
+            at = one.offset.to_bytes(8, "big")
+            key = b"c" + one.change_id
+            key += at if key in entries else b""
+            entries[key] = one.request.tx_id + one.content_digest + one.judged_us.to_bytes(8, "big") + at
     return entries

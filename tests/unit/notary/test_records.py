@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from replica.notary.records import (
     RECORD_MAX_BYTES,
     SETTLED_PER_RECORD,
+    ActRecord,
     BarrierRecord,
+    Record,
+    RegistrationRecord,
     RequestRecord,
+    RequestRecordV2,
+    SalvageRecord,
     SettledCommand,
     SettlementRecord,
     Undecodable,
@@ -106,6 +111,63 @@ def test_what_breaks_a_bound_is_undecodable(name: str) -> None:
     """Goal: void for everyone, and no other error. Method: one record for each bound of the format."""
     with pytest.raises(Undecodable):
         decode_record(BROKEN[name], 1)
+
+
+_IN_FORCE = (2, activation(7), 3)
+_SIGNED = (b"k" * 32, b"s" * 64)
+REQUEST_2 = RequestRecordV2(*_IN_FORCE, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
+ACT = ActRecord(*_IN_FORCE, 1_000, "pause", 4, b"body", "operator", "reason", *_SIGNED)
+REGISTRATION = RegistrationRecord(*_IN_FORCE, 1_000, PARTY, b"p" * 32, 5, 4, "operator", *_SIGNED)
+SALVAGE = SalvageRecord(*_IN_FORCE, 7, 7, b"d" * 32)
+GOOD_2 = [REQUEST_2, msgspec.structs.replace(SETTLEMENT, format=2, commands=()), ACT, REGISTRATION, SALVAGE]
+
+
+def _of_2(record: Record, **changes: object) -> bytes:
+    return encode_record(msgspec.structs.replace(record, **changes))
+
+
+BROKEN_2 = {
+    "a request without its terms": _request_with(format=2),
+    "a request of format 1": encode_record(REQUEST),
+    "an element more": _extended(REQUEST_2),
+    "an act with an element more": _extended(ACT),
+    "a negative period": _of_2(REQUEST_2, deduplication_us=-1),
+    "a period that no column can hold": _of_2(REQUEST_2, deduplication_us=2**63),
+    "an offset below -1": _of_2(REQUEST_2, after_offset=-2),
+    "an offset that no log has": _of_2(REQUEST_2, after_offset=2**63),
+    "an act without a name": _of_2(ACT, name=""),
+    "an act with a long name": _of_2(ACT, name="n" * 513),
+    "an act of nobody": _of_2(ACT, operator=""),
+    "an act without a reason": _of_2(ACT, reason=""),
+    "a reason of 514 bytes in 257 characters": _of_2(ACT, reason="é" * 257),
+    "a reason with a line end": _of_2(ACT, reason="a\nb"),
+    "an operator that turns direction": _of_2(ACT, operator="a\u202eb"),
+    "a body of 65,537 bytes": _of_2(ACT, body=bytes(65_537)),
+    "a short key of an operator": _of_2(ACT, public_key=b"k" * 31),
+    "a negative number of acts": _of_2(ACT, replaces=-1),
+    "a registration of nobody": _of_2(REGISTRATION, party=""),
+    "a registration by nobody": _of_2(REGISTRATION, operator=""),
+    "a registration of a short key": _of_2(REGISTRATION, party_key=b"p" * 31),
+    "a registration with a NUL": _of_2(REGISTRATION, operator="a\x00"),
+    "a salvage that begins after its end": _of_2(SALVAGE, first_offset=8),
+    "a salvage with a short digest": _of_2(SALVAGE, digest=b"d" * 31),
+}
+
+
+@pytest.mark.parametrize("record", GOOD_2, ids=lambda record: type(record).__name__)
+def test_records_of_format_2_are_read_in_format_2_only(record: Record) -> None:
+    """Goal: one meaning in one format. Method: each kind, encoded and decoded, in both formats."""
+    value = encode_record(record)
+    assert decode_record(value, 2) == record
+    with pytest.raises(Undecodable):
+        decode_record(value, 1)
+
+
+@pytest.mark.parametrize("name", BROKEN_2)
+def test_what_breaks_a_bound_of_format_2_is_undecodable(name: str) -> None:
+    """Goal: void for everyone, and no other error. Method: one record for each bound of the format."""
+    with pytest.raises(Undecodable):
+        decode_record(BROKEN_2[name], 2)
 
 
 def test_text_of_any_script_is_taken() -> None:

@@ -31,7 +31,7 @@ def checkpoint_of(folder: Path, values: list[bytes]) -> Path:
     """A checkpoint of the index of a log."""
     reading = read_records(begin(TOPIC), enumerate(values))
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-    _, added = judge_knowing({}, requests)
+    _, added, _ = judge_knowing({}, requests)
     index = RocksIndex(folder / "live")
     index.write(added, reading.position)
     index.checkpoint(folder / "checkpoint")
