@@ -44,7 +44,9 @@ async def complete_commands(
     log.info("commands_incomplete", applied_offset=offset_of(index.position()), commands_offset=position.offset)
     reader = await open_after(request_log, topic_id, position)
     try:
-        while (left := offset_of(index.position()) - position.offset) > 0:
+        while (
+            left := offset_of(index.position()) - offset_of(index.commands.position())
+        ) > 0:  # the follower moves both
             records = await reader.read(min(left, settings.read_batch_max), settings.log_stall_max_s)
             if not records:
                 raise LogUnavailable(f"no record after offset {position.offset} within {settings.log_stall_max_s} s")
