@@ -68,7 +68,7 @@ class GroupSettings(BaseModel):
         50, ge=1, le=60_000, description="How often a log node that leads is heard; at most a sixth of the next."
     )
     election_timeout_ms: int = Field(
-        600, ge=6, le=600_000, description="A leader that was not heard for half of it up to all of it is replaced."
+        400, ge=6, le=600_000, description="A leader that was not heard for half of it up to all of it is replaced."
     )
 
 
@@ -85,7 +85,7 @@ class LogNodeSettings(GroupSettings):
     entry_max_bytes: int = Field(2**20, ge=1_024, le=2**24, description="Largest entry.")
     frame_max_bytes: int = Field(8 * 2**20, ge=2**16, le=2**28, description="Largest frame on a connection.")
     append_limit_bytes: int = Field(512 * 2**10, ge=1_024, le=2**24, description="About so much goes into a message.")
-    unacknowledged_max: int = Field(4_000, ge=1, le=1_000_000, description="Entries sent to a node before it answers.")
+    unacknowledged_max: int = Field(16_000, ge=1, le=1_000_000, description="Entries sent to a node before it answers.")
     link_max_bytes: int = Field(
         32 * 2**20, ge=2**16, le=2**32, description="Unsent bytes to one peer or client; further messages are dropped."
     )
