@@ -34,4 +34,4 @@ def check_names() -> list[str]:
 def descriptions() -> Iterator[tuple[str, str]]:
     """Name of each check, and what it is about."""
     for name, judge in _CHECKS.items():
-        yield name, (judge.__doc__ or "").strip()
+        yield name, " ".join((judge.__doc__ or "").split())

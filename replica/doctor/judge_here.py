@@ -64,7 +64,8 @@ def _api_certificates(facts: Facts) -> Verdict:
 
 @CHECKS.of_file("token-keys", "correct api.tokens; replicas that run keep the keys that they have")
 def _token_keys(facts: Facts) -> Verdict:
-    """The keys that callers' tokens are checked with can be had: from their file, or from who issues tokens."""
+    """The keys that callers' tokens are checked with can be had: from their file, or from who issues tokens; and so can
+    the list of revoked tokens."""
     return ok("as they must be")
 
 
