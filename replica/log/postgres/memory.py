@@ -62,7 +62,7 @@ class MemoryServer:
         self.position = 0  # on the server's disk
         self.replicated = 0  # on the standby's
         self.standby_is_up = True
-        self.sessions: set[MemorySession] = set()
+        self.sessions: dict[MemorySession, None] = {}  # ordered, unlike a set: a seed plays the same way every time
         self._batches: list[tuple[int, Batch]] = []  # each with the position of its commit
         self._head = asyncio.Lock()
         self._standby_moved = asyncio.Event()
@@ -78,7 +78,7 @@ class MemoryServer:
         if not self.is_up:
             raise LogUnavailable("the server in memory is down")
         session = MemorySession(self)
-        self.sessions.add(session)
+        self.sessions[session] = None
         return session
 
     def store(self, values: Sequence[bytes]) -> None:
@@ -241,7 +241,7 @@ class MemorySession:
     def hang_up(self) -> None:
         """See `Session.hang_up`."""
         self._over.set()
-        self._server.sessions.discard(self)
+        self._server.sessions.pop(self, None)
 
     def _log_id(self) -> str:
         if self._server.log_id is None:
