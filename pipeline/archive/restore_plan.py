@@ -173,20 +173,18 @@ def _check_target(
 ) -> None:
     view = facts.target
     if view is None:
-        add("target", True, f"topic {plan.topic} does not exist; it will be created")
+        add("target", True, f"the log {plan.topic} does not exist; it will be created")
         return
     if view.topic_id == manifest.topic_id:
-        add("target", False, f"topic {plan.topic} is the archived log itself")
+        add("target", False, f"the log {plan.topic} is the archived log itself")
     elif facts.broken_contract:
         add("target", False, facts.broken_contract)
     elif view.end == 0:
-        add("target", True, f"topic {plan.topic} exists and never had a record")
+        add("target", True, f"the log {plan.topic} exists and never had a record")
     elif not resume:
-        add("target", False, f"topic {plan.topic} had {view.end} records; only --resume goes on after its own")
+        add("target", False, f"the log {plan.topic} had {view.end} records; only --resume goes on after its own")
     elif view.first or view.end > plan.end:
-        add(
-            "target", False, f"topic {plan.topic} has offsets {view.first} to {view.end - 1}, not a part of the restore"
-        )
+        add("target", False, f"the log {plan.topic} has offsets {view.first} to {view.end - 1}, no part of the restore")
     else:
         plan.first = view.end
         add("target", facts.same_prefix is True, f"its {view.end} records are compared with the archive's, one by one")

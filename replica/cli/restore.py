@@ -159,7 +159,7 @@ def run(
     took_s = (report.finished_us - report.started_us) / 1e6
     out.print(
         f"[bold green]restored[/] offsets {report.written_from:,} to {report.last:,} in {took_s:.1f} s; every record"
-        f" was read back and is the archive's. Topic {report.topic} has id {report.topic_id}"
+        f" was read back and is the archive's. The log {report.topic} has id {report.topic_id}"
     )
     out.print(f"evidence, signed by the archive's key: {path}", markup=False)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -219,6 +222,42 @@ async def test_a_connection_held_at_each_byte_of_the_append_holds_up_nobody(dsn:
                 link.abort()
     committed = require_whole(await values_in(dsn), answered, set(numbers))
     assert committed == {number for number in numbers if number > there}
+
+
+async def test_writers_that_are_killed_or_frozen_hold_up_nobody(dsn: str) -> None:
+    """Goal: no writer depends on another process. Method: four writers, each a process; two are killed, one is frozen
+    in the middle of what it does, and the last one goes on; nothing is twice, and each has lost its newest at most."""
+    async with opened(dsn) as log, AsyncExitStack() as stack:
+        writers = [stack.enter_context(_writer(dsn, name)) for name in ("a", "b", "c", "d")]
+        reader, seen = await log.open_reader(0), list[tuple[int, bytes]]()
+
+        async def read_until_each_has(count: int, names: str) -> None:
+            async with asyncio.timeout(CONNECT_MAX_S):
+                while any(sum(value.startswith(name.encode()) for _, value in seen) < count for name in names):
+                    seen.extend(await reader.read(500, READ_WAIT_S))
+
+        await read_until_each_has(30, "abcd")
+        for writer, number in zip(writers, (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP), strict=False):
+            writer.send_signal(number)
+        end = await log.end_offset()
+        await read_until_each_has(1 + sum(value.startswith(b"d") for _, value in seen) + 300, "d")
+        assert seen[-1][0] > end
+        for writer in writers:
+            writer.kill()
+    assert [offset for offset, _ in seen] == list(range(len(seen)))
+    for name in "abcd":
+        own = [value for _, value in seen if value.startswith(name.encode())]
+        assert own == [f"{name} {number}".encode() for number in range(len(own))]
+
+
+@contextmanager
+def _writer(dsn: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-m", "tests.integration.log_postgres.writing", dsn, name]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 # ---- the server ----
