@@ -112,10 +112,16 @@ def print_json(value: Any) -> None:
 
 
 def make_table(*columns: str, title: str | None = None) -> Table:
-    """An empty table in the house style; a column whose name begins with '>' is aligned to the right."""
+    """An empty table in the house style; a column whose name begins with '>' has numbers, aligned to the right.
+
+    Nothing is cut in a narrow terminal: numbers keep their line, other texts go on in the next one.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+        if column.startswith(">"):
+            table.add_column(column.removeprefix(">"), justify="right", no_wrap=True)
+        else:
+            table.add_column(column, overflow="fold")
     return table
 
 

@@ -30,6 +30,7 @@ from replica.cli import (
     replica,
     report,
     restore,
+    runbook,
     sign,
     status,
     steer,
@@ -102,6 +103,7 @@ app.command("completions", rich_help_panel=_USE)(ledger.completions)
 app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)
 app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)
+app.command("runbook", rich_help_panel=_RUN)(runbook.show)
 app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
 app.command("pause", rich_help_panel=_RUN)(steer.pause)
 app.command("resume", rich_help_panel=_RUN)(steer.resume)

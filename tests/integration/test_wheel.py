@@ -61,6 +61,8 @@ def test_the_wheel_carries_what_is_not_python(wheel: Path) -> None:
 def test_the_installed_command_runs(notary: Path, tmp_path: Path) -> None:
     """Goal: an operator's first steps need nothing of the clone. Method: init, key, check and render, elsewhere."""
     assert "status" in run(notary, "--help", cwd=tmp_path)
+    page = (ROOT / "runbooks/failover.md").read_text(encoding="utf-8")
+    assert run(notary, "runbook", "failover", cwd=tmp_path) == page
     run(notary, "init", cwd=tmp_path)
     assert (tmp_path / "notary.toml").exists()
     run(notary, "keys", "create", "notary.key", cwd=tmp_path)

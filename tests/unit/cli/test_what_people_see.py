@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from threading import Thread
 
 import aiohttp
 import pytest
+from rich.console import Console
 
 from replica.active.signer import create_key
 from replica.cli import main as command_line
@@ -19,6 +21,7 @@ from replica.cli.admin_calls import ask_admin
 from replica.cli.common import TRACEBACK_VARIABLE
 from replica.cli.main import main
 from replica.config.load import load_config
+from replica.health import ReplicaHealth
 from replica.notary.errors import Code, ConfigError
 from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
 from tests.closing import listening
@@ -235,3 +238,56 @@ async def test_a_replica_that_refuses_says_what_to_do(folder: Path) -> None:
                 session, load_config(folder / "notary.toml"), "r1", call, SwitchoverAnswer, path=SWITCHOVER_PATH
             )
         assert unreached.value.code is Code.REPLICA_UNREACHABLE
+
+
+def test_runbooks_are_read_wherever_the_release_is_installed(folder: Path, see) -> None:  # type: ignore[no-untyped-def]
+    """Goal: an operator at night needs no clone. Method: the list; a page by each of its names; a misspelt one."""
+    pages = Path(__file__).parents[3] / "runbooks"
+    listed = see("runbook")
+    assert listed.code in (0, None)
+    assert {line.split()[0] for line in listed.out.splitlines()[1:]} == {
+        page.stem for page in pages.glob("*.md") if page.stem != "README"
+    }
+    for name in ("failover", "failover.md", "runbooks/failover.md"):
+        assert see("runbook", name).out == (pages / "failover.md").read_text(encoding="utf-8")
+    seen = see("runbook", "failovr")
+    assert (seen.code, "did you mean failover?" in seen.err) == (2, True)
+
+
+def test_a_narrow_terminal_cuts_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: 80 columns show all that matters. Method: the status of replicas with long names, and of none."""
+    write(folder, 'host = "127.0.0.1"', 'host = "notary-1.a-long-domain-of-a-bank.example"')
+    text = (folder / "notary.toml").read_text().replace('kind = "memory"\nmemory.socket_path = "nobody.sock"', "")
+    text = text.replace("[log]", '[log.kafka]\nbootstrap_servers = "kafka:9093"\nsecurity.protocol = "SSL"')
+    text = text.replace("[api]", '[api]\ntls = {certificate_file = "a", key_file = "b"}')
+    text = text.replace("host=127.0.0.1 ", "host=db sslmode=verify-full sslrootcert=ca.pem ")
+    (folder / "notary.toml").write_text(text)
+    config = load_config(folder / "notary.toml")
+    health = ReplicaHealth(
+        replica="r1",
+        version="0.2.0",
+        role="active",
+        active=True,
+        ready=True,
+        epoch=1_234,
+        applied_offset=1_498_378_123,
+        lag_records=0,
+        reaches_log=True,
+        front_ends=2,
+        lock_owner="r1",
+        hold_down_s=0.0,
+        ledger_end=1,
+        activation_steps_s={},
+        lock_answer_age_s=0.4,
+    )
+    for found in (health, None):
+        shown = io.StringIO()
+        known = status.Status({"r1": found}, "r1", None, None, None, 1_498_378_124, None, [])
+        Console(file=shown, width=80).print(status._render(folder / "notary.toml", config, known))
+        printed = shown.getvalue()
+        assert "…" not in printed
+        assert max(map(len, printed.splitlines())) <= 80
+        assert found is None or "1498378123" in printed  # a number is on one line
+        whole = "".join(printed.split())
+        for part in ("notary-1", "a-bank.example", "15993/"):
+            assert part in whole
