@@ -37,7 +37,7 @@ from pipeline.judging.claims import (
 from pipeline.judging.columns import UNDECODABLE, Columns
 from pipeline.judging.contested import Resolver, contested, offsets_marked
 from pipeline.judging.cursor import Array
-from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
+from pipeline.judging.plan import Plan, Survey, counted, make_plan, refuse_newer_rules, survey
 from replica.notary.errors import SalvageMissing
 from replica.notary.position import begin
 from replica.notary.salvage import LOST_TAG
@@ -83,6 +83,7 @@ def judge_log(
     """
     work.mkdir(parents=True, exist_ok=True)
     plan, ends, samples, claim_count = plan_log(spark, log)
+    refuse_newer_rules(plan.barriers)
     borders = borders_between(samples, ranges or max(1, -(-claim_count * CLAIM_BYTES // RANGE_BYTES)))
     parts = _write_claims(spark, log, plan, borders, work, closed=closed)
     orders, contested_files = _order_claims(spark, parts, len(borders) + 1, work)

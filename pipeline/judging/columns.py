@@ -15,16 +15,26 @@ import pyarrow as pa
 from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread
 from replica.notary.canonical import REQUEST_TAG, decode_request
 from replica.notary.errors import BadRequest
-from replica.notary.records import BarrierRecord, RequestRecord, Undecodable, decode_record
+from replica.notary.records import (
+    ACTIVATION_ID_BYTES,
+    BarrierRecord,
+    RequestRecord,
+    SettlementRecord,
+    Undecodable,
+    decode_record,
+    format_named,
+)
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
 
-FORMAT, RULES = 1, 1  # the record format and the rules that the pipeline judges
+FORMAT, RULES = 1, 1  # the record format and the rules that the pipeline judges; it reads format 2 as well
 
-UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST = range(5)
-"""Kinds of record. BAD_REQUEST: a request record whose request is not canonical."""
+UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST, NOTE = range(6)
+"""Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict."""
 
+ACTIVATION = f"S{ACTIVATION_ID_BYTES + 1}"
 _BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a processor's caches
 _FORMAT_1_HEAD = 0x960101C410  # array of six, kind 1, format 1, bin of 16
+_FORMAT_2_HEAD = 0x980102C410  # two elements more
 _ID_AT, _COUNTS_AT, _REFS_AT = 16, 48, 52
 _WINDOW_BYTES = 17
 
@@ -33,6 +43,7 @@ _WINDOW_BYTES = 17
 class Columns:
     """A slice of the log; arrays of one length, but those of requests, which have an element for each in `rows`.
 
+    `activation` is the activation id and the record's format, one byte: a record counts only with both in force.
     `raw` holds all values, one after the other, and some padding; positions are into it. `stamp_us` is 0 and `sequence`
     -1 where a record has none.
     """
@@ -42,7 +53,7 @@ class Columns:
     value_at: Array
     value_bytes: Array
     kind: Array
-    activation: Array  # S16
+    activation: Array  # S17
     sequence: Array
     stamp_us: Array
     barriers: list[tuple[int, BarrierRecord]]  # every record that is one, in force or not: (offset, record)
@@ -155,7 +166,7 @@ class _Decoding:
     def __post_init__(self) -> None:
         count = len(self.value_at)
         self.kind = np.zeros(count, np.uint8)
-        self.activation = np.zeros(count, "S16")
+        self.activation = np.zeros(count, ACTIVATION)
         self.sequence = np.full(count, -1, np.int64)
         self.stamp_us = np.zeros(count, np.int64)
 
@@ -169,7 +180,9 @@ class _Decoding:
     def _usual_records(self) -> Array:
         """Take in the request records of the usual shape: one party acts, all texts are printable ASCII."""
         walk = Walk(self.raw, self.value_at)
-        walk.expect(walk.words(0) >> np.uint64(24) == _FORMAT_1_HEAD, 5)
+        head = walk.words(0) >> np.uint64(24)
+        of_2 = head == _FORMAT_2_HEAD
+        walk.expect(of_2 | (head == _FORMAT_1_HEAD), 5)
         activation_at = walk.skip(16)
         sequence, stamp_us = walk.uint(), walk.uint()
         walk.expect(walk.bytes() == 0x97, 1)
@@ -183,9 +196,17 @@ class _Decoding:
         walk.expect(walk.bytes() == 0x91, 1)
         walk.text(PARTY_MAX_BYTES)
         walk.text(ID_MAX_BYTES)
-        usual: Array = walk.fits & (walk.at == self.value_at + self.value_bytes)
+        end = self.value_at + self.value_bytes
+        usual: Array = walk.fits & (walk.at == end)
+        if np.any(of_2):
+            walk.uint()
+            walk.uint_or_minus_one()
+            usual = np.where(of_2, walk.fits & (walk.at == end), usual)
         self.kind[usual] = REQUEST
-        self.activation[usual] = gather(self.raw, activation_at[usual], "S16")
+        packed = np.empty((int(usual.sum()), ACTIVATION_ID_BYTES + 1), np.uint8)
+        packed[:, :-1] = gather(self.raw, activation_at[usual], "V16").view(np.uint8).reshape(-1, ACTIVATION_ID_BYTES)
+        packed[:, -1] = np.where(of_2[usual], 2, 1)
+        self.activation[usual] = packed.view(ACTIVATION).ravel()
         self.sequence[usual] = sequence[usual]
         self.stamp_us[usual] = stamp_us[usual]
         self.canonical_at, self.canonical_bytes = canonical_at, canonical_bytes
@@ -197,15 +218,16 @@ class _Decoding:
         at = int(self.value_at[row])
         value = self.raw[at : at + int(self.value_bytes[row])].tobytes()
         try:
-            record = decode_record(value, FORMAT)
+            record = decode_record(value, format_named(value))
         except Undecodable:
             return
         if isinstance(record, BarrierRecord):
             self.kind[row] = BARRIER
             self.barriers.append((self.first_row + row, record))
             return
-        self.kind[row] = SETTLEMENT
-        self.activation[row], self.sequence[row] = record.activation_id, record.sequence
+        self.kind[row] = SETTLEMENT if isinstance(record, SettlementRecord) else NOTE
+        self.activation[row] = record.activation_id + bytes([record.format])
+        self.sequence[row] = record.sequence
         if isinstance(record, RequestRecord):
             submission = record.submission
             self.kind[row], self.stamp_us[row] = REQUEST, record.stamp_us

@@ -73,6 +73,14 @@ class Walk:
         self.expect((size > 0) & (value >= 0), size)
         return value
 
+    def uint_or_minus_one(self) -> None:
+        """An integer from -1 to 2**63 - 1."""
+        minus_one = self.bytes() == 0xFF
+        at, fits = self.at, self.fits.copy()
+        self.uint()
+        self.at = np.where(minus_one, np.minimum(at + 1, self._last), self.at)
+        self.fits = np.where(minus_one, fits, self.fits)
+
     def binary(self) -> tuple[Array, Array]:
         """A byte string: where it is, and its size."""
         head_bytes = _BIN_HEAD[self.bytes()]

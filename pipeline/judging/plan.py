@@ -16,19 +16,20 @@ from operator import attrgetter, itemgetter
 import msgspec
 import numpy as np
 
-from pipeline.judging.columns import FORMAT, REQUEST, RULES, SETTLEMENT, Columns
+from pipeline.judging.columns import FORMAT, NOTE, REQUEST, RULES, SETTLEMENT, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import BEGIN, POSITION_VERSION, Position
-from replica.notary.reading import VoidReason, read_records
-from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, encode_record, record_digest
+from replica.notary.reading import VoidReason, are_known, read_records
+from replica.notary.records import BarrierRecord, encode_record, record_digest
 
 _first_offset = attrgetter("first_offset")
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
-    """Records of one activation between two barriers (or a slice's ends); `stamp_us` is the highest of its requests.
+    """Records of one activation and format between two barriers (or a slice's ends), see `Columns.activation`;
+    `stamp_us` is the highest of its requests.
 
     A sequence number that the run has twice is counted once, as its first record.
     """
@@ -63,7 +64,8 @@ class Survey(msgspec.Struct, frozen=True, array_like=True):
 class Rule(msgspec.Struct, frozen=True, array_like=True):
     """What holds from one offset up to the next rule's: the activation in force, what is a repeat, the stamp so far.
 
-    `activation_id` is empty before the first barrier: then nothing counts. `stamp_us` is exact at the rule's start.
+    `activation_id` has the format in force as its last byte. It is empty before the first barrier: then nothing counts.
+    `stamp_us` is exact at the rule's start.
     """
 
     first_offset: int
@@ -95,6 +97,7 @@ class Counted:
     judged_us: Array
     settlements: Array  # rows
     settled_us: Array  # the highest stamp before each
+    notes: Array  # rows of what counts and has no verdict
 
 
 def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
@@ -157,7 +160,8 @@ def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
         highest[start:end] = np.maximum(np.maximum.accumulate(stamps), rule.stamp_us)
     requests = np.flatnonzero(counts[columns.rows])
     settlements = np.flatnonzero(counts & (columns.kind == SETTLEMENT))
-    return Counted(requests, highest[columns.rows[requests]], settlements, highest[settlements])
+    notes = np.flatnonzero(counts & (columns.kind == NOTE))
+    return Counted(requests, highest[columns.rows[requests]], settlements, highest[settlements], notes)
 
 
 def void_reasons(
@@ -167,6 +171,7 @@ def void_reasons(
     counts = np.zeros(len(columns), np.bool_)
     counts[columns.rows[found.requests]] = True
     counts[found.settlements] = True
+    counts[found.notes] = True
     for row in np.flatnonzero(~counts).tolist():
         offset = columns.first_offset + row
         number = bisect_right(barriers, offset, key=itemgetter(0))
@@ -196,7 +201,7 @@ class _Making:
         for stretch in found.stretches:
             if stretch.barrier:
                 self._barrier(stretch.first_offset, stretch.barrier)
-            activation_id = self.barriers[-1][1].activation_id if self.barriers else b""
+            activation_id = _in_force(self.barriers[-1][1]) if self.barriers else b""
             repeats: Ranges = ()
             stamp_us = self.stamp_us
             for run in stretch.runs:
@@ -213,21 +218,35 @@ class _Making:
         record = msgspec.msgpack.decode(value, type=BarrierRecord)
         if self.barriers and record.epoch <= self.barriers[-1][1].epoch:
             return
-        if (record.record_format, record.rules_version) != (FORMAT, RULES):
+        if not are_known(record.record_format, record.rules_version):
             raise FormatUnknown(
                 f"epoch {record.epoch} writes record format {record.record_format} under rules {record.rules_version},"
-                " which this release's pipeline does not know"
+                " which this release does not know"
             )
         self.barriers.append((offset, record))
         self.seen = ()
 
 
+def refuse_newer_rules(barriers: Iterable[tuple[int, BarrierRecord]]) -> None:
+    """Raise FormatUnknown where commands are judged: jobs judge by states alone, and would give other verdicts."""
+    for offset, barrier in barriers:
+        if (barrier.record_format, barrier.rules_version) != (FORMAT, RULES):
+            raise FormatUnknown(
+                f"the log is under rules {barrier.rules_version} from offset {offset} on, and jobs on Spark judge rules"
+                f" {RULES} only: use notary check, and notary index rebuild --engine replay"
+            )
+
+
+def _in_force(barrier: BarrierRecord) -> bytes:
+    """What `Columns.activation` has of the records that a barrier lets count."""
+    return barrier.activation_id + bytes([barrier.record_format])
+
+
 def _runs(columns: Columns, start: int, end: int, rule: Rule | None) -> tuple[Run, ...]:
     kinds = columns.kind[start:end]
-    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT)
+    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT) | (kinds == NOTE)
     runs = []
-    for name in np.unique(columns.activation[start:end][sequenced]).tolist():
-        activation_id = name.ljust(ACTIVATION_ID_BYTES, b"\0")  # numpy drops the zeros at the end
+    for activation_id in np.unique(columns.activation[start:end][sequenced]).tolist():  # the format is no zero
         rows = _first_of_sequence(columns, start, end, activation_id)
         numbers = columns.sequence[rows]
         if rule is not None and rule.activation_id == activation_id:
@@ -242,7 +261,7 @@ def _first_of_sequence(columns: Columns, start: int, end: int, activation_id: by
     if not activation_id:
         return np.zeros(0, np.int64)
     kinds = columns.kind[start:end]
-    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT)
+    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT) | (kinds == NOTE)
     rows = start + np.flatnonzero(sequenced & (columns.activation[start:end] == activation_id))
     numbers = columns.sequence[rows]
     if np.all(numbers[1:] > numbers[:-1]):  # as nearly always

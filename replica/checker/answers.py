@@ -9,6 +9,7 @@ import msgspec
 
 from replica.checker.findings import FindingCode, Findings
 from replica.checker.judge import (
+    DEDUPLICATED,
     NOTARISED,
     STATE_CONFLICT,
     TIME_WINDOW_CLOSED,
@@ -173,7 +174,9 @@ class AnswerCheck:
             return
         if answer.epoch not in (None, judged.barrier.epoch) or answer.replica not in (None, judged.barrier.replica):
             self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
-        if answer.code != judged.outcome:
+        if answer.code == NOTARISED and judged.outcome == DEDUPLICATED:
+            self._check_repeated(claim, judged)
+        elif answer.code != judged.outcome:
             double_spend = answer.code == NOTARISED and judged.outcome == STATE_CONFLICT
             code = FindingCode.DOUBLE_SPEND if double_spend else FindingCode.WRONG_VERDICT
             self._add(code, claim, log_says=judged.outcome)
@@ -183,6 +186,13 @@ class AnswerCheck:
             self._add(FindingCode.WRONG_TIME, claim, answered=answer.judged_us, log_says=judged.judged_us)
         elif answer.code == STATE_CONFLICT:
             self._check_conflict(claim, judged)
+
+    def _check_repeated(self, claim: _Claim, judged: JudgedRequest) -> None:
+        """Check a recorded success that the log gave again: it is called a duplicate, and names the first place."""
+        if not claim.answer.duplicate:
+            self._add(FindingCode.WRONG_VERDICT, claim, log_says=judged.outcome)
+        elif claim.answer.log_offset != judged.notarised_offset:
+            self._add(FindingCode.WRONG_OFFSET, claim, log_says=judged.notarised_offset)
 
     def _check_lost(self, claim: _Claim, judged: JudgedLost) -> None:
         """Check an answer with a lost record. The salvage says what it notarised; a refusal cannot be judged again."""

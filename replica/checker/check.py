@@ -113,7 +113,7 @@ def check(
             continue
         expected = completions_of(judged, ledger_offset)
         ledger_offset += len(expected)
-        commands.see(expected)
+        commands.see(judged, expected)
         if published is not None and is_published:
             published.see(judged.offset, [row for row in expected if row.ledger_offset > scope.pruned_to])
     answers.finish(summary.epochs, judge.notarised)

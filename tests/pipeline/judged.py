@@ -23,7 +23,7 @@ from pipeline.judging.entries import (
     exceptions,
     key_values,
 )
-from pipeline.judging.plan import counted, make_plan, survey, void_reasons
+from pipeline.judging.plan import counted, make_plan, refuse_newer_rules, survey, void_reasons
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedRequest
@@ -79,6 +79,7 @@ def in_slices(
         if columns.first_offset in again:
             surveys[columns.first_offset] = survey(columns, plan.rules_of(columns))
     plan, _ = make_plan(begin(TOPIC), surveys.values())
+    refuse_newer_rules(plan.barriers)
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
     parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]
     for columns in reversed(slices):  # they come in any order

@@ -48,7 +48,7 @@ def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
             at = rows.index(row)
             request, _ = decode_request(record.submission.request)
             window = request.window
-            assert bytes(columns.activation[row]).ljust(16, b"\0") == record.activation_id
+            assert bytes(columns.activation[row]) == record.activation_id + bytes([record.format])
             assert (columns.sequence[row], columns.stamp_us[row]) == (record.sequence, record.stamp_us)
             assert columns.tx_ids()[at].tobytes() == request.tx_id
             assert columns.at(columns.public_key_at, 32)[at].tobytes() == record.submission.public_key

@@ -24,13 +24,16 @@ replace = msgspec.structs.replace
 
 Mutant = Callable[[World, Random], bool]
 MUTANTS: dict[str, tuple[Mutant, FindingCode]] = {}
+RAISED: set[str] = set()  # mutants of runs whose log is raised to rules 2
 
 
-def mutant(code: FindingCode) -> Callable[[Mutant], Mutant]:
+def mutant(code: FindingCode, *, raised: bool = False) -> Callable[[Mutant], Mutant]:
     """Register a corruption and the finding it must lead to. It returns False when the run has nothing to corrupt."""
 
     def register(function: Mutant) -> Mutant:
         MUTANTS[function.__name__] = (function, code)
+        if raised:
+            RAISED.add(function.__name__)
         return function
 
     return register
@@ -310,6 +313,48 @@ def a_success_is_recalled_before_anybody_sent_it(world: World, random: Random) -
 
 def _is_of(event: Event, other: Event) -> bool:
     return (event.process, event.op) == (other.process, other.op)
+
+
+# ---- commands that the log judged ----
+
+
+def _is_repeated(event: Event) -> bool:
+    return own_success(event) and isinstance(event, Ok) and event.duplicate
+
+
+def _is_reused_in_log(event: Event) -> bool:
+    return isinstance(event, Refused) and event.code == "COMMAND_ID_REUSED" and event.record_offset is not None
+
+
+@mutant(FindingCode.WRONG_VERDICT, raised=True)
+def a_repeated_success_is_answered_as_a_new_one(world: World, random: Random) -> bool:
+    return change_event(world, random, _is_repeated, lambda event: replace(event, duplicate=False))
+
+
+@mutant(FindingCode.WRONG_OFFSET, raised=True)
+def a_repeated_success_names_its_own_record(world: World, random: Random) -> bool:
+    return change_event(world, random, _is_repeated, lambda event: replace(event, log_offset=event.record_offset))
+
+
+@mutant(FindingCode.WRONG_VERDICT, raised=True)
+def a_repeated_success_is_refused_as_reused(world: World, random: Random) -> bool:
+    code = "COMMAND_ID_REUSED"
+    return change_event(world, random, _is_repeated, lambda e: Refused(e.process, e.op, e.at_ns, code, e.record_offset))
+
+
+@mutant(FindingCode.WRONG_VERDICT, raised=True)
+def a_reused_command_is_answered_as_success(world: World, random: Random) -> bool:
+    def change(event: Refused) -> Ok:
+        digest = next(row.content_digest for row in world.completions if row.log_offset == event.record_offset)
+        offset = event.record_offset or 0
+        return Ok(event.process, event.op, event.at_ns, digest.hex(), offset, offset)
+
+    return change_event(world, random, _is_reused_in_log, change)
+
+
+@mutant(FindingCode.WRONG_VERDICT, raised=True)
+def a_reused_command_is_answered_as_a_reused_transaction(world: World, random: Random) -> bool:
+    return change_event(world, random, _is_reused_in_log, lambda event: replace(event, code="TX_ID_REUSED"))
 
 
 # ---- refusals without a record ----

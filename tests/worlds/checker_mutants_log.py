@@ -222,3 +222,22 @@ def a_completion_was_recorded_by_another_clock(world: World, random: Random) -> 
 @mutant(FindingCode.COMPLETION_WRONG)
 def a_completion_is_of_another_submission(world: World, random: Random) -> bool:
     return _change_row(world, random, "NOTARISED", submission_id="another")
+
+
+@mutant(FindingCode.COMPLETION_WRONG, raised=True)
+def a_repeated_success_is_published_as_a_first_one(world: World, random: Random) -> bool:
+    return _change_row(world, random, "DEDUPLICATED", outcome="NOTARISED")
+
+
+@mutant(FindingCode.COMPLETION_WRONG, raised=True)
+def a_repeated_success_is_published_at_its_own_offset(world: World, random: Random) -> bool:
+    return _change_row(world, random, "DEDUPLICATED", notarised_offset=0)
+
+
+@mutant(FindingCode.COMPLETION_MISSING, raised=True)
+def a_repeated_success_has_no_completion(world: World, random: Random) -> bool:
+    places = [at for at, row in enumerate(world.completions) if row.outcome == "DEDUPLICATED"]
+    if places:
+        del world.completions[random.choice(places)]
+        _renumber(world)
+    return bool(places)

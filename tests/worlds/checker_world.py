@@ -30,16 +30,18 @@ from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.receipts import make_receipts, receipt_to_document
-from replica.notary.records import RequestRecord, SettledCommand, encode_record
+from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2, SettledCommand, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
-from tests.worlds.notary_logs import PARTY, LogMaker, judge_knowing, request_of, submission_of
+from tests.worlds.notary_logs import FOR_EVER, PARTY, LogMaker, judge_knowing, request_of, submission_of
 
 NOTARY = SigningKey(b"\x21" * 32)
 NOTARY_KEY = bytes(NOTARY.verify_key)
 KNOWN, STRANGER = SigningKey(b"\x22" * 32), SigningKey(b"\x23" * 32)
 KNOWN_KEY = bytes(KNOWN.verify_key)
 CODES = {
+    Outcome.DEDUPLICATED: "DEDUPLICATED",
+    Outcome.COMMAND_ID_REUSED: "COMMAND_ID_REUSED",
     Outcome.NOTARISED: "NOTARISED",
     Outcome.TX_ID_REUSED: "TX_ID_REUSED",
     Outcome.CONFLICT: "STATE_CONFLICT",
@@ -77,6 +79,7 @@ class _Attempt:
     submission: Submission
     activation_id: bytes
     epoch: int
+    format: int = 1
     offset: int | None = None
 
 
@@ -87,7 +90,7 @@ def receipt_of(tx_id: bytes, digest: bytes, key: SigningKey = NOTARY) -> object:
 
 
 class _Notary:
-    def __init__(self, seed: int, ids: int, states: int, windows: bool, unlogged: bool) -> None:
+    def __init__(self, seed: int, ids: int, states: int, windows: bool, unlogged: bool, raised: bool) -> None:
         self.random = Random(seed)
         self.ids, self.states, self.windows, self.unlogged = ids, states, windows, unlogged
         self.now_ns = 1_000
@@ -96,6 +99,8 @@ class _Notary:
         self.completions: list[CompletionRow] = []
         self.position = begin("topic")
         self.index: dict[bytes, bytes] = {}
+        self.acceptances: dict[bytes, bytes] = {}
+        self.raised = raised  # from the second activation on
         self.decided: dict[int, tuple[CountedRequest, Verdict]] = {}
         self.ops = dict.fromkeys("abcd", 0)
         self.sent: list[_Attempt] = []
@@ -117,8 +122,9 @@ class _Notary:
                 for command in entry.record.commands:
                     self._complete(offset, command, "SUBMISSION_NOT_SEQUENCED", None, entry.judged_us, b"")
                 continue
-            verdicts, added, _ = judge_knowing(self.index, [entry])
+            verdicts, added, accepted = judge_knowing(self.index, [entry], self.acceptances)
             self.index |= added
+            self.acceptances |= accepted
             self.decided[offset] = (entry, verdicts[0])
             self._complete_request(entry, verdicts[0])
         return offset
@@ -157,8 +163,8 @@ class _Notary:
     def _activate(self) -> None:
         self.epoch += 1
         made = LogMaker()
-        made.barrier(self.epoch)
-        self.log.activation_id, self.log.sequence = made.activation_id, 0
+        made.barrier(self.epoch, format=2 if self.raised and self.epoch > 1 else 1)
+        self.log.activation_id, self.log.sequence, self.log.format = made.activation_id, 0, made.format
         self._append(made.values[0])
         if self.pending:
             self.log.settle(*self.pending.values())
@@ -188,10 +194,30 @@ class _Notary:
         if self.decided and random.random() < 0.3:
             request = random.choice(list(self.decided.values()))[0].request
         submission = submission_of(request, f"command-{process}-{op}")
-        attempt = _Attempt(process, op, request, submission, self.log.activation_id, self.epoch)
+        if self.log.format == 1:
+            self.pending[_change(_settled(submission))] = _settled(submission)
+        self._sent(process, op, request, submission)
+
+    def send_again(self) -> None:
+        """An accepted command that reaches the log once more, or its id with another transaction: rules 2 judge it."""
+        if self.accepted and self.log.format > 1:
+            request, submission, _ = self.random.choice(list(self.accepted.values()))
+            if self.random.random() < 0.3:
+                request = request_of(self.random.randrange(self.ids))
+                submission = submission_of(request, submission.command_id)
+            self._sent(*self._name(), request, submission)
+
+    def _sent(self, process: str, op: int, request: Request, submission: Submission) -> None:
         self.history.append(invoke_submission(process, op, self._tick(), request, submission))
-        self.pending[_change(_settled(submission))] = _settled(submission)
-        self.sent.append(attempt)
+        self.sent.append(
+            _Attempt(process, op, request, submission, self.log.activation_id, self.epoch, self.log.format)
+        )
+
+    def _record(self, attempt: _Attempt, sequence: int) -> bytes:
+        fields = (attempt.activation_id, sequence, max(0, self.stamp_us), attempt.submission)
+        if attempt.format == 1:
+            return encode_record(RequestRecord(1, *fields))
+        return encode_record(RequestRecordV2(2, *fields, self.random.choice([0, 20, FOR_EVER, FOR_EVER]), NO_OFFSET))
 
     def log_one(self) -> None:
         """A record of the activation that took the submission; void if that is over."""
@@ -201,8 +227,7 @@ class _Notary:
         attempt = self.random.choice(waiting)
         self.stamp_us += self.random.randint(-2, 6)
         self.log.sequence += 1
-        record = RequestRecord(1, attempt.activation_id, self.log.sequence, max(0, self.stamp_us), attempt.submission)
-        attempt.offset = self._append(encode_record(record))
+        attempt.offset = self._append(self._record(attempt, self.log.sequence))
 
     def answer(self) -> None:
         """Answer a client with what the log decided; a client whose record is void never gets a definite answer."""
@@ -223,7 +248,8 @@ class _Notary:
         if verdict.notarised_offset is not None:
             receipt = receipt_of(entry.request.tx_id, entry.content_digest)
             digest = entry.content_digest.hex()
-            return Ok(*at, digest, verdict.notarised_offset, entry.offset, False, receipt, *who)  # type: ignore[arg-type]
+            again = verdict.outcome is Outcome.DEDUPLICATED
+            return Ok(*at, digest, verdict.notarised_offset, entry.offset, again, receipt, *who)  # type: ignore[arg-type]
         conflicts = tuple(
             ConflictText(format_state_ref(c.state), c.consumed_by_hash.hex(), c.usage.value) for c in verdict.conflicts
         )
@@ -298,9 +324,7 @@ class _Notary:
         self._activate()
         for attempt in self.sent:
             if attempt.offset is None and self.random.random() < 0.5:
-                attempt.offset = self._append(
-                    encode_record(RequestRecord(1, attempt.activation_id, 10_000, self.stamp_us, attempt.submission))
-                )
+                attempt.offset = self._append(self._record(attempt, 10_000))
         lost = [attempt for attempt in self.sent if attempt.offset is None]
         for attempt in lost:
             self.sent.remove(attempt)
@@ -310,6 +334,7 @@ class _Notary:
         """Take random steps, then answer what is left."""
         actions = [self.send] * 8 + [self.log_one] * 8 + [self.answer] * 8
         actions += [self.resubmit, self.look_up, self.look_up, self.give_up]
+        actions += [self.send_again] * (4 if self.raised else 0)
         for step in range(steps):
             if step % 60 == 59:
                 self.fail_over()
@@ -323,13 +348,20 @@ class _Notary:
 
 
 def good_world(
-    seed: int, steps: int = 250, ids: int = 61, states: int = 40, windows: bool = True, unlogged: bool = True
+    seed: int,
+    steps: int = 250,
+    ids: int = 61,
+    states: int = 40,
+    windows: bool = True,
+    unlogged: bool = True,
+    raised: bool = False,
 ) -> World:
     """A run in which everything is right, over a number of transaction ids and states.
 
-    `unlogged`: at its end there are refusals that no record stands for.
+    `unlogged`: at its end there are refusals that no record stands for. `raised`: its log is of format 1 at first, then
+    of format 2, where accepted commands reach the log again.
     """
-    return _Notary(seed, ids, states, windows, unlogged).run(steps)
+    return _Notary(seed, ids, states, windows, unlogged, raised).run(steps)
 
 
 def _settled(submission: Submission) -> SettledCommand:

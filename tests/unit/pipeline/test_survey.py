@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.judging.columns import decode
-from pipeline.judging.plan import Survey, advance, survey
+from pipeline.judging.plan import (
+    Survey,
+    advance,
+    counted,
+    make_plan,
+    refuse_newer_rules,
+    survey,
+    void_reasons,
+)
+from replica.notary.counted import CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import Position, begin
 from replica.notary.reading import read_records
@@ -32,11 +41,52 @@ def positions(log: Log, cuts: list[int]) -> list[tuple[Position | None, Position
 
 
 @settings(deadline=None)
-@given(logs(), st.lists(st.integers(0, 45), max_size=4))
+@given(logs() | logs(2), st.lists(st.integers(0, 45), max_size=4))
 def test_surveys_and_reading_give_one_position(log: Log, cuts: list[int]) -> None:
     """Goal: a stretch of the log can be read from its survey's position. Method: random logs, cut anywhere."""
     for told, read in positions(log, cuts):
         assert told is None or told == read
+
+
+@settings(deadline=None)
+@given(logs(2), st.lists(st.integers(0, 45), max_size=4))
+def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int]) -> None:
+    """Goal: one void rule for both formats, usual records and others. Method: slices by the plan, and reading."""
+    slices = [decode(part[0][0], pa.array([v for _, v in part], pa.binary())) for part in split(log, cuts) if part]
+    surveys = {columns.first_offset: survey(columns) for columns in slices}
+    plan, again = make_plan(begin(TOPIC), surveys.values())
+    if again:
+        of = {columns.first_offset: columns for columns in slices}
+        surveys |= {at: survey(of[at], plan.rules_of(of[at])) for at in again}
+        plan, _ = make_plan(begin(TOPIC), surveys.values())
+    voids: list[tuple[int, str]] = []
+    found: list[tuple[int, type, int | None]] = []
+    for columns in slices:
+        part, first = counted(columns, plan.rules_of(columns)), columns.first_offset
+        voids += [(at, reason.value) for at, reason in void_reasons(columns, part, plan.barriers)]
+        rows = columns.rows[part.requests]
+        found += [(first + r, CountedRequest, t) for r, t in zip(rows.tolist(), part.judged_us.tolist(), strict=True)]
+        settled = zip(part.settlements.tolist(), part.settled_us.tolist(), strict=True)
+        found += [(first + row, CountedSettlement, at_us) for row, at_us in settled]
+        found += [(first + row, CountedNote, None) for row in part.notes.tolist()]
+    reading = read_records(begin(TOPIC), log)
+    assert plan.position == reading.position
+    assert voids == [(void.offset, void.reason.value) for void in reading.voids]
+    assert sorted(found, key=lambda one: one[0]) == [
+        (one.offset, type(one), None if isinstance(one, CountedNote) else one.judged_us) for one in reading.counted
+    ]
+
+
+def test_jobs_that_judge_by_states_alone_refuse_rules_2() -> None:
+    """Goal: no wrong index and no wrong audit. Method: a log that was raised, and one that was not."""
+    maker = LogMaker()
+    maker.barrier(1)
+    plan, _ = make_plan(begin(TOPIC), surveys_of(maker.log))
+    refuse_newer_rules(plan.barriers)
+    maker.barrier(2, format=2)
+    plan, _ = make_plan(begin(TOPIC), surveys_of(maker.log))
+    with pytest.raises(FormatUnknown, match="engine replay"):
+        refuse_newer_rules(plan.barriers)
 
 
 def test_a_usual_log_is_told_from_small_surveys() -> None:
