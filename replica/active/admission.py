@@ -64,7 +64,7 @@ class Admission:
         if in_flight and not self._publisher.decided_changes().isdisjoint(w.command.change_id for w in in_flight):
             # decided by the log already, only not published: publish, then the database knows the answer
             await self._publisher.flush()
-            again = dict(zip(map(id, in_flight), (found for _, found in await self._ask(in_flight)), strict=True))
+            again = {id(waiting): found for waiting, found in await self._ask(in_flight)}
             outcomes = [(waiting, again.get(id(waiting), found)) for waiting, found in outcomes]
         failed = self._appender.append([waiting for waiting, found in outcomes if _is(found, Admitted.FRESH)])
         accepted: list[tuple[Waiting, AdmissionResult]] = []

@@ -31,6 +31,7 @@ from replica.store.interface import Command, ParticipantStore, Published
 
 log = structlog.get_logger()
 
+_COMMANDS_TICK_S = 0.05
 _PENDING_TOGETHER = 50_000  # commands read from the database at a time; settings bound what one activation leaves
 
 
@@ -70,8 +71,8 @@ class Opening:
         self._done("read_log")
         salvages = await parts.salvages_found.found(position.offset)
         appender.formats = to_write(await store.bind(position.topic_id, salvages), position.barrier)
-        if appender.formats.rules >= DEDUPLICATING_FROM and not knows_commands(parts.index, position.offset):
-            raise CommandsLag(f"acceptances of commands are not known up to offset {position.offset}")
+        if appender.formats.rules >= DEDUPLICATING_FROM:
+            await self._know_commands(position.offset)
         await self._see_the_log_move(position)
         self._done("log_moves")
         self.epoch = await store.raise_epoch(position.epoch, parts.name)
@@ -88,6 +89,22 @@ class Opening:
         self._tasks.start(self._publisher.run(), "publish")
         await self.settle()
         self._done("settle")
+
+    async def _know_commands(self, offset: int) -> None:
+        """Return once the index has the acceptances up to an offset. Raises CommandsLag.
+
+        A replica that follows the log completes them in the background, and leaves the lock to others meanwhile. One
+        that stays away from the log reads it only now, so it waits for as long as it makes progress.
+        """
+        parts, settings = self._parts, self._parts.settings
+        waits = settings.standby == "disconnected"
+        left, still_s = parts.follower.commands_lag_records, 0.0
+        while not knows_commands(parts.index, offset):
+            if not waits or still_s >= settings.log_stall_max_s:
+                raise CommandsLag(f"acceptances of commands are not known up to offset {offset}")
+            await parts.clock.sleep_s(_COMMANDS_TICK_S)
+            before, left = left, parts.follower.commands_lag_records
+            still_s = 0.0 if left < before else still_s + _COMMANDS_TICK_S
 
     def _done(self, step: str) -> None:
         now_s = self._parts.clock.boottime_s()

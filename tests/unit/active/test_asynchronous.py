@@ -263,3 +263,22 @@ def test_who_waits_long_is_told_and_still_gets_the_answer() -> None:
             assert all(isinstance(answer, Notarised) for answer in await flood)
 
     run_virtually(story())
+
+
+def test_answers_of_a_second_question_go_to_those_who_asked_it() -> None:
+    """Goal: nobody gets what another submission was answered. Method: a command that is decided and not published, sent
+    twice in one batch: by its owner, and for another transaction with another period."""
+
+    async def story() -> None:
+        async with World(core=CoreSettings(publish_linger_s=0.5)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(1)], command_id="c"))
+            (again,), (other,) = await asyncio.gather(
+                replica.submit(submission(1, [state(1)], command_id="c"), options=SubmitOptions(deduplication_s=60.0)),
+                replica.submit(submission(2, [state(2)], command_id="c"), options=SubmitOptions(deduplication_after=0)),
+            )
+            assert not isinstance(again, Refused)  # it was accepted with just this transaction
+            assert isinstance(other, NotNow | Refused)
+
+    run_virtually(story())
