@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from replica.config.load import load_config
+from replica.config.model import Config
 
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "deploy/systemd"
@@ -131,3 +138,81 @@ def test_the_image_has_what_a_replica_runs_with_and_no_more() -> None:
 def pinned(lock: Path) -> dict[str, str]:
     """Version and hashes of each package in a lock."""
     return dict(re.findall(r"^(\S+)==((?:.*\\\n)*.*)$", lock.read_text(), re.MULTILINE))
+
+
+CONTAINERS = ROOT / "deploy/container"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Config:
+    """The configuration of the compose file, where its files are."""
+    shutil.copy(CONTAINERS / "notary.toml", tmp_path)
+    return load_config(tmp_path / "notary.toml")
+
+
+def test_the_compose_files_services_are_the_replicas_of_its_configuration(settings: Config) -> None:
+    """Goal: three replicas start, and find one another. Method: names, hosts, ports and files on both sides."""
+    services = COMPOSE["services"]
+    replicas = {name: service for name, service in services.items() if service["image"].startswith("notary:")}
+    assert len(replicas) == 3
+    assert set(replicas) == {replica.name for replica in settings.replicas}
+    for replica in settings.replicas:
+        service = replicas[replica.name]
+        assert (replica.host, service["hostname"], service["command"][-1]) == (replica.name,) * 3
+        assert service["volumes"] == [f"{replica.name}:{settings.data_dir}"]
+    (published,) = services["haproxy"]["ports"]
+    assert published == f"{settings.endpoint.port}:{settings.endpoint.port}"
+    placed = {Path(entry["target"]).name for part in ("configs", "secrets") for entry in COMPOSE["x-replica"][part]}
+    assert settings.api.tls is not None
+    named = {
+        settings.notary_key_file,
+        settings.database.password_file,
+        settings.api.registry_path,
+        settings.api.tls.certificate_file,
+        settings.api.tls.key_file,
+    }
+    assert {path.name for path in named if path is not None} | {"kafka-ca.pem", "database-ca.pem"} <= placed
+
+
+def test_prometheus_in_the_compose_file_asks_what_is_there(settings: Config) -> None:
+    """Goal: no target is down from the first minute. Method: its targets against replicas and exporter."""
+    jobs = {
+        job["job_name"]: job["static_configs"]
+        for job in yaml.safe_load((CONTAINERS / "prometheus.yml").read_text())["scrape_configs"]
+    }
+    (replicas,), (balancers,) = jobs["notary"], jobs["notary-haproxy"]
+    assert replicas["targets"] == [f"{replica.host}:{replica.health_port}" for replica in settings.replicas]
+    exporter = settings.haproxy_settings().exporter
+    assert exporter is not None
+    assert balancers["targets"] == [f"haproxy:{exporter.port}"]
+    assert "haproxy" in COMPOSE["services"]
+    assert replicas["labels"] == balancers["labels"] == {"cluster": "notary"}
+    assert COMPOSE["configs"]["prometheus"]["file"] == "./prometheus.yml"
+
+
+class _Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health/live" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_the_images_health_check_asks_where_a_replica_listens(settings: Config) -> None:
+    """Goal: a replica that is well is not called unhealthy. Method: the image's own check, with a server at the
+    container's name and nothing on 127.0.0.1; then without the server."""
+    (check,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", CONTAINERFILE, re.MULTILINE)
+    _, _, code = json.loads(check)
+    (port,) = {replica.health_port for replica in settings.replicas}
+    assert f":{port}/" in code
+    here = "127.0.0.2"  # in the place of the container's address, which its host name leads to
+    with ThreadingHTTPServer((here, 0), _Health) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        named = f"import socket; socket.gethostname = lambda: {here!r}; "
+        asked = [sys.executable, "-c", named + code.replace(f":{port}/", f":{server.server_port}/")]
+        assert subprocess.run(asked, check=False, timeout=30).returncode == 0
+        server.shutdown()
+        thread.join()
+    assert subprocess.run(asked, check=False, timeout=30, stderr=subprocess.DEVNULL).returncode == 1
