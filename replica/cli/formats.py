@@ -13,7 +13,8 @@ from replica.notary.errors import Code, ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-    from replica.notary.formats import Formats, Known
+    from replica.health import ReplicaHealth
+    from replica.notary.formats import Formats
 
 app = typer.Typer(help="See and raise what is written to the request log.", no_args_is_help=True)
 
@@ -26,13 +27,20 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """What the next activation writes, and what each replica can read."""
     present, replicas = run(_look(load(find_config(config))))
     if as_json:
-        print_json({"writes": msgspec.to_builtins(present), "replicas": msgspec.to_builtins(replicas)})
+        knows = {name: None if health is None else health.formats_known for name, health in replicas.items()}
+        lags = {name: None if health is None else health.commands_lag_records for name, health in replicas.items()}
+        print_json(
+            {
+                "writes": msgspec.to_builtins(present),
+                "replicas": msgspec.to_builtins(knows),
+                "commands_lag_records": lags,
+            }
+        )
         return
     out.print(f"the next activation writes {present}")
-    table = make_table("replica", "record formats", "rules")
-    for name, knows in replicas.items():
-        lists = ("no answer", "") if knows is None else (_listed(knows.records), _listed(knows.rules))
-        table.add_row(name, *lists)
+    table = make_table("replica", "record formats", "rules", "commands")
+    for name, health in replicas.items():
+        table.add_row(name, *(("no answer", "", "") if health is None else _described(health)))
     out.print(table)
 
 
@@ -45,8 +53,9 @@ def raise_formats(
 ) -> None:
     """Write a newer record format, or judge by newer rules, from the next activation on. It cannot be undone.
 
-    Refused (exit code 2) while a configured replica does not answer or does not know it: afterwards no older release
-    can read the log. The tables' owner may do it. Bring it into force with notary switchover.
+    Refused (exit code 2) while a configured replica does not answer, does not know it, or does not know all accepted
+    commands: afterwards no older release can read the log. The tables' owner may do it. Bring it into force with
+    notary switchover.
     """
     from replica.database import participant_database
     from replica.notary.formats import Formats, known, why_not_raise
@@ -58,7 +67,13 @@ def raise_formats(
     if wanted == present:
         out.print(f"nothing to raise: the next activation writes {present}")
         return
-    refusal = why_not_raise(wanted, present, replicas)
+    answered = {name: health for name, health in replicas.items() if health is not None}
+    refusal = why_not_raise(
+        wanted,
+        present,
+        {name: None if health is None else health.formats_known for name, health in replicas.items()},
+        {name: health.commands_lag_records for name, health in answered.items()},
+    )
     if refusal is not None:
         raise ConfigError(f"not raised: {refusal}", Code.NOT_POSSIBLE_NOW)
     database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()
@@ -70,15 +85,21 @@ def raise_formats(
     out.print(f"the next activation writes {run(carry_out())}; now: notary switchover")
 
 
-async def _look(config: Config) -> tuple[Formats, dict[str, Known | None]]:
+async def _look(config: Config) -> tuple[Formats, dict[str, ReplicaHealth | None]]:
     import aiohttp
 
     from replica.local.health import fetch_health
 
     async with config.shared_database().board("notary-format") as board, aiohttp.ClientSession() as session:
         present = await board.formats()
-        healths = [(address.name, await fetch_health(session, address)) for address in config.replicas]
-    return present, {name: None if health is None else health.formats_known for name, health in healths}
+        return present, {address.name: await fetch_health(session, address) for address in config.replicas}
+
+
+def _described(health: ReplicaHealth) -> tuple[str, str, str]:
+    """Record formats, versions of the rules, and whether the index knows all accepted commands."""
+    lag = health.commands_lag_records
+    commands = "not kept" if lag is None else "all known" if lag == 0 else f"{lag} records to read"
+    return _listed(health.formats_known.records), _listed(health.formats_known.rules), commands
 
 
 def _listed(versions: tuple[int, ...]) -> str:

@@ -208,6 +208,10 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
         facts.add_row("in flight", f"{store['in_flight']} commands")
     if status.log_end is not None:
         facts.add_row("request log", f"{config.log.settings.label}, {status.log_end} records")
+    for name, health in status.replicas.items():
+        if health is not None and health.commands_lag_records:
+            text = f"lacks the acceptances of {health.commands_lag_records} records: notary format raise waits for them"
+            facts.add_row(f"[yellow]commands of {name}[/]", text)
     if status.pause is not None:
         facts.add_row(
             "[yellow]fail-over[/]", f"[yellow]paused[/] for {status.pause['keeper']}: {status.pause['reason']}"

@@ -104,6 +104,7 @@ class ReplicaFacts:
     epoch: int = 0
     granted_by: str = ""  # the database that granted the epoch in force, as it has read its barrier
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
+    commands_lag_records: int | None = None  # acceptances of commands its index lacks; None: an older release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

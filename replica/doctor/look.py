@@ -185,4 +185,5 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         index_digests=health.index_digests,
         epoch=health.epoch,
         granted_by=health.granted_by,
+        commands_lag_records=health.commands_lag_records,
     )

@@ -87,7 +87,7 @@ class Follower:
     @property
     def commands_lag_records(self) -> int:
         """Applied records whose acceptances of commands the index does not have yet."""
-        return max(0, self.applied_offset - offset_of(self._index.commands.position()))
+        return max(0, offset_of(self._index.position()) - offset_of(self._index.commands.position()))
 
     def hurry(self, hurry: bool) -> None:
         """Read each record as soon as it arrives (true: an active must), or in larger runs, which cost less (false)."""

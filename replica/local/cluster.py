@@ -47,6 +47,8 @@ from replica.log.postgres.install import grant
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import NotaryError
+from replica.notary.formats import known
+from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement
 
@@ -86,6 +88,7 @@ class ClusterSettings:
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
+    newest_formats: bool = False  # of a new cluster: its ledger begins with the newest formats that this release knows
     endpoint_port: int | None = None  # of a new cluster, if it is free; else any
     further: Mapping[str, Any] = field(default_factory=dict)
     machines: Mapping[str, Machine] = field(
@@ -373,6 +376,14 @@ class LocalCluster:
         applied = await migrate(self.owner_dsn(), lock_id(DATABASE, Counter.NODE_MIGRATIONS))
         await self.postgres.run_script(named_statement("roles") + _RIGHTS, DATABASE)
         self._say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
+        if self.settings.newest_formats and not self._files.settings():
+            await self._raise_formats()
+
+    async def _raise_formats(self) -> None:
+        """Raise all formats in a new cluster, whose replicas are of this release and whose log is empty."""
+        async with postgres_board(self.owner_dsn(), "notary-format") as board:
+            raised = await board.raise_formats(known().newest)
+        self._say("Postgres", f"a new ledger: {raised}")
 
     async def _start_database_standby(self, standby: PostgresServer) -> None:
         self._stack.push_async_callback(self._stopped, "standby", standby.stop)

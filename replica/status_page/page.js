@@ -52,10 +52,14 @@ function scrubbed(scrub) {
   return scrub.age_s > scrub.within_s ? share + ", LATE" : share;
 }
 
+function lagOf(health) {
+  return health.commands_lag_records ? `${health.lag_records}, commands ${health.commands_lag_records}` : health.lag_records;
+}
+
 function drawReplicas(replicas) {
   document.getElementById("replicas").replaceChildren(...replicas.map(({ name, health }) => {
     const h = health ?? {};
-    return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [h.lag_records, "n"],
+    return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [lagOf(h), "n"],
       [h.in_flight, "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [scrubbed(h.scrub), "n"], [h.version]]);
   }));
 }
