@@ -54,6 +54,7 @@ _SUBMIT_ONE = About(
         Code.TIME_WINDOW_CLOSED,
         Code.COMMAND_ID_REUSED,
         Code.DEDUPLICATION_PERIOD_TOO_LONG,
+        Code.OFFSET_AFTER_END,
         Code.SUBMISSION_IN_FLIGHT,
         Code.SUBMISSION_NOT_SEQUENCED,
     ),

@@ -50,12 +50,16 @@ class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An asynchronous submission that was recorded; its outcome is a completion, within `estimate_s` most likely."""
+    """An asynchronous submission that was recorded; its outcome is a completion, within `estimate_s` most likely.
+
+    `log_offset` is where its record is in the request log; its completion has the same. Null: not in the log yet.
+    """
 
     status: int = 202
     code: str = ACCEPTED
     submission_id: str
     estimate_s: float
+    log_offset: Offset | None = None
 
 
 class WaitDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wait"):
@@ -123,7 +127,9 @@ def answer_to_document(answer: Answer, request_id: str = "") -> AnswerDocument:
         case Refused():
             return _refusal_to_document(answer, request_id)
         case Accepted():
-            return AcceptedDocument(submission_id=answer.submission_id, estimate_s=answer.estimate_s)
+            return AcceptedDocument(
+                submission_id=answer.submission_id, estimate_s=answer.estimate_s, log_offset=answer.log_offset
+            )
 
 
 def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
@@ -142,7 +148,7 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
             document.ledger_offset,
         )
     if isinstance(document, AcceptedDocument):
-        return Accepted(document.submission_id, document.estimate_s)
+        return Accepted(document.submission_id, document.estimate_s, document.log_offset)
     if document.retry is Retry.SAME:
         return NotNow(document.code, document.detail, document.retry_after_s or 0.0)
     if not document.tx_id:
@@ -155,7 +161,7 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
         parse_time(document.judged_at) if document.judged_at else None,
         _bound_from_document(document),
         None if document.time_window is None else window_from_document(document.time_window),
-        None if document.earlier is None else Earlier(document.earlier.submission_id, document.earlier.ledger_offset),
+        _earlier_from_document(document.earlier),
         document.ledger_offset,
     )
 
@@ -197,11 +203,13 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
         deduplication_max_s=None if bound is None else bound.longest_s,
         pruned_to=None if bound is None else bound.earliest_offset,
         time_window=_window_shown(refused.window),
-        earlier=None
-        if earlier is None
-        else EarlierDocument(submission_id=earlier.submission_id, ledger_offset=earlier.ledger_offset),
+        earlier=None if earlier is None else EarlierDocument(**msgspec.structs.asdict(earlier)),
         ledger_offset=refused.ledger_offset,
     )
+
+
+def _earlier_from_document(document: EarlierDocument | None) -> Earlier | None:
+    return None if document is None else Earlier(document.submission_id, document.ledger_offset, document.log_offset)
 
 
 def _bound_from_document(document: ProblemDocument) -> DeduplicationBound | None:

@@ -14,13 +14,16 @@ import msgspec
 from ledger_api.wire.problems import ConflictDocument, ProblemDocument
 from ledger_api.wire.schema import refers_to
 from ledger_api.wire.submissions import DeduplicationDocument
+from replica.notary.outcomes import DEDUPLICATED, NOTARISED
 
 
 class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
     """What became of one attempt; it never changes at its offset.
 
     An attempt that was refused and is sent again, with the same ids, has a completion more, and
-    `SUBMISSION_NOT_SEQUENCED` may be followed by a verdict. `code` is NOTARISED or a code of the error catalogue.
+    `SUBMISSION_NOT_SEQUENCED` may be followed by a verdict. `code` is NOTARISED, DEDUPLICATED or a code of the error
+    catalogue. DEDUPLICATED is a success as well: the command was accepted before, within this attempt's deduplication
+    period, and `notarised_offset` is where its transaction was first notarised.
 
     `log_offset` is the record that it comes from; `notarised_offset` is where the transaction was first notarised.
     `deduplication` is the period that was honoured; null where that is not known: of a submission that was admitted by
@@ -40,6 +43,11 @@ class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="k
     recorded_at: str
     conflicts: list[ConflictDocument]
     deduplication: DeduplicationDocument | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the attempt was a success: the transaction is notarised, by it or by an attempt before it."""
+        return self.code in (NOTARISED, DEDUPLICATED)
 
 
 class UpdateDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="update"):

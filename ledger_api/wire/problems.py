@@ -22,10 +22,14 @@ class ConflictDocument(msgspec.Struct, frozen=True):
 
 
 class EarlierDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The submission that a command id belongs to, as far as it is known; no offset while it is under way."""
+    """The submission that a command id belongs to, as far as it is known; no offset while it is under way.
+
+    `log_offset` is the record in the request log by which the command was accepted.
+    """
 
     submission_id: str | None = None
     ledger_offset: Offset | None = None
+    log_offset: Offset | None = None
 
 
 class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -8,7 +8,8 @@ from replica.active.admission_budget import AdmissionBudget
 from replica.active.appending import Appender
 from replica.active.parts import Parts
 from replica.active.waiting import Waiting, send
-from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused
+from replica.notary.acceptances import decode_acceptance
+from replica.notary.answers import Accepted, Answer, Earlier, Notarised, NotNow, Refused
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code, InvariantBroken
 from replica.notary.outcomes import CODE_OF
@@ -29,6 +30,7 @@ class Answering:
         self._receipt_signer = parts.receipt_signer
         self._trace = parts.trace
         self._retry_after_s = parts.settings.retry_after_s
+        self._commands = parts.index.commands
         self._appender = appender
         self._budget = budget
 
@@ -46,11 +48,25 @@ class Answering:
             if verdict.notarised_offset is not None
         ]
 
+        earlier = self._earlier(synchronous)
+
         def answer(receipts: Sequence[Receipt] | None) -> None:
-            send(decided_answers(synchronous, receipts, offsets, self._retry_after_s))
+            send(decided_answers(synchronous, receipts, offsets, earlier, self._retry_after_s))
             self._trace.answered(answered, began_us)
 
         self._receipt_signer.make(notarised, answer)
+
+    def _earlier(self, decided: Sequence[Decided]) -> dict[int, Earlier]:
+        """The acceptances that commands belong to which were used again, by the log offsets of the later records."""
+        reused = [entry for _, entry, verdict in decided if verdict.outcome is Outcome.COMMAND_ID_REUSED]
+        if not reused:
+            return {}
+        newest = self._commands.newest([entry.change_id for entry in reused], [entry.offset for entry in reused])
+        return {
+            entry.offset: Earlier(None, None, decode_acceptance(value).offset)
+            for entry, value in zip(reused, newest, strict=True)
+            if value is not None
+        }
 
     def _confirm_accepted(self, answered: Sequence[Decided]) -> None:
         """Answer asynchronous submissions that only the log has recorded: it has now."""
@@ -72,12 +88,16 @@ class Answering:
 
 
 def decided_answers(
-    decided: Sequence[Decided], made: Sequence[Receipt] | None, offsets: Mapping[int, int], retry_after_s: float
+    decided: Sequence[Decided],
+    made: Sequence[Receipt] | None,
+    offsets: Mapping[int, int],
+    earlier: Mapping[int, Earlier],
+    retry_after_s: float,
 ) -> list[tuple[Waiting, Answer]]:
     """The decisions as answers for the waiting callers; a success without a receipt is not yet answered as one.
 
     `made`: the receipts of what is notarised, in order; None when they could not be made. `offsets`: the ledger offset
-    of each record, by its log offset.
+    of each record, by its log offset. `earlier`: see Answering._earlier.
     """
     receipts = iter(made or ())
     answers: list[tuple[Waiting, Answer]] = []
@@ -104,6 +124,7 @@ def decided_answers(
                 verdict.conflicts,
                 entry.judged_us if closed else None,
                 window=entry.request.window if closed else None,
+                earlier=earlier.get(entry.offset),
                 ledger_offset=offsets[entry.offset],
             )
         answers.append((waiting, answer))

@@ -29,13 +29,15 @@ class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
 
 
 class Earlier(msgspec.Struct, frozen=True):
-    """The submission that a command belongs to, and the ledger offset of its completion.
+    """The submission that a command belongs to, the ledger offset of its completion, and the log offset of its record.
 
-    Each is None where it is not known: the id if the completion is gone, the offset while the command is in flight.
+    Each is None where it is not known: the id if the completion is gone, the offsets while the command is in flight.
+    Under rules that judge commands in the log only the log offset of an acceptance is known, since the index has it.
     """
 
     submission_id: str | None
     ledger_offset: int | None
+    log_offset: int | None = None
 
 
 class DeduplicationBound(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from replica.telemetry.counts import LATENCY_BOUNDS_S
 
 SAMPLES_MAX = 600
 SAMPLE_S = 1.0
-_NOTARISED, _CONFLICT = "NOTARISED", "STATE_CONFLICT"
+_SUCCESSES, _CONFLICT = ("NOTARISED", "DEDUPLICATED"), "STATE_CONFLICT"
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ def make_sample(before: Reading, after: Reading) -> Sample:
     elapsed_s = after.at_s - before.at_s
     judged = {code: _risen(before.outcomes.get(code, 0), count) for code, count in after.outcomes.items()}
     latency = [_risen(earlier, later) for earlier, later in zip(before.latency, after.latency, strict=True)]
-    notarised = judged.pop(_NOTARISED, 0)
+    notarised = sum(judged.pop(code, 0) for code in _SUCCESSES)
     return Sample(
         after.wall_us // 1_000,
         notarised / elapsed_s,

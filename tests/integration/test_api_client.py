@@ -38,6 +38,7 @@ from tests.worlds.api_world import (
     ACTIVE,
     BANK,
     NOTARY_KEY,
+    OFFSET,
     PASSIVE,
     ApiWorld,
     StubParticipant,
@@ -231,7 +232,7 @@ async def test_a_submission_that_is_not_waited_for(tmp_path: Path) -> None:
     participant = StubParticipant()
     async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         submission = make_submission()
-        assert await client.submit_async(submission) == Accepted(submission.submission_id, ACTIVE.retry_after_s)
+        assert await client.submit_async(submission) == Accepted(submission.submission_id, ACTIVE.retry_after_s, OFFSET)
         participant.standing = PASSIVE
         waiting = asyncio.create_task(client.submit_async(submission))
         await asyncio.sleep(0.05)

@@ -20,7 +20,7 @@ from ledger_api.wire.stream_frames import Answers, Closing, FromServer, Rejected
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
-from tests.worlds.api_world import NOTARY_KEY, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
+from tests.worlds.api_world import NOTARY_KEY, OFFSET, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 
 QUICK = RetryPolicy(timeout_s=0.01, deadline_s=10.0)
 decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
@@ -134,7 +134,7 @@ async def test_asynchronous_submissions_are_accepted_on_the_stream(tmp_path: Pat
         SubmissionStream(world.endpoint, QUICK, asynchronous=True) as stream,
     ):
         submission = make_submission()
-        assert await stream.submit(submission) == Accepted(submission.submission_id, 0.25)
+        assert await stream.submit(submission) == Accepted(submission.submission_id, 0.25, OFFSET)
 
 
 async def test_what_was_not_answered_is_sent_again_on_the_next_connection(tmp_path: Path) -> None:

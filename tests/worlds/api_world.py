@@ -87,7 +87,7 @@ class StubParticipant:
         if self.gate is not None:
             await self.gate.wait()
         if options.asynchronous:
-            return [Accepted(submission.submission_id, self.standing.retry_after_s) for submission in submissions]
+            return [Accepted(one.submission_id, self.standing.retry_after_s, OFFSET) for one in submissions]
         return [self.answer(submission) for submission in submissions]
 
     async def look_up(self, tx_id: bytes) -> Answer:

@@ -20,6 +20,7 @@ from replica.link.memory import MemoryLink
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.notary.answers import Answer
 from replica.notary.canonical import encode_request
+from replica.notary.formats import Formats
 from replica.notary.requests import Submission, TimeWindow, make_request
 from replica.participant import Participant
 from replica.settings import CoreSettings
@@ -68,8 +69,11 @@ class Shared:
     election: ElectionSettings = field(default_factory=ElectionSettings)
     core: CoreSettings = field(default_factory=CoreSettings)
     seed: int = 1
+    rules: int = 1  # raised before the first activation, with the record format that they go with
 
     def __post_init__(self) -> None:
+        if self.rules > 1:
+            self.database.formats = Formats(self.rules, self.rules)
         self.lock_server = MemoryLockServer(self.clock, lease_s=self.election.lease_s)
 
 

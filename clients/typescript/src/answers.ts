@@ -37,7 +37,11 @@ export interface Refused {
   readonly conflicts: readonly Conflict[];
   readonly judgedUs?: bigint;
   readonly window?: TimeWindow;
-  readonly earlier?: { readonly submissionId: string | null; readonly ledgerOffset: number | null };
+  readonly earlier?: {
+    readonly submissionId: string | null;
+    readonly ledgerOffset: number | null;
+    readonly logOffset: number | null;
+  };
   readonly bound?: { readonly longestS: number; readonly earliestOffset: number };
 }
 
@@ -54,6 +58,8 @@ export interface Accepted {
   readonly kind: "accepted";
   readonly submissionId: string;
   readonly estimateS: number;
+  /** Its record in the log, and its completion's; null: not in the log yet. */
+  readonly logOffset: number | null;
 }
 
 /** The request cannot be taken as it is: change what the detail names. Nothing was logged. */
@@ -248,6 +254,7 @@ function refused(code: string, detail: string, document: Json, parts: Parts): Re
           earlier: {
             submissionId: typeof earlier["submission_id"] === "string" ? earlier["submission_id"] : null,
             ledgerOffset: integerOrNull(earlier, "ledger_offset"),
+            logOffset: integerOrNull(earlier, "log_offset"),
           },
         }),
   };
@@ -279,7 +286,12 @@ function notarised(document: Json): Notarised {
 }
 
 function accepted(document: Json): Accepted {
-  return { kind: "accepted", submissionId: text(document, "submission_id"), estimateS: number(document["estimate_s"]) };
+  return {
+    kind: "accepted",
+    submissionId: text(document, "submission_id"),
+    estimateS: number(document["estimate_s"]),
+    logOffset: integerOrNull(document, "log_offset"),
+  };
 }
 
 /** In the words of this release: what a code of a newer one means for the outcome is not known. */

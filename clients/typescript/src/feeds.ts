@@ -25,12 +25,17 @@ export interface Completion {
   readonly submissionId: string;
   readonly txId: string;
   readonly contentDigest: string;
-  /** NOTARISED, or a code of the error catalogue. */
+  /** NOTARISED, DEDUPLICATED (the command was accepted before), or a code of the error catalogue; see `succeeded`. */
   readonly code: string;
   readonly logOffset: number;
   readonly notarisedOffset: number | null;
   readonly recordedAt: string;
   readonly conflicts: readonly Conflict[];
+}
+
+/** Whether the attempt was a success: the transaction is notarised, by it or by an attempt before it. */
+export function succeeded(completion: Completion): boolean {
+  return completion.code === "NOTARISED" || completion.code === "DEDUPLICATED";
 }
 
 /** A transaction at the moment it was notarised. */

@@ -7,7 +7,7 @@ export { type ClientOptions, type LedgerEnd, NotaryClient, type NotaryDescriptio
 export { type Code, isKnown, type Retry, RETRY_BY_CODE } from "./codes.js";
 export type { OnWait } from "./connection.js";
 export * from "./errors.js";
-export type { Completion, FeedOptions, Update } from "./feeds.js";
+export { succeeded, type Completion, type FeedOptions, type Update } from "./feeds.js";
 export { certifies, type Receipt, verifyReceipt } from "./receipts.js";
 export { RetryPolicy, type RetrySettings } from "./retry.js";
 export { type Deduplication, Party, type Submission, type Transaction } from "./signing.js";

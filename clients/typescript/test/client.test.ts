@@ -119,11 +119,11 @@ test("of a batch only what has no final answer is sent again", async () => {
 });
 
 test("an asynchronous submission is accepted; so is a batch", async () => {
-  const accepted = { status: 202, code: "ACCEPTED", submission_id: "s", estimate_s: 0.25 };
+  const accepted = { status: 202, code: "ACCEPTED", submission_id: "s", estimate_s: 0.25, log_offset: 41 };
   const batch = [PARTY.sign({}), PARTY.sign({})] as const;
   const answer = (seen: Seen): Reply => ({ status: 202, body: seen.url.includes("batch") ? { results: [accepted, success(batch[1])] } : accepted });
   await withNotary(answer, async (client) => {
-    assert.deepEqual(await client.submitAsync(batch[0]), { kind: "accepted", submissionId: "s", estimateS: 0.25 });
+    assert.deepEqual(await client.submitAsync(batch[0]), { kind: "accepted", submissionId: "s", estimateS: 0.25, logOffset: 41 });
     assert.deepEqual((await client.submitBatchAsync(batch)).map((result) => result.kind), ["accepted", "notarised"]);
   });
 });

@@ -103,7 +103,7 @@ test("refusals, rejections, acceptances and the terms of a stream", async () => 
     assert.deepEqual(refused.conflicts, [{ state: `${"01".repeat(32)}:16843009`, consumedByHash: id.toString("hex"), usage: "reference" }]);
     assert.ok(closed?.kind === "refused" && !closed.final && closed.window?.untilUs === 2n ** 63n - 1n);
     assert.ok(rejected?.kind === "problem" && rejected.code === "PARTY_UNKNOWN");
-    assert.deepEqual(accepted, { kind: "accepted", submissionId: "s", estimateS: 0.5 });
+    assert.deepEqual(accepted, { kind: "accepted", submissionId: "s", estimateS: 0.5, logOffset: null });
     assert.ok(unknown?.kind === "not_now" && unknown.code === "OUTCOME_UNKNOWN");
     assert.deepEqual(frames[0], [true, 86_400, 0]);
   }, { asynchronous: true, deduplication: { durationS: 86_400 }, policy: { ...QUICK, deadlineS: 0.5 } });

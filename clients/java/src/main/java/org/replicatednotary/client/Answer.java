@@ -56,8 +56,8 @@ public sealed interface Answer {
     /** A state that was consumed before; {@code usage} is how the refused request used it, {@code input} or {@code reference}. */
     record Conflict(String state, String consumedByHash, String usage) {}
 
-    /** The submission that a command id belongs to; null where it is not known. */
-    record Earlier(String submissionId, Long ledgerOffset) {}
+    /** The submission that a command id belongs to, its completion and its record in the log; null where it is not known. */
+    record Earlier(String submissionId, Long ledgerOffset, Long logOffset) {}
 
     /** How far back deduplication remembers. */
     record Bound(double longestS, long earliestOffset) {}
@@ -92,6 +92,9 @@ public sealed interface Answer {
         }
     }
 
-    /** An asynchronous submission is recorded, and will have one completion. Without one in {@code estimateS}, send it again. */
-    record Accepted(String submissionId, double estimateS) implements Answer {}
+    /**
+     * An asynchronous submission is recorded, and will have one completion. Without one in {@code estimateS}, send it again.
+     * {@code logOffset}: its record in the log, and its completion's; null: not in the log yet.
+     */
+    record Accepted(String submissionId, double estimateS, Long logOffset) implements Answer {}
 }

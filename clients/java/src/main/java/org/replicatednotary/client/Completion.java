@@ -4,7 +4,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
 import java.util.List;
 
-/** What became of one attempt; it never changes at its offset. {@code code} is NOTARISED or a code of the error catalogue. */
+/**
+ * What became of one attempt; it never changes at its offset. {@code code} is NOTARISED, DEDUPLICATED (the command was accepted
+ * before) or a code of the error catalogue.
+ */
 public record Completion(
         long offset,
         String userId,
@@ -19,6 +22,11 @@ public record Completion(
         String recordedAt,
         List<Answer.Conflict> conflicts)
         implements Published {
+    /** Whether the attempt was a success: the transaction is notarised, by it or by an attempt before it. */
+    public boolean succeeded() {
+        return code.equals("NOTARISED") || code.equals("DEDUPLICATED");
+    }
+
     static Completion of(JsonNode document) {
         List<Answer.Conflict> conflicts = new ArrayList<>();
         document.path("conflicts").forEach(one -> conflicts.add(Documents.conflict(one)));

@@ -210,7 +210,10 @@ final class Documents {
                 judgedUs,
                 window,
                 earlier.isObject()
-                        ? new Answer.Earlier(textOrNull(earlier, "submission_id"), integerOrNull(earlier, "ledger_offset"))
+                        ? new Answer.Earlier(
+                                textOrNull(earlier, "submission_id"),
+                                integerOrNull(earlier, "ledger_offset"),
+                                integerOrNull(earlier, "log_offset"))
                         : null,
                 bound);
     }
@@ -240,7 +243,8 @@ final class Documents {
     }
 
     private static Answer.Accepted accepted(JsonNode document) {
-        return new Answer.Accepted(text(document, "submission_id"), document.path("estimate_s").asDouble(0));
+        return new Answer.Accepted(
+                text(document, "submission_id"), document.path("estimate_s").asDouble(0), integerOrNull(document, "log_offset"));
     }
 
     /** In the words of this release: what a code of a newer one means for the outcome is not known. */
