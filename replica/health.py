@@ -59,6 +59,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     formats_known: Known
     activation_steps_s: Mapping[str, float]
+    rules_in_force: int  # by the newest barrier it has read; 0: none
     commands_lag_records: int  # applied records whose acceptances of commands the index does not have yet
 
     def as_json_object(self) -> dict[str, object]:
@@ -104,6 +105,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     formats_known: Known = Known()  # what its release can read
     granted_by: str = ""  # the database that granted the epoch in force, as its barrier names it
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
+    rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or a release that does not report it
     commands_lag_records: int | None = None  # None: a release that does not keep acceptances of commands
 
 

@@ -33,6 +33,11 @@ class AdmissionBudget:
         self.states = 0
         self.unpublished = 0
 
+    @property
+    def unpublished_max(self) -> int:
+        """So many completions may wait for the database before submissions are refused."""
+        return self._settings.publish_backlog_max
+
     def note_unpublished(self, completions: int) -> None:
         """So many completions are not published yet."""
         self.unpublished = completions
@@ -41,7 +46,7 @@ class AdmissionBudget:
         """Take one submission in, unless that passes a bound."""
         fits = (
             self.submissions < self._settings.in_flight_max
-            and self.unpublished < self._settings.publish_backlog_max
+            and self.unpublished < self.unpublished_max
             and self.states + states <= self._settings.states_in_flight_max
         )
         if fits:

@@ -120,7 +120,7 @@ class Intake:
     def _overloaded(self) -> NotNow:
         budget = self.budget
         detail = f"{budget.submissions} submissions with {budget.states} states are in flight"
-        if budget.unpublished >= self._settings.publish_backlog_max:
+        if budget.unpublished >= budget.unpublished_max:
             detail = f"{budget.unpublished} completions wait for the database"
         return NotNow(Code.OVERLOADED.name, detail, self.wait_s)
 

@@ -29,18 +29,20 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     if as_json:
         knows = {name: None if health is None else health.formats_known for name, health in replicas.items()}
         lags = {name: None if health is None else health.commands_lag_records for name, health in replicas.items()}
+        in_force = {name: None if health is None else health.rules_in_force for name, health in replicas.items()}
         print_json(
             {
                 "writes": msgspec.to_builtins(present),
                 "replicas": msgspec.to_builtins(knows),
+                "rules_in_force": in_force,
                 "commands_lag_records": lags,
             }
         )
         return
     out.print(f"the next activation writes {present}")
-    table = make_table("replica", "record formats", "rules", "commands")
+    table = make_table("replica", "record formats", "rules", "in force", "commands")
     for name, health in replicas.items():
-        table.add_row(name, *(("no answer", "", "") if health is None else _described(health)))
+        table.add_row(name, *(("no answer", "", "", "") if health is None else _described(health)))
     out.print(table)
 
 
@@ -95,11 +97,12 @@ async def _look(config: Config) -> tuple[Formats, dict[str, ReplicaHealth | None
         return present, {address.name: await fetch_health(session, address) for address in config.replicas}
 
 
-def _described(health: ReplicaHealth) -> tuple[str, str, str]:
-    """Record formats, versions of the rules, and whether the index knows all accepted commands."""
+def _described(health: ReplicaHealth) -> tuple[str, str, str, str]:
+    """Record formats, versions of the rules, the rules in force, and whether the index knows all accepted commands."""
     lag = health.commands_lag_records
     commands = "not kept" if lag is None else "all known" if lag == 0 else f"{lag} records to read"
-    return _listed(health.formats_known.records), _listed(health.formats_known.rules), commands
+    known, in_force = health.formats_known, health.rules_in_force or "?"
+    return _listed(known.records), _listed(known.rules), str(in_force), commands
 
 
 def _listed(versions: tuple[int, ...]) -> str:

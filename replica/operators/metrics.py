@@ -105,6 +105,10 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         published = -1 if activation.publisher.position is None else activation.publisher.position.offset
         unpublished = max(0, self._participant.follower.applied_offset - published)
         yield _gauge("notary_unpublished_records", "Applied records whose completions are not published", unpublished)
+        budget = activation.intake.budget
+        yield _gauge("notary_unpublished_completions", "Completions that wait for the database", budget.unpublished)
+        text = "So many may wait; further submissions are refused as OVERLOADED"
+        yield _gauge("notary_unpublished_completions_max", text, budget.unpublished_max)
         yield _gauge("notary_ledger_end", "Newest ledger offset", activation.publisher.ledger_end)
         steps = GaugeMetricFamily("notary_activation_step_seconds", "Steps of this activation", labels=["step"])
         for step, took_s in activation.steps_s.items():

@@ -60,6 +60,7 @@ def make_probes(
             in_flight=0 if activation is None else activation.intake.budget.submissions,
             formats_known=known(),
             activation_steps_s={} if activation is None else activation.steps_s,
+            rules_in_force=0 if position is None or position.barrier is None else position.barrier.rules_version,
             commands_lag_records=follower.commands_lag_records,
         ).as_json_object()
 

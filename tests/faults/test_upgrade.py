@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 
+from ledger_api.client import NotaryClient
 from replica.local.cluster import ClusterSettings
+from replica.local.replica import ReplicaProcess
+from replica.notary.answers import Notarised, Refused
+from replica.notary.errors import Code
+from replica.notary.exit_codes import EXIT_CONFIGURATION
 from tests.faults.recorder import Scenario
 from tests.faults.under_load import under_load
 from tests.runbooks.conftest import staged
-from tests.runbooks.releases import build_wheel, version_of
+from tests.runbooks.releases import build_wheel, install, version_of
+from tests.runbooks.stage import Stage
 from tests.runbooks.test_rolling_upgrade import RELEASE_BEFORE, change_all, on_release, versions
 
 pytestmark = [
@@ -33,3 +41,64 @@ async def test_a_rolling_upgrade_and_back(scenario: Scenario, short_folder: Path
                 await change_all(stage, prefixes, variables | {"WHEEL": str(wheel), "VERSION": version_of(wheel)})
                 assert await versions(cluster) == {version_of(wheel)}
                 scenario.fired(f"every replica changed to {version_of(wheel)}")
+
+
+@pytest.mark.scenario("F23", "0.1.0, this release, formats raised, 0.1.0 refused")
+async def test_formats_are_raised_after_an_upgrade(scenario: Scenario, short_folder: Path) -> None:
+    """Goal: what 0.1.0 accepted is remembered under rules 2, and 0.1.0 cannot come back. Method: one command on 0.1.0;
+    upgrade, refused raises on the way, raise, all under load; the command again, and for another transaction; 0.1.0."""
+    before, now = build_wheel(short_folder / "before", RELEASE_BEFORE), build_wheel(short_folder / "now")
+    async with staged(ClusterSettings(folder=short_folder / "raise")) as stage:
+        cluster = stage.cluster
+        prefixes, variables = await on_release(stage, before, short_folder / "machines")
+        party = cluster.parties[0]
+        first, other = party.sign(command_id="kept"), party.sign(command_id="kept")
+        async with NotaryClient(cluster.endpoint) as client:
+            accepted = await client.submit(first)
+            assert isinstance(accepted, Notarised)
+            async with under_load(cluster, scenario, singles=4, batches=1):
+                raising = ["format", "raise", "--config", str(cluster.config_path)]
+                raising += ["--owner", variables["OWNER_CONNINFO"]]
+                await stage.play("rolling-upgrade", "Steps", **(variables | of_replica(stage, prefixes, now)))
+                assert await ended_with(raising) == EXIT_CONFIGURATION  # the others are of 0.1.0
+                await change_all(stage, prefixes, variables | {"WHEEL": str(now), "VERSION": version_of(now)})
+                for section in ("Checks", "Steps", "Verification"):
+                    await stage.play("format-raise", section, **variables)
+                scenario.fired("formats raised under load")
+                again = await client.submit(first)
+                assert isinstance(again, Notarised)
+                assert (again.duplicate, again.log_offset) == (True, accepted.log_offset)
+                reused = await client.submit(other)
+                assert isinstance(reused, Refused)
+                assert reused.code == Code.COMMAND_ID_REUSED.name
+                (passive, *_) = await cluster.passives()
+                await passive.stop()
+                install(prefixes[passive.name], before)
+                passive.start()
+                await until_logged(passive, Code.FORMAT_UNKNOWN.name)
+                scenario.fired(f"{version_of(before)} refused at {passive.name}")
+                await passive.stop()
+                install(prefixes[passive.name], now)
+                passive.start()
+                await cluster.wait_until_ready([passive.name])
+
+
+def of_replica(stage: Stage, prefixes: dict[str, Path], wheel: Path) -> dict[str, str]:
+    """What the page's steps need for one replica."""
+    replica = next(iter(stage.cluster.replicas.values()))
+    address = replica.address
+    health = f"{address.host}:{address.health_port}"
+    return {"R": replica.name, "HEALTH": health, "PREFIX": str(prefixes[replica.name]), "WHEEL": str(wheel)}
+
+
+async def ended_with(words: list[str]) -> int:
+    """The exit code of a command of `notary`."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "replica.cli", *words)
+    return await process.wait()
+
+
+async def until_logged(replica: ReplicaProcess, text: str) -> None:
+    """Return once the replica has logged it. Raises TimeoutError."""
+    async with asyncio.timeout(60):
+        while text not in replica.log_tail():
+            await asyncio.sleep(0.2)

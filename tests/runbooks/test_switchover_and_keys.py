@@ -32,6 +32,19 @@ async def test_switchover(stage: Stage) -> None:
 
 
 @pytest.mark.slow
+async def test_format_raise(folder: Path) -> None:
+    """Goal: rules 2 come into force under load, and answers stay true. Method: play the page; audit all answers."""
+    async with staged(ClusterSettings(folder=folder / "format-raise")) as stage:
+        files = ParticipantFiles(stage.cluster.folder)
+        owner = stage.cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER))
+        async with under_load(stage, "format-raise"):
+            await all_well(stage)
+            for section in ("Checks", "Steps", "Verification"):
+                await stage.play("format-raise", section, OWNER_CONNINFO=owner)
+    stage.assert_all_played("format-raise")
+
+
+@pytest.mark.slow
 async def test_pruning(folder: Path) -> None:
     """Goal: old completions go while the notary serves. Method: a short period of deduplication; play under load."""
     settings = ClusterSettings(folder=folder / "pruning", further={"core": {"deduplication_max_s": 1.0}})
