@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread
-from replica.notary.canonical import REQUEST_TAG, decode_request
+from replica.notary.canonical import REQUEST_TAG
 from replica.notary.errors import BadRequest
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
@@ -25,6 +25,7 @@ from replica.notary.records import (
     format_named,
 )
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
+from replica.notary.terms import request_in
 
 FORMAT, RULES = 1, 1  # the record format and the rules that the pipeline judges; it reads format 2 as well
 
@@ -243,9 +244,12 @@ class _Decoding:
         found = _Canonical(self.raw, at, size)
         fits = found.check()
         for i in np.flatnonzero(~fits).tolist():
-            start = int(at[i])
+            start = int(self.value_at[rows[i]])
+            value = self.raw[start : start + int(self.value_bytes[rows[i]])].tobytes()
             try:
-                decode_request(self.raw[start : start + int(size[i])].tobytes())
+                record = decode_record(value, format_named(value))
+                assert isinstance(record, RequestRecord)
+                request_in(record)
                 fits[i] = True
             except BadRequest:
                 self.kind[rows[i]], self.stamp_us[rows[i]] = BAD_REQUEST, 0

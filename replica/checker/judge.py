@@ -156,7 +156,7 @@ class ReferenceJudge:
             if barrier is None or record.activation_id != barrier.activation_id:
                 return JudgedVoid(offset, NOT_IN_FORCE)
             if isinstance(record, RequestRecord):
-                return self._request(record, barrier, *decode_request(record.submission.request))
+                return self._request(record, barrier, *_request_in(record))
             return self._without_verdict(record, barrier)
         except (Undecodable, BadRequest):
             return JudgedVoid(offset, UNDECODABLE)
@@ -271,8 +271,40 @@ def _is_inside(window: TimeWindow | None, time_us: int) -> bool:
     return window.until_us is None or time_us < window.until_us
 
 
+def _request_in(record: RequestRecord) -> tuple[Request, bytes]:
+    """The request and its content digest. What follows the party in version 2 is written out and compared."""
+    raw = record.submission.request
+    if not isinstance(record, RequestRecordV2) or raw[:16] != b"notary/request/2":
+        return decode_request(raw)
+    states = int.from_bytes(raw[48:50], "big") + int.from_bytes(raw[50:52], "big")
+    length_at = 52 + 36 * states + 1 + 8 + 8
+    end = length_at + 2 + int.from_bytes(raw[length_at : length_at + 2], "big")
+    submission = record.submission
+    parties = sorted(submission.act_as)
+    command = _lengths_and(submission.user_id, submission.command_id) + bytes([len(parties)]) + _lengths_and(*parties)
+    asked, value = raw[-9:-8], int.from_bytes(raw[-8:], "big")
+    if raw[end:-9] != command or not _is_period_of(record, asked[0] if asked else 9, value):
+        raise BadRequest("nobody signed for this command with this period")
+    return decode_request(b"notary/request/1" + raw[16:end])
+
+
+def _is_period_of(record: RequestRecordV2, asked: int, value: int) -> bool:
+    """Whether a record has the terms that were signed for. A ledger offset is mapped by the writer, so is any here."""
+    match asked:
+        case 0:
+            return value == 0 and record.after_offset == -1
+        case 1:
+            return value == record.deduplication_us and record.after_offset == -1
+        case 2:
+            return value < 2**63 and record.deduplication_us == 2**63 - 1
+    return False
+
+
+def _lengths_and(*texts: str) -> bytes:
+    return b"".join(len(text.encode()).to_bytes(2, "big") + text.encode() for text in texts)
+
+
 def _change_id(submission: Submission) -> bytes:
     """What identifies a command: user id, command id, and the parties that act."""
-    texts = [submission.user_id, submission.command_id, *sorted(submission.act_as)]
-    parts = [len(text.encode()).to_bytes(2, "big") + text.encode() for text in texts]
-    return sha256(b"notary/command/1" + b"".join(parts)).digest()
+    texts = _lengths_and(submission.user_id, submission.command_id, *sorted(submission.act_as))
+    return sha256(b"notary/command/1" + texts).digest()

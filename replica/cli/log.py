@@ -104,7 +104,6 @@ async def _lines(log: RequestLog, first: int, end: int | None) -> AsyncIterator[
 
 def describe(offset: int, value: bytes) -> Line:
     """The fields of a record for display. Pure. A record that cannot be decoded is shown as undecodable."""
-    from replica.notary.canonical import decode_request
     from replica.notary.errors import BadRequest
     from replica.notary.records import (
         BarrierRecord,
@@ -114,6 +113,7 @@ def describe(offset: int, value: bytes) -> Line:
         decode_record,
         format_named,
     )
+    from replica.notary.terms import request_in
 
     try:
         record = decode_record(value, format_named(value))
@@ -123,7 +123,7 @@ def describe(offset: int, value: bytes) -> Line:
         activation = record.activation_id.hex()[:8]
         if isinstance(record, RequestRecord):
             submission = record.submission
-            request, _ = decode_request(submission.request)
+            request, _ = request_in(record)
             states = f"{len(request.inputs)} inputs, {len(request.references)} references"
             text = f"tx {request.tx_id.hex()}, {states}, by {request.party}, command {submission.command_id!r}"
             tx_ids = (request.tx_id.hex(),)

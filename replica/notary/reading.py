@@ -12,7 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from replica.notary.canonical import change_id, decode_request
+from replica.notary.canonical import change_id
 from replica.notary.counted import Counted, CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.position import Position
@@ -25,6 +25,7 @@ from replica.notary.records import (
     decode_record,
     record_digest,
 )
+from replica.notary.terms import request_in
 
 
 class VoidReason(Enum):
@@ -130,7 +131,7 @@ class RunReader:
         return None if record == in_force else VoidReason.BARRIER_NOT_HIGHER
 
     def read_request(self, record: RequestRecord, rules_version: int) -> VoidReason | None:
-        request, digest = decode_request(record.submission.request)
+        request, digest = request_in(record)
         if not first_time(self.seen, record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)

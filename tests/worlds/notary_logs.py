@@ -30,6 +30,7 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Request, Submission, TimeWindow, make_request
 from replica.notary.rules import Verdict, judge, keys_of
+from replica.notary.terms import Terms, encode_request_2
 
 TOPIC = "topic-of-the-tests"
 PARTY = "O=Bank A,L=London,C=GB"
@@ -74,12 +75,14 @@ class LogMaker:
     format: int = 1
     submitted: list[tuple[Request, str]] = field(default_factory=list)  # with the command id of each
 
-    def barrier(self, epoch: int, number: int | None = None, *, format: int = 0, rules: int = 0) -> int:
+    def barrier(
+        self, epoch: int, number: int | None = None, *, format: int | None = None, rules: int | None = None
+    ) -> int:
         """Open an activation; its number is the epoch's unless given. Returns the record's offset. The format is the
         one before unless given, and the rules have its number."""
         self.activation_id, self.sequence = activation(epoch if number is None else number), 0
-        self.format = format or self.format
-        asked = (self.format, rules or self.format)
+        self.format = self.format if format is None else format
+        asked = (self.format, self.format if rules is None else rules)
         return self.raw(encode_record(BarrierRecord(epoch, self.activation_id, f"R{epoch}", "postgres:1:1", *asked)))
 
     def submit(
@@ -93,6 +96,7 @@ class LogMaker:
         submission: str = "submission",
         deduplication_us: int = FOR_EVER,
         after_offset: int = NO_OFFSET,
+        terms: Terms | None = None,
     ) -> int:
         """Append a request record of the newest activation, with the next sequence number unless one is given."""
         name = f"command-{len(self.values)}" if command is None else command
@@ -100,6 +104,8 @@ class LogMaker:
         number = self._next() if sequence is None else sequence
         self.submitted.append((request, name))
         sent = submission_of(request, name, submission)
+        if terms is not None:
+            sent = msgspec.structs.replace(sent, request=encode_request_2(request, terms))
         record = RequestRecord(1, in_force, number, stamp_us, sent)
         if self.format > 1:
             record = RequestRecordV2(2, in_force, number, stamp_us, sent, deduplication_us, after_offset)
@@ -255,7 +261,18 @@ def _submit(draw: st.DrawFn, maker: LogMaker, request: Request, **more: Any) -> 
         more["deduplication_us"] = draw(st.sampled_from([0, 1, 3, FOR_EVER, FOR_EVER]))
         near = st.integers(max(-1, len(maker.values) - 8), len(maker.values) + 2)
         more["after_offset"] = draw(st.just(NO_OFFSET) | near | st.just(FOR_EVER))
+        more["terms"] = draw(st.none() | st.none() | st.sampled_from(_terms_of(more)))
     maker.submit(request, stamp_us=stamp_us, **more)
+
+
+def _terms_of(more: dict[str, Any]) -> list[Terms]:
+    """What may have been signed for a record with these terms, and what may not."""
+    command, period_us = more.get("command", "c0"), more["deduplication_us"]
+    right = Terms("user", command, (PARTY,), period_us)
+    none, at_offset = (msgspec.structs.replace(right, deduplication_us=None, ledger_offset=at) for at in (None, 7))
+    other = [msgspec.structs.replace(right, **{name: "x"}) for name in ("user_id", "command_id")]
+    other += [msgspec.structs.replace(right, act_as=(PARTY, "P")), msgspec.structs.replace(right, deduplication_us=2)]
+    return [right, none, at_offset, right, none, at_offset, *other]
 
 
 def _late_request(draw: st.DrawFn, maker: LogMaker) -> None:

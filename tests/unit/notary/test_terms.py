@@ -1,0 +1,133 @@
+"""Canonical bytes, version 2: exactly one encoding, and a record with other terms than those signed for is void."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replica.checker.judge import JudgedRequest, JudgedVoid, ReferenceJudge
+from replica.notary.canonical import REQUEST_TAG, decode_request, encode_request
+from replica.notary.errors import BadRequest
+from replica.notary.requests import ACT_AS_MAX, Request
+from replica.notary.terms import FOR_EVER_US, Terms, decode_request_2, encode_request_2
+from tests.worlds.notary_logs import PARTY, LogMaker, request_of, requests, run_product
+
+OTHER = "O=Bank B,L=Paris,C=FR"
+REQUEST = request_of(1, (1, 2), (3,))
+TERMS = Terms("user", "c", (PARTY,), 60)
+VECTORS = json.loads((Path(__file__).parents[2] / "golden/vectors/canonical_2.json").read_text())
+
+_numbers = st.integers(0, 2**63 - 1)
+_texts = st.sampled_from(["a", "user", "Zürich", "x" * 255])
+_act_as = st.sampled_from([(PARTY,), (PARTY, OTHER), ("A", "a", "Ü")])
+terms = st.builds(Terms, _texts, _texts, _act_as) | st.builds(Terms, _texts, _texts, _act_as, _numbers)
+terms |= st.builds(Terms, _texts, _texts, _act_as, st.none(), _numbers)
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(requests(), terms)
+def test_what_was_encoded_is_decoded_and_has_the_content_digest_of_version_1(request: Request, terms: Terms) -> None:
+    """Goal: one request, one content. Method: random requests and terms, in both versions."""
+    decoded, digest, found = decode_request_2(encode_request_2(request, terms))
+    assert (decoded, found) == (request, terms)
+    assert digest == decode_request(encode_request(request))[1]
+
+
+@settings(deadline=None, max_examples=500, derandomize=True)
+@given(requests(), terms, st.data())
+def test_changed_bytes_are_refused_or_mean_something_else(request: Request, terms: Terms, data: st.DataObject) -> None:
+    """Goal: exactly one encoding, and no other error. Method: a byte changed, put in or taken out, anywhere."""
+    raw = encode_request_2(request, terms)
+    at = data.draw(st.integers(0, len(raw) - 1))
+    byte = bytes([raw[at] ^ data.draw(st.integers(1, 255))])
+    changed = data.draw(
+        st.sampled_from([raw[:at] + byte + raw[at + 1 :], raw[:at] + byte + raw[at:], raw[:at] + raw[at + 1 :]])
+    )
+    try:
+        decoded, _, found = decode_request_2(changed)
+    except BadRequest:
+        return
+    assert encode_request_2(decoded, found) == changed
+    assert changed == raw or (decoded, found) != (request, terms)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        msgspec.structs.replace(TERMS, user_id=""),
+        msgspec.structs.replace(TERMS, command_id="x" * 256),
+        msgspec.structs.replace(TERMS, command_id="a\nb"),
+        msgspec.structs.replace(TERMS, act_as=()),
+        msgspec.structs.replace(TERMS, act_as=(PARTY, PARTY)),
+        msgspec.structs.replace(TERMS, act_as=(OTHER, PARTY)),
+        msgspec.structs.replace(TERMS, act_as=tuple(f"O={n:02}" for n in range(ACT_AS_MAX + 1))),
+        msgspec.structs.replace(TERMS, deduplication_us=2**63),
+    ],
+)
+def test_terms_out_of_bounds_are_refused(broken: Terms) -> None:
+    """Goal: the bounds of a command hold in what is signed. Method: one term for each bound."""
+    with pytest.raises(BadRequest):
+        decode_request_2(encode_request_2(REQUEST, broken))
+
+
+@pytest.mark.parametrize("tail", [(0, 1), (3, 0), (255, 0), (1, 2**63), (2, 2**63)])
+def test_a_deduplication_that_nobody_writes_is_refused(tail: tuple[int, int]) -> None:
+    """Goal: exactly one encoding. Method: a value without a kind, unknown kinds, values that are too high."""
+    kind, value = tail
+    raw = encode_request_2(REQUEST, TERMS)[:-9] + bytes([kind]) + value.to_bytes(8, "big")
+    with pytest.raises(BadRequest):
+        decode_request_2(raw)
+
+
+_NONE, _OFFSET = Terms("user", "c", (PARTY,)), Terms("user", "c", (PARTY,), None, 8)
+
+
+@pytest.mark.parametrize(
+    ("signed", "period_us", "after", "counts"),
+    [
+        (TERMS, 60, -1, True),
+        (TERMS, 61, -1, False),
+        (TERMS, 60, 0, False),
+        (_NONE, 7, -1, True),
+        (_NONE, 7, 0, False),
+        (_OFFSET, FOR_EVER_US, 3, True),
+        (_OFFSET, FOR_EVER_US, -1, True),
+        (_OFFSET, 60, 3, False),
+        (msgspec.structs.replace(TERMS, user_id="u"), 60, -1, False),
+        (msgspec.structs.replace(TERMS, command_id="d"), 60, -1, False),
+        (msgspec.structs.replace(TERMS, act_as=(OTHER,)), 60, -1, False),
+    ],
+)
+def test_a_record_has_the_terms_that_were_signed_for(signed: Terms, period_us: int, after: int, counts: bool) -> None:
+    """Goal: nobody who relays a request changes its command or terms. Method: product and reference judge."""
+    maker = LogMaker()
+    maker.barrier(1, format=2)
+    maker.submit(REQUEST, command="c", deduplication_us=period_us, after_offset=after, terms=signed)
+    run = run_product(maker.log)
+    assert run.voids == ({} if counts else {1: "undecodable"})
+    judged = list(ReferenceJudge().judge(maker.log))[1]
+    assert isinstance(judged, JudgedRequest if counts else JudgedVoid)
+
+
+def test_records_of_format_1_hold_version_1_only() -> None:
+    """Goal: an old log means what it meant. Method: version 2 in a record of format 1."""
+    maker = LogMaker()
+    maker.barrier(1)
+    maker.submit(REQUEST, command="c", terms=TERMS)
+    assert run_product(maker.log).voids == {1: "undecodable"}
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))
+def test_the_vectors_of_version_2_hold(vector: dict[str, object]) -> None:
+    """Goal: other languages can write it. Method: each vector, decoded and encoded."""
+    raw = bytes.fromhex(str(vector["canonical"]))
+    request, digest, found = decode_request_2(raw)
+    assert found == msgspec.convert(vector["terms"], Terms)
+    assert request == decode_request(REQUEST_TAG + bytes.fromhex(str(vector["version_1"]))[16:])[0]
+    assert digest.hex() == vector["content_digest"]
+    assert encode_request_2(request, found) == raw
