@@ -1,6 +1,6 @@
-"""What the request log costs on a real broker: opening, read-back latency, throughput, catch-up.
+"""What the request log costs on a real broker and a real Postgres: opening, read-back latency, throughput, catch-up.
 
-Run it with `python -m tests.bench.request_log`: it starts a broker of its own on loopback, and removes it. Everything
+Run it with `python -m tests.bench.request_log`: it starts servers of its own on loopback, and removes them. Everything
 runs on this machine, so the figures say what the client and its settings cost, not what a network does.
 """
 
@@ -20,9 +20,14 @@ import uvloop
 
 from replica.local.kafka import start_broker
 from replica.local.ports import PortReservation
-from replica.log.kafka.log import KafkaLog, KafkaReader
+from replica.local.postgres import PostgresServer
+from replica.log.interface import LogReader, RequestLog
+from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import create_topic
+from replica.log.postgres.install import install
+from replica.log.postgres.log import PostgresLog
+from replica.log.postgres.settings import PostgresLogSettings
 
 VALUE_BYTES = 430
 OPENINGS = 15
@@ -38,7 +43,7 @@ VARIANTS: tuple[dict[str, object], ...] = (
 )
 
 
-async def measure_opening(log: KafkaLog) -> None:
+async def measure_opening(log: RequestLog) -> None:
     """Print what an activation waits for: a writer, and its first record read back by a reader that is open already."""
     reader, steps = await log.open_reader(await log.end_offset()), list[tuple[float, ...]]()
     for _ in range(OPENINGS):
@@ -58,7 +63,7 @@ async def measure_opening(log: KafkaLog) -> None:
     await reader.close()
 
 
-async def measure_appending(log: KafkaLog, values: list[bytes]) -> str:
+async def measure_appending(log: RequestLog, values: list[bytes]) -> str:
     """The time from append to read back for one record at a time, then records a second with many in flight."""
     writer, reader = await log.open_writer(), await log.open_reader(await log.end_offset())
     times_s = []
@@ -84,7 +89,7 @@ async def measure_appending(log: KafkaLog, values: list[bytes]) -> str:
     return f"one at a time, read back p50 {_ms(p50)} p99 {_ms(p99)}; pipelined, read back {rate:,.0f} records/s"
 
 
-async def measure_catching_up(log: KafkaLog) -> None:
+async def measure_catching_up(log: RequestLog) -> None:
     """Print how fast a reader gets through everything that is there, and how soon it has the first record."""
     began_s = perf_counter()
     end, reader = await log.end_offset(), await log.open_reader(0)
@@ -119,7 +124,27 @@ async def run() -> None:
             await cluster.remove()
 
 
-async def _read(reader: KafkaReader, count: int) -> None:
+async def run_on_postgres() -> None:
+    """The same on a Postgres server without a standby."""
+    values = [Random(number).randbytes(VALUE_BYTES) for number in range(PIPELINED)]
+    with tempfile.TemporaryDirectory() as folder, PortReservation() as ports:
+        Path(folder).chmod(0o755)
+        server = PostgresServer(Path(folder) / "postgres", ports.take())
+        try:
+            await server.start()
+            await install(server.dsn())
+            print("\non Postgres, one server")
+            log = PostgresLog(PostgresLogSettings(conninfo=server.dsn(), single_server=True))
+            await measure_appending(log, values)
+            await measure_opening(log)
+            print(await measure_appending(log, values))
+            await measure_catching_up(log)
+            await log.close()
+        finally:
+            await server.remove()
+
+
+async def _read(reader: LogReader, count: int) -> None:
     while count > 0:
         count -= len(await reader.read(READ_MAX, 5.0))
 
@@ -141,3 +166,4 @@ def _ms(duration_s: float) -> str:
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     uvloop.run(run())
+    uvloop.run(run_on_postgres())
