@@ -12,6 +12,7 @@ import structlog
 import uvloop
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+from replica.notary.formats import known
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.load import LoadGenerator
 from tests.bench.log_nodes import measure_log_nodes
@@ -47,6 +48,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes: short runs, a small log, few kills")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
+    parser.add_argument("--rules", type=int, choices=(1, 2), default=1, help="rules that the speed is measured under")
     parser.add_argument("--records", type=int, help="records in the log before the first kill")
     add_target(parser)
     parser.add_argument("--json", type=Path, default=JSON, help="where the figures go")
@@ -60,17 +62,19 @@ def main() -> int:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     report, began_s = Report(), monotonic()
     try:
-        uvloop.run(run(parts, sizes, Each(*arguments.sizing_target), report))
+        report.add("rules", arguments.rules, "rules of the ledger", str(arguments.rules))
+        newest = arguments.rules == max(known().rules)
+        uvloop.run(run(parts, sizes, Each(*arguments.sizing_target), report, newest_formats=newest))
     finally:  # what was measured before a failure is not lost with it
         report.add("took_s", round(monotonic() - began_s), "all of it took", f"{monotonic() - began_s:,.0f} s")
         report.write(arguments.json)
     return 0
 
 
-async def run(parts: set[str], sizes: Sizes, target: Each, report: Report) -> None:
+async def run(parts: set[str], sizes: Sizes, target: Each, report: Report, *, newest_formats: bool) -> None:
     """Run the parts that were asked for, each on a new cluster."""
     if parts & {THROUGHPUT, STREAM, RIVAL, SERVICE}:
-        await measure_speed(parts, sizes, report)
+        await measure_speed(parts, sizes, report, newest_formats)
     if FAIL_OVER in parts:
         await measure_fail_over(FOLDER / FAIL_OVER, sizes, report)
     if DISCONNECTED in parts:
@@ -83,11 +87,12 @@ async def run(parts: set[str], sizes: Sizes, target: Each, report: Report) -> No
         await measure_log_nodes(FOLDER / RAFT, sizes, report)
 
 
-async def measure_speed(parts: set[str], sizes: Sizes, report: Report) -> None:
+async def measure_speed(parts: set[str], sizes: Sizes, report: Report, newest_formats: bool) -> None:
     """What goes through one cluster of an active and a passive, and then through its servers without the replicas."""
     folder = FOLDER / "speed"
     await remove_cluster(folder)
-    async with LocalCluster(ClusterSettings(folder=folder, replicas=2)) as cluster:
+    settings = ClusterSettings(folder=folder, replicas=2, newest_formats=newest_formats)
+    async with LocalCluster(settings) as cluster:
         await add_conditions(cluster, report)
         tell_deployment(cluster, report)
         load = LoadGenerator(FOLDER / "bodies", cluster.parties)
