@@ -30,3 +30,11 @@ ProfileOption = Annotated[Profile, typer.Option("--profile", help=_HELP)]
 KnownProfileOption = Annotated[
     Profile | None, typer.Option("--profile", help=f"{_HELP} Left out: as the cluster was made.")
 ]
+RaisedOption = Annotated[
+    bool,
+    typer.Option(
+        "--raised",
+        help="Begin a new ledger with the newest record format and rules, as after notary format raise. Some "
+        "jobs of the pipeline refuse them so far.",
+    ),
+]

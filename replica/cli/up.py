@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import DATA_FOLDER, out, run, say
-from replica.cli.profiles import KnownProfileOption
+from replica.cli.profiles import KnownProfileOption, RaisedOption
 
 if TYPE_CHECKING:
     from replica.local.cluster import ClusterSettings, LocalCluster
@@ -41,6 +41,7 @@ def run_cluster(
     api_workers: WorkersOption = 2,
     parties: PartiesOption = 5,
     profile: KnownProfileOption = None,
+    raised: RaisedOption = False,
 ) -> None:
     """Bring up Postgres, the log's servers, replicas and HAProxy here, and keep them running until Ctrl-C.
 
@@ -55,6 +56,7 @@ def run_cluster(
         standby=standby.value,
         api_workers=api_workers,
         parties=parties,
+        newest_formats=raised,
         endpoint_port=ENDPOINT_PORT,
         log=None if profile is None else profile.log,
     )

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replica.cli.common import DATA_FOLDER, out, run, say
-from replica.cli.profiles import Profile, ProfileOption
+from replica.cli.profiles import Profile, ProfileOption, RaisedOption
 from replica.cli.up import show_where
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from replica.cli.demo.report import DemoReport
     from replica.cli.demo.requests import RequestFile
-    from replica.local.cluster import LocalCluster, LogKind
+    from replica.local.cluster import ClusterSettings, LocalCluster, LogKind
 
 FOLDER = DATA_FOLDER / "demo"
 HISTORY_NAME = "history.jsonl"
@@ -46,6 +46,7 @@ def run_demo(
     json_file: JsonFileOption = None,
     memory_log: MemoryOption = False,
     profile: ProfileOption = Profile.REFERENCE,
+    raised: RaisedOption = False,
 ) -> None:
     """See it all: notarise real requests, spend them twice, kill the active replica, and have every answer checked.
 
@@ -53,12 +54,15 @@ def run_demo(
     when nothing was lost and nothing was wrong, else 1.
     """
     from replica.cli.demo.requests import find_requests
+    from replica.local.cluster import ClusterSettings
 
     found = find_requests(requests)  # reports a mistake in the file before anything is started
     say("requests", f"{len(found.requests):,} from {found.origin}" + _left_out(found))
     clean: list[bool] = []
     try:
-        run(_demo(found, leave, json_file, "memory" if memory_log else profile.log, clean))
+        kind: LogKind = "memory" if memory_log else profile.log
+        settings = ClusterSettings(folder=FOLDER, log=kind, newest_formats=raised)
+        run(_demo(found, leave, json_file, settings, clean))
     except KeyboardInterrupt:
         if not clean:
             raise
@@ -66,13 +70,15 @@ def run_demo(
     raise typer.Exit(EXIT_OK if all(clean) else EXIT_FAILED)
 
 
-async def _demo(requests: RequestFile, leave: bool, json_file: Path | None, log: LogKind, clean: list[bool]) -> None:
-    from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+async def _demo(
+    requests: RequestFile, leave: bool, json_file: Path | None, settings: ClusterSettings, clean: list[bool]
+) -> None:
+    from replica.local.cluster import LocalCluster, remove_cluster
     from replica.local.watch import watch_roles
 
     if await remove_cluster(FOLDER):
         say("demo", f"the cluster of the last demo, {FOLDER}, was removed")
-    async with LocalCluster(ClusterSettings(folder=FOLDER, log=log), say) as cluster:
+    async with LocalCluster(settings, say) as cluster:
         watching = asyncio.create_task(watch_roles(cluster, say))
         try:
             report = await _play(cluster, requests)
