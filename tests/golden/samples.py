@@ -25,8 +25,12 @@ from replica.notary.position import Position, begin, encode_position
 from replica.notary.reading import Reading, read_records
 from replica.notary.receipts import Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
+    ActRecord,
     BarrierRecord,
+    RegistrationRecord,
     RequestRecord,
+    RequestRecordV2,
+    SalvageRecord,
     SettledCommand,
     SettlementRecord,
     encode_record,
@@ -102,6 +106,19 @@ RECORDS = {
             SettledCommand("zoë", "command-2", ("O=A", "O=B"), "submission-2", tx(0x22), bytes([0xD2]) * 32),
         ),
     ),
+}
+
+_OF_2 = (2, ACTIVATION_2)
+_OPERATOR = (bytes(PARTY_KEY.verify_key), bytes([0x51]) * 64)
+
+RECORDS_2 = {
+    "barrier": BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2),
+    "request": RequestRecordV2(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
+    "request-after-an-offset": RequestRecordV2(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
+    "settlement-of-nothing": SettlementRecord(*_OF_2, 2, ()),
+    "act": ActRecord(*_OF_2, 3, 1_002, "pause", 4, b"body", "zoë", "maintenance", *_OPERATOR),
+    "registration": RegistrationRecord(*_OF_2, 4, 1_003, PARTY, bytes([0x61]) * 32, 5, 6, "zoë", *_OPERATOR),
+    "salvage": SalvageRecord(*_OF_2, 5, 1_000, 1_010, bytes([0xD3]) * 32),
 }
 
 POSITIONS = {
@@ -288,6 +305,7 @@ def samples() -> dict[str, bytes]:
     """Path below this folder -> the bytes that today's release writes."""
     return {
         **{f"records/format-1/{name}.msgpack": encode_record(record) for name, record in RECORDS.items()},
+        **{f"records/format-2/{name}.msgpack": encode_record(record) for name, record in RECORDS_2.items()},
         **{f"positions/version-1/{name}.msgpack": encode_position(position) for name, position in POSITIONS.items()},
         "receipts/version-1/of-one.json": _receipt_bytes(receipts(1)[0]),
         "receipts/version-1/of-five.json": _receipt_bytes(receipts(5)[4]),

@@ -40,6 +40,10 @@ def _record(raw: bytes) -> bytes:
     return encode_record(decode_record(raw, 1))
 
 
+def _record_2(raw: bytes) -> bytes:
+    return encode_record(decode_record(raw, 2))
+
+
 def _position(raw: bytes) -> bytes:
     return encode_position(decode_position(raw))
 
@@ -60,6 +64,7 @@ def _history(raw: bytes) -> bytes:
 
 READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "records/format-1": _record,
+    "records/format-2": _record_2,
     "positions/version-1": _position,
     "receipts/version-1": _receipt,
     "completions/version-1": _conflict_detail,
