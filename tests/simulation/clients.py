@@ -24,6 +24,7 @@ from replica.link.memory import MemoryLink
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.answers import Refused as CoreRefused
 from replica.notary.canonical import encode_request
+from replica.notary.errors import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.records import RECORD_MAX_BYTES
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
@@ -143,9 +144,7 @@ class Client:
         while missing:
             attempt += 1
             answers = await self._attempt(operation, missing, attempt)
-            missing = [
-                place for place, answer in zip(missing, answers, strict=True) if isinstance(answer, NotNow | Accepted)
-            ]
+            missing = [place for place, answer in zip(missing, answers, strict=True) if not _is_final(answer)]
             if attempt == operation.attempts_max:
                 return  # gave up; the outcome stays unknown to it
             told_s = max([a.retry_after_s for a in answers if isinstance(a, NotNow)], default=0.0)
@@ -236,6 +235,13 @@ class Client:
         world.note(_event(answer, self.name, number, now_ns, who, epoch))
 
 
+def _is_final(answer: Answer) -> bool:
+    """Whether a client stops there. It may have named a ledger offset that nobody ever writes."""
+    if isinstance(answer, NotNow):
+        return answer.code == Code.OFFSET_AFTER_END.name
+    return not isinstance(answer, Accepted)
+
+
 class Stranger:
     """Sends what no front end would let through: each must be refused, and must not affect other callers."""
 
@@ -284,13 +290,16 @@ class Stranger:
         except Exception as error:
             world.blame(f"the core failed on what a stranger sent: {error!r}")
             return True
+        if hostile.damage is Damage.VALUE_REFUSED and world.raised:
+            return True  # the log takes it, and no database is asked before
         if isinstance(answer, Notarised | Accepted):
             honoured = f"a deduplication period of {hostile.deduplication_s:g} s was honoured"
             world.blame(honoured if hostile.damage is Damage.PERIOD else f"{hostile.damage} was taken")
         return True
 
 
-_RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE)  # they are recorded in the database, and settled
+_RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE, Damage.VALUE_REFUSED)
+"""They are recorded, in the database or in the log."""
 
 
 def _damaged(number: int, damage: Damage, request: Request) -> Submission:

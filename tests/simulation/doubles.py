@@ -21,12 +21,14 @@ from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.index.commands import due
-from replica.index.interface import NOTHING
+from replica.index.interface import NOTHING, Commands
 from replica.index.memory import MemoryCommands
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.acceptances import FIRST_KEY_BYTES
 from replica.notary.errors import IndexUnreadable, LogUnavailable, ValuesRefused
+from replica.notary.formats import Formats
 from replica.notary.position import Position
+from replica.notary.requests import TIME_MAX_US
 from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned
 from replica.store.memory import MemoryDatabase
 from tests.simulation.plan import START_US
@@ -107,6 +109,12 @@ class Tables(MemoryDatabase):
             raise ValuesRefused("admit: a value that the database does not take")
         self._remember()
         return super().admit(commands, accepted_since_us, accepted_after)
+
+    def raise_rules(self, formats: Formats) -> None:
+        """What an operator writes."""
+        self._remember()
+        self.formats = formats
+        self._story.tell("database", "raised", formats=formats)
 
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         self._remember()
@@ -532,18 +540,25 @@ class Disk:
         accepted_due = due(accepted, self.commands.position(), self.position, position)
         if accepted_due is not None:
             self.commands.write(accepted_due, position)
+        self.write_states(entries, position)
+
+    def write_states(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        """What an older release writes: it leaves the table of commands where it is."""
         self._undo.append(([key for key in entries if key not in self.entries], self.position))
         self.entries.update(entries)
         self.position = position
 
-    def tear(self, batches: int) -> int:
-        """Lose the newest batches, each whole; returns how many there were to lose."""
+    def tear(self, batches: int, of_commands: int) -> int:
+        """Lose the newest batches of both tables, each whole; returns how many there were to lose of the first one.
+
+        The two tables have write-ahead logs of their own, so one may lose more than the other.
+        """
         lost = min(batches, len(self._undo))
         for _ in range(lost):
             added, self.position = self._undo.pop()
             for key in added:
                 del self.entries[key]
-        self.commands.tear(batches)  # a table of its own: it may lose other batches than the rest does
+        self.commands.tear(of_commands)
         return lost
 
 
@@ -567,11 +582,46 @@ class DiskCommands(MemoryCommands):
                 self._of[key[:FIRST_KEY_BYTES]].remove(key)
 
 
+class CommandsAccess:
+    """A process' access to the acceptances on its machine's disk."""
+
+    def __init__(self, table: DiskCommands, require_disk: Callable[[str], None], blind: bool) -> None:
+        """`blind`: an admission that asks for the newest of all finds nothing."""
+        self._blind = blind
+        self._table = table
+        self._require_disk = require_disk
+
+    def position(self) -> Position | None:
+        return self._table.position()
+
+    @property
+    def entry_count(self) -> int:
+        return self._table.entry_count
+
+    def newest(self, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        self._require_disk("index_read_failed")
+        if self._blind and below and below[0] == TIME_MAX_US:
+            return [None] * len(change_ids)
+        return self._table.newest(change_ids, below)
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._require_disk("index_read_failed")
+        return self._table.lookup(keys)
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        self._require_disk("index_write_failed")
+        self._table.write(entries, position)
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        return self._table.entries()
+
+
 class DiskIndex:
     """A process' access to the index on its machine's disk."""
 
-    def __init__(self, disk: Disk, name: str, skies: Skies) -> None:
+    def __init__(self, disk: Disk, name: str, skies: Skies, blind: bool = False) -> None:
         self._disk = disk
+        self._blind = blind
         self._name = name
         self._skies = skies
 
@@ -579,8 +629,8 @@ class DiskIndex:
         return self._disk.position
 
     @property
-    def commands(self) -> MemoryCommands:
-        return self._disk.commands
+    def commands(self) -> Commands:
+        return CommandsAccess(self._disk.commands, self._require_disk, self._blind)
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._require_disk("index_read_failed")
@@ -606,3 +656,28 @@ class DiskIndex:
         if self._skies.of(self._name).disk_broken:
             self._skies.struck(what, self._name)
             raise IndexUnreadable("input/output error")
+
+
+class OlderIndex(DiskIndex):
+    """The same of an older release, which knows nothing of acceptances: it neither reads nor writes them."""
+
+    @property
+    def commands(self) -> Commands:
+        return _Unknown(self._disk)
+
+    def write(
+        self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
+    ) -> None:
+        self._require_disk("index_write_failed")
+        self._disk.write_states(entries, position)
+
+
+class _Unknown(MemoryCommands):
+    """Nothing is missing in it, so that nobody completes it."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def position(self) -> Position | None:
+        return self._disk.position

@@ -45,9 +45,12 @@ _ASYNCHRONOUS_EVERY = 4  # of so many commands one is submitted asynchronously
 _VIEWS_SHARE = 0.125
 _STRANGERS_SHARE = 0.1
 _PRUNING_SHARE = 0.1
+_RULES_1_SHARE, _RULES_2_SHARE = 0.3, 0.4  # the others are raised from 1 to 2 in the middle of the run
+_BLIND_SHARE = 0.25  # of those that begin with rules 2
 _RESTORE_SHARE = 0.08
 _TAIL_SHARE = 0.06
 _KEPT_S = (0.3, 1.0, 3.0)
+_EVER_S = ReplicaPlan("").deduplication_max_s
 _WHOLE = {  # what the log loses must still be in an index and in the database, or it cannot be salvaged
     FaultKind.CRASH_TORN: FaultKind.CRASH_HOST,
     FaultKind.DATABASE_FAIL_OVER: FaultKind.DATABASE_RESTART,
@@ -79,12 +82,13 @@ def draw(seed: int, size: Size | None = None) -> Plan:
     pruning = _pruning(Random(f"{seed}/pruning"), replicas, clients, duration_s)
     restore = _restore(Random(f"{seed}/restore"), len(transactions), duration_s)
     tail = _tail(Random(f"{seed}/tail"), duration_s) if not restore.faults else _Apart()
+    commands = _commands(Random(f"{seed}/commands"), pruning.replicas, clients, len(transactions), duration_s)
     if tail.faults:
         faults = tuple([replace(one, kind=_WHOLE.get(one.kind, one.kind)) for one in faults])
     return Plan(
         seed=seed,
         duration_s=round(duration_s, 3),
-        replicas=pruning.replicas,
+        replicas=commands.replicas,
         election=_election(random),
         core=_core(random),
         transactions=transactions,
@@ -93,14 +97,20 @@ def draw(seed: int, size: Size | None = None) -> Plan:
             *[_suspicious(random, fault, len(transactions)) for fault in faults if fault.kind in _DEPOSE],
             *pruning.clients,
             *restore.clients,
+            *commands.clients,
         ),
         faults=tuple(
-            sorted((*faults, *views, *pruning.faults, *restore.faults, *tail.faults), key=lambda fault: fault.at_s)
+            sorted(
+                (*faults, *views, *pruning.faults, *restore.faults, *tail.faults, *commands.faults),
+                key=lambda fault: fault.at_s,
+            )
         ),
         hostile=(
             *_hostile(Random(f"{seed}/hostile"), duration_s),  # random streams of their own
             *_strangers(Random(f"{seed}/strangers"), duration_s),
         ),
+        rules=commands.rules,
+        blind=commands.rules > 1 and Random(f"{seed}/blind").random() < _BLIND_SHARE,
     )
 
 
@@ -130,6 +140,90 @@ class _Apart:
     faults: tuple[Fault, ...] = ()
     clients: tuple[tuple[Operation, ...], ...] = ()
     replicas: tuple[ReplicaPlan, ...] = ()
+    rules: int = 1
+
+
+def _commands(
+    random: Random,
+    replicas: tuple[ReplicaPlan, ...],
+    clients: tuple[tuple[Operation, ...], ...],
+    transactions: int,
+    duration_s: float,
+) -> _Apart:
+    """The rules at the beginning, whether they are raised, and what clients do with periods and repeated commands."""
+    share = random.random()
+    if share < _RULES_1_SHARE:
+        return _Apart(replicas=replicas)
+    raised = share >= _RULES_1_SHARE + _RULES_2_SHARE
+    faults = _raise(random, replicas, duration_s) if raised else []
+    if random.random() < 0.4 and all(one.deduplication_max_s == _EVER_S for one in replicas):
+        kept_s = [random.choice(_KEPT_S)] * len(replicas)
+        if random.random() < 0.3:
+            kept_s = [random.choice(_KEPT_S) for _ in replicas]
+        replicas = tuple(replace(one, deduplication_max_s=s) for one, s in zip(replicas, kept_s, strict=True))
+    if raised:
+        replicas = tuple(replace(one, older=random.random() < 0.4) for one in replicas)
+    for _ in range(random.choice((0, 0, 1, 2))):
+        faults.append(
+            Fault(
+                FaultKind.CRASH_TORN,
+                round(random.uniform(0.1, 0.9) * duration_s, 4),
+                random.choice(("", random.choice(replicas).name)),
+                random.choice(("", "passive", "active.logged", "active.publishing")),
+                random.randrange(4),
+                amount=random.choice((1, 2, 3, 20)),
+            )
+        )
+    earlier = [one for client in clients for one in client if not one.look_up] or [Operation((0,), 0)]
+    added = [_late(random, earlier, duration_s) for _ in range(random.randint(0, 2))]
+    for number in range(random.choice((0, 1, 1, 2))):
+        added += _storm(random, 300_000 + 1_000 * number, transactions, duration_s)
+    return _Apart(tuple(faults), tuple(added), replicas, 1 if raised else 2)
+
+
+def _raise(random: Random, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> list[Fault]:
+    """Replicas change to the newer release, one goes back perhaps, and then the rules are raised. The activation that
+    follows may be cut off at any step."""
+    at_s = random.uniform(0.15, 0.75) * duration_s
+    faults = [
+        Fault(FaultKind.RELEASE_CHANGED, round(at_s * random.random(), 4), random.choice(replicas).name)
+        for _ in range(random.choice((0, 0, 1, 2, 3)))
+    ]
+    faults.append(
+        Fault(
+            FaultKind.RULES_RAISED,
+            round(at_s, 4),
+            step=random.choice(("", "", "active.admitting", "active.logged", "activating.barrier")),
+            amount=random.choice((0, 1, 1, 1)),
+        )
+    )
+    for _ in range(random.choice((0, 1, 1, 2))):
+        steps = ("activating.barrier", "activating.publish_backlog", "activating.settle", "activating.settle")
+        cause = random.choice((FaultKind.CRASH, FaultKind.SESSION_KILLED, FaultKind.CRASH_HOST))
+        faults.append(Fault(cause, round(at_s + 0.01, 4), step=random.choice(steps), skip=random.choice((0, 1, 2, 3))))
+    return faults
+
+
+def _storm(random: Random, command: int, transactions: int, duration_s: float) -> list[tuple[Operation, ...]]:
+    """Many send one command at about the same time, again and again, some of them for another transaction."""
+    at_s, number = random.uniform(0.1, 0.9) * duration_s, random.randrange(transactions)
+    period_s = random.choice((None, None, 0.0, 0.2, 1.0))
+    storm: list[tuple[Operation, ...]] = []
+    for _ in range(random.randint(3, 6)):
+        is_other = random.random() < 0.15
+        first = Operation(
+            (random.randrange(transactions) if is_other else number,),
+            command,
+            new_submission_id=True,
+            think_s=round(at_s + random.choice((0.0, 0.005, 0.3)) * random.random(), 4),
+            answer_max_s=random.choice((0.2, 1.0)),
+            attempts_max=random.choice((1, 2, 6)),
+            asynchronous=random.random() < 0.3,
+            deduplication_s=period_s if random.random() < 0.8 else random.choice((0.05, 0.9)),
+        )
+        again = replace(first, think_s=round(random.choice((0.0, 0.01, 0.6)) * random.random(), 4))
+        storm.append((first, *[again] * random.choice((0, 1, 3))))
+    return storm
 
 
 def _pruning(

@@ -45,6 +45,8 @@ class FaultKind(StrEnum):
     PRUNED = "pruned"  # an operator moves the bound of what completions are kept: as far as it may go, or to `amount`
     DATABASE_RESTORED = "database_restored"  # from a backup that is taken now, and brought back after `duration_s`
     TAIL_LOST = "tail_lost"  # the topic loses its newest `amount` records, and is restored with a salvage of them
+    RULES_RAISED = "rules_raised"  # an operator raises the rules, once every replica is of the release that knows them
+    RELEASE_CHANGED = "release_changed"  # a replica is stopped, and started in the other release, before the raise
 
 
 DRAWN_APART = (
@@ -53,6 +55,8 @@ DRAWN_APART = (
     FaultKind.PRUNED,
     FaultKind.DATABASE_RESTORED,
     FaultKind.TAIL_LOST,
+    FaultKind.RULES_RAISED,
+    FaultKind.RELEASE_CHANGED,
 )
 """Drawn from random streams of their own, so that adding them did not change the plans of other seeds."""
 
@@ -130,6 +134,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     clock_rate: float = 1.0
     restart_s: float = 0.3
     deduplication_max_s: float = 7 * 86_400.0  # operators may change it, one replica after the other
+    older: bool = False  # of a release that knows rules 1 only, and nothing of acceptances
 
 
 class Damage(StrEnum):
@@ -164,6 +169,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     clients: tuple[tuple[Operation, ...], ...]
     faults: tuple[Fault, ...]
     hostile: tuple[Hostile, ...] = ()
+    rules: int = 1  # those that the cluster begins with
+    blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers
 
     @property
     def operations_count(self) -> int:

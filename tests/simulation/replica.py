@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
@@ -24,11 +24,13 @@ from replica.link.interface import (
 )
 from replica.link.interface import LookUpAnswer as AnyAnswer
 from replica.link.memory import MemoryLink
+from replica.notary.answers import Notarised, Refused
+from replica.notary.requests import Submission
 from replica.participant import Participant
 from replica.running import run_to_the_end
 from replica.settings import CoreSettings
 from replica.store.memory import MemoryStore
-from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, SimulatedClock, SimulatedLog
+from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, OlderIndex, SimulatedClock, SimulatedLog
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
@@ -63,6 +65,7 @@ class Core:
     door: Door
     link: MemoryLink
     feed: Feed
+    is_older: bool
 
     def new_link(self, answer_max_s: float, world: World) -> None:
         """A front end loses its core, and another one is started."""
@@ -100,7 +103,15 @@ class _Leadership:
 class Door:
     """The core's end of the link: messages of front ends wait while the core is stopped, and are lost if it dies."""
 
-    def __init__(self, process: Process, participant: Participant[DatabaseSession], told: Told) -> None:
+    def __init__(
+        self,
+        process: Process,
+        participant: Participant[DatabaseSession],
+        told: Told,
+        on_recalled: Callable[[Asked, AnyAnswer], None],
+    ) -> None:
+        """`on_recalled` gets each final answer that names no record of its own."""
+        self._on_recalled = on_recalled
         self._process = process
         self._participant = participant
         self._told = told
@@ -119,7 +130,9 @@ class Door:
         self, replies: Replies, batch: list[TicketedSubmission], options: SubmitOptions = DEFAULT_OPTIONS
     ) -> None:
         def arrive() -> None:
-            self._participant.submit(self._note(replies, [ticket for ticket, _ in batch]), batch, options)
+            note = self._note(replies, [ticket for ticket, _ in batch])
+            note.asked.update((ticket, Asked(one, options, *self._newest())) for ticket, one in batch)
+            self._participant.submit(note, batch, options)
 
         self._process.deliver(arrive)
 
@@ -129,8 +142,20 @@ class Door:
 
         self._process.deliver(arrive)
 
+    def _newest(self) -> tuple[int, int]:
+        """The newest time of the log as far as the replica has read it, and the rules that it writes."""
+        position, activation = self._participant.follower.position, self._participant.activation
+        return (
+            0 if position is None else position.stamp_us,
+            1 if activation is None else activation.appender.formats.rules,
+        )
+
+    def unanswered(self) -> int:
+        """Submissions and look-ups that the core has not answered."""
+        return sum(len(note.epochs) for note in self._notes.values())
+
     def _note(self, replies: Replies, tickets: list[int]) -> _Noted:
-        note = self._notes.setdefault(replies, _Noted(replies, self._participant.name, self._told))
+        note = self._notes.setdefault(replies, _Noted(replies, self._participant.name, self._told, self._on_recalled))
         activation = self._participant.activation
         note.epochs.update(dict.fromkeys(tickets, 0 if activation is None else activation.epoch))
         return note
@@ -140,11 +165,25 @@ Told = dict[int, tuple[AnyAnswer, str, int]]
 """By address: an answer on its way, the replica that gave it, and the epoch of the question."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A submission, with the newest time of the log that its replica knew when it came, and the rules that it wrote."""
+
+    submission: Submission
+    options: SubmitOptions
+    stamp_us: int
+    rules: int
+
+
 class _Noted:
     """Replies that record which replica answered, and the epoch of the question."""
 
-    def __init__(self, replies: Replies, name: str, told: Told) -> None:
+    def __init__(
+        self, replies: Replies, name: str, told: Told, on_recalled: Callable[[Asked, AnyAnswer], None]
+    ) -> None:
         self.epochs: dict[int, int] = {}  # by ticket
+        self.asked: dict[int, Asked] = {}
+        self._on_recalled = on_recalled
         self._replies = replies
         self._name = name
         self._told = told
@@ -152,6 +191,9 @@ class _Noted:
     def send(self, answers: Sequence[TicketedAnswer]) -> None:
         for ticket, answer in answers:
             self._told[id(answer)] = (answer, self._name, self.epochs.pop(ticket))
+            asked = self.asked.pop(ticket, None)
+            if asked is not None and isinstance(answer, Notarised | Refused) and answer.record_offset is None:
+                self._on_recalled(asked, answer)
         self._replies.send(answers)
 
     def wait(self, tickets: Sequence[int], wait_s: float) -> None:
@@ -165,6 +207,7 @@ class Replica:
         self.name = plan.name
         self.plan = plan
         self.disk = Disk()
+        self.older = plan.older  # the release that is started next
         self.clock = SimulatedClock(plan.clock_rate)
         self.core: Core | None = None
         self.told: Told = {}
@@ -218,7 +261,7 @@ class Replica:
         participant: Participant[DatabaseSession] = Participant(
             name=self.name,
             request_log=log,
-            index=DiskIndex(self.disk, self.name, world.skies),
+            index=(OlderIndex if self.older else DiskIndex)(self.disk, self.name, world.skies, plan.blind),
             make_store=lambda session: MemoryStore(session, session.server.tables),
             signer=CheapSigner(),
             leadership=_Leadership(election, world, self.name),
@@ -227,10 +270,13 @@ class Replica:
             random_bytes=random.randbytes,
             salvages=world.salvages,
         )
-        door = Door(process, participant, self.told)
+        door = Door(
+            process, participant, self.told, lambda asked, answer: world.recalled.append((self.name, asked, answer))
+        )
         participant.on_standing_changed(lambda: self._announced(door))
         link = MemoryLink(door, world.link_answer_max_s)
-        self.core = Core(process, log, participant, election, door, link, make_feed(link, self.name, world))
+        feed = make_feed(link, self.name, world)
+        self.core = Core(process, log, participant, election, door, link, feed, self.older)
         return self.core
 
     def _announced(self, door: Door) -> None:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.findings import FindingCode, Summary
-from replica.checker.judge import JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
+from replica.checker.judge import Judged, JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
+from replica.index.commands import offset_of
 from replica.link.interface import DEFAULT_OPTIONS
 from replica.notary.errors import Code
+from replica.notary.position import BEGIN
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.store.interface import NOTARISED
+from tests.simulation.commands import change_of, check_commands
 from tests.simulation.plan import FaultKind, ReplicaPlan
 from tests.simulation.replica import CheapSigner
 
@@ -53,8 +56,10 @@ def judge_run(world: World) -> Summary:
         world.blame(problem)
     for follower in world.followers:
         follower.judge()
+    walked = list(ReferenceJudge(world.salvages).judge(enumerate(world.topic.values)))
     _check_accepted(world)
-    _check_periods(world)
+    _check_periods(world, walked)
+    check_commands(world, walked)
     _check_bounds(world)
     _check_indexes(world)
     return report.summary
@@ -74,13 +79,16 @@ def _check_accepted(world: World) -> None:
 
 
 def _asks_for_periods(world: World) -> bool:
+    if world.raised:
+        return True
     plain = all(options.deduplication_s is options.deduplication_after is None for options in world.options.values())
     return not plain or any(replica.deduplication_max_s < _EVER_S for replica in world.plan.replicas)
 
 
-def _check_periods(world: World) -> None:
-    """No command ran again within the period that its sender asked for, however much was pruned. The default period is
-    the shortest in any replica's settings.
+def _check_periods(world: World, walked: list[Judged]) -> None:
+    """Under rules 1, no command ran again within the period that its sender asked for, however much was pruned.
+
+    The default period is the shortest in any replica's settings.
 
     A completion's stamp is not older than its admission. So an acceptance within a period before the stamp was within
     the period before the admission, unless a clock was set back in between. Settled commands are different: their
@@ -91,7 +99,11 @@ def _check_periods(world: World) -> None:
     plain_s = min(replica.deduplication_max_s for replica in world.plan.replicas)
     slack_us = 1_600_000 if any(fault.kind is FaultKind.CLOCK_JUMP for fault in world.plan.faults) else 0
     accepted: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
+    by_log = {one.offset for one in walked if isinstance(one, JudgedRequest) and one.barrier.rules_version > 1}
+    lost = {one.offset for one in walked if isinstance(one, JudgedLost)}  # perhaps judged by the log, when it was there
     for at, completion in world.primary.tables.completions:
+        if completion.log_offset in by_log or (world.raised and completion.log_offset in lost):
+            break  # see check_commands
         if completion.outcome == Code.SUBMISSION_NOT_SEQUENCED.name:
             continue
         options = world.options.get(completion.submission_id, DEFAULT_OPTIONS)
@@ -127,15 +139,20 @@ def _check_bounds(world: World) -> None:
 def _check_indexes(world: World) -> None:
     """Each index holds what the reference judge has at its position, and its position what was in force there."""
     wanted = {r.disk.position.offset: r for r in world.replicas if r.disk.position is not None}
+    of_commands = {offset_of(r.disk.commands.position()) for r in world.replicas}
     judge = ReferenceJudge(world.salvages)
     epochs: list[int] = []
+    rules: list[int] = []
     timelines: list[tuple[str, int]] = []
     entries: dict[bytes, bytes] = {}
+    accepted: dict[bytes, bytes] = {}
+    acceptances: dict[int, dict[bytes, bytes]] = {BEGIN: {}}
     states: dict[int, tuple[object, ...]] = {}
     for offset, value in enumerate(world.topic.values):
         judged = judge.read(offset, value)
         if isinstance(judged, JudgedBarrier) and not judged.repeated:
             epochs.append(judged.record.epoch)
+            rules.append(judged.record.rules_version)
             system, _, timeline = judged.record.database.rpartition(":")
             timelines.append((system, int(timeline)))
         if isinstance(judged, JudgedLost):
@@ -144,16 +161,26 @@ def _check_indexes(world: World) -> None:
             at = offset.to_bytes(8, "big")
             entries[TX_KEY + judged.request.tx_id] = judged.content_digest + at
             entries.update((STATE_KEY + state, judged.request.tx_id + at) for state in judged.request.inputs)
+        if isinstance(judged, JudgedRequest) and judged.outcome == NOTARISED:
+            at, key = offset.to_bytes(8, "big"), b"c" + change_of(judged)
+            acceptance = judged.request.tx_id + judged.content_digest + judged.judged_us.to_bytes(8, "big") + at
+            accepted[key + at if key in accepted else key] = acceptance
+        if offset in of_commands:
+            acceptances[offset] = dict(accepted)
         if offset in wanted:
             states[offset] = (dict(entries), judge.barrier, judge.stamp_us, set(judge.sequences))
     if epochs != sorted(set(epochs)):
         world.blame(f"epochs in force: {epochs}")
+    if rules != sorted(rules):
+        world.blame(f"rules in force: {rules}")
     falls = sum(later < earlier for (one, earlier), (other, later) in pairwise(timelines) if one == other)
     if falls > world.splits:  # once in a split: the old primary's replica may have looked just before the new barrier
         world.blame(f"replicas on an old primary took over again and again: timelines in force {timelines}")
     names = ("entries", "barrier in force", "highest stamp", "sequence numbers")
     for replica in world.replicas:
-        position = replica.disk.position
+        commands, position = replica.disk.commands, replica.disk.position
+        if dict(commands.entries()) != acceptances[offset_of(commands.position())]:
+            world.blame(f"{replica.name}: acceptances differ from the judge's at {offset_of(commands.position())}")
         if position is None:
             continue
         seen = {number for start, end in position.seen for number in range(start, end)}

@@ -19,6 +19,7 @@ from replica.checker.history import Event
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Answer, DeduplicationBound
 from replica.notary.errors import IndexUnreadable
+from replica.notary.formats import Formats
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
 from tests.simulation.clients import AFTER_HEALING_MAX, STRANGER, Balancer, Client, Content, Stranger
@@ -27,7 +28,7 @@ from tests.simulation.followers import Follower
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.process import Process, SimulatedTask, make_task
-from tests.simulation.replica import Replica
+from tests.simulation.replica import Asked, Replica
 from tests.simulation.story import Story
 from tests.simulation.verdict import judge_run
 from tests.simulation.virtual import run_virtually
@@ -88,9 +89,13 @@ class World:
         self.forgotten: set[tuple[str, str]] = set()  # the same, for those that a standby never got
         self.options: dict[str, SubmitOptions] = {}  # by submission id: the options that its sender chose
         self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # of refused periods
+        self.recalled: list[tuple[str, Asked, object]] = []  # final answers of replicas that name no record
         self.topic = Topic(self.story)
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
+        if plan.rules > 1:
+            tables.formats = Formats(plan.rules, plan.rules)
+        self.raised = plan.rules > 1
         self.primary = self._server(tables, 1)
         self.deposed: DatabaseServer | None = None  # a primary that has not noticed that it was deposed
         self.on_deposed: set[str] = set()  # the replicas that still connect to it
@@ -220,6 +225,7 @@ class World:
             missing.append(f"waiting for final answers: {waiting}")
         if missing:
             return missing
+        missing += self._left_over()
         end = self.topic.end_offset - 1
         for replica in self.replicas:
             at = -1 if replica.core is None else replica.core.participant.follower.applied_offset
@@ -237,6 +243,29 @@ class World:
         if in_flight:
             missing.append(f"{len(in_flight)} commands in flight")
         return missing
+
+    def _left_over(self) -> list[str]:
+        """What a replica still holds of submissions, although nobody waits any more."""
+        left = []
+        for replica in self.replicas:
+            core = replica.core
+            if core is None:
+                continue
+            if unanswered := core.door.unanswered():
+                left.append(f"{replica.name} has not answered {unanswered}")
+            activation = core.participant.activation
+            if activation is not None:
+                budget, appender = activation.intake.budget, activation.appender
+                found = (budget.submissions, budget.states, budget.unpublished, len(appender.waiting))
+                if any(found) or appender.commands:
+                    left.append(f"{replica.name} holds {(*found, len(appender.commands))}")
+            if (
+                not core.is_older
+                and replica.plan.standby == "following"
+                and core.participant.follower.commands_lag_records
+            ):
+                left.append(f"{replica.name} lacks acceptances")
+        return left
 
     # ---- what replicas and clients see of the world ----
 

@@ -7,6 +7,7 @@ tests/simulation/verdict.py, no recovery after the faults, or a process that end
 from tests.simulation.mutants import (
     activation,
     answers,
+    commands,
     following,
     found,
     leadership,
@@ -24,6 +25,7 @@ __all__ = [
     "Mutant",
     "activation",
     "answers",
+    "commands",
     "following",
     "found",
     "leadership",

@@ -14,7 +14,7 @@ from tests.simulation.shrink import kind_of
 from tests.simulation.world import simulate
 
 PINS_FILE = Path(__file__).with_name("pins.json")
-"""The lowest seed that catches each mutant, which is the number of seeds needed, counted from 1."""
+"""A seed that catches each mutant: the lowest one when it was searched for. Later changes may make a lower one do."""
 
 
 class Catch(msgspec.Struct):

@@ -33,6 +33,7 @@ def _judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
 
 def _rules(patch: MonkeyPatch, judge: Callable[[CountedRequest, Recorded], Verdict]) -> None:
     patch.setitem(RULES, 1, lambda entry, recorded, _newest: judge(entry, recorded))
+    patch.setattr(replica.notary.rules, "_judge_v1", RULES[1])  # rules 2 go on with it
 
 
 @mutant("an old record is judged on what the index learnt later")
@@ -142,7 +143,7 @@ def read_error_counts_as_unspent(patch: MonkeyPatch) -> None:
             return apply(self, records)
         except IndexUnreadable:
             applied, added = judge_records(Optimist(self.index), self.position, records)  # type: ignore[arg-type]
-            self.index._disk.write(added, applied.position)  # type: ignore[attr-defined]
+            self.index._disk.write(added, applied.position, applied.accepted)  # type: ignore[attr-defined]
             self.position = applied.position
             return applied
 

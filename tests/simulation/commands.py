@@ -1,0 +1,127 @@
+"""Judges what a run did with commands under rules 2: an own reading of docs/formats.md, over the requests that count.
+
+Each record has the period that its sender asked for. Each refusal, and each repeated success, rests on an acceptance
+within that period. No command is accepted twice in one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from replica.checker.judge import Judged, JudgedLost, JudgedRequest
+from replica.link.interface import DEFAULT_OPTIONS
+from replica.notary.answers import Notarised
+from replica.notary.canonical import change_id, summarise
+from replica.notary.errors import Code
+from replica.notary.records import NO_OFFSET, RequestRecordV2
+from replica.notary.requests import TIME_MAX_US, Submission
+
+if TYPE_CHECKING:
+    from replica.link.interface import SubmitOptions
+    from tests.simulation.replica import Asked
+    from tests.simulation.world import World
+
+_REFUSED_OR_REPEATED = ("COMMAND_ID_REUSED", "DEDUPLICATED")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """That a command was accepted: with what, at which time judged, at which log offset."""
+
+    content: tuple[bytes, bytes]
+    judged_us: int
+    offset: int
+
+
+def change_of(judged: JudgedRequest) -> bytes:
+    """The command of a record."""
+    return _change_of(judged.record.submission)
+
+
+def _change_of(submission: Submission) -> bytes:
+    return change_id(submission.user_id, submission.command_id, submission.act_as)
+
+
+def check_commands(world: World, walked: list[Judged]) -> None:
+    """Blame the world for each record that was judged otherwise, or has other terms than its sender asked for."""
+    accepted: dict[bytes, list[Acceptance]] = {}
+    for judged in walked:
+        if not isinstance(judged, JudgedRequest):
+            continue
+        of_command = accepted.setdefault(change_of(judged), [])
+        content = (judged.request.tx_id, judged.content_digest)
+        if isinstance(judged.record, RequestRecordV2):
+            _check_terms(world, judged, judged.record)
+            _check_outcome(world, judged, judged.record, content, of_command[-1] if of_command else None)
+        if judged.outcome == "NOTARISED":
+            of_command.append(Acceptance(content, judged.judged_us, judged.offset))
+    knows_all = not any(isinstance(judged, JudgedLost) for judged in walked)  # what a lost record accepted is not known
+    for name, asked, answer in world.recalled if knows_all else ():
+        if asked.rules > 1:
+            _check_recalled(world, name, asked, answer, accepted)
+
+
+def _check_outcome(
+    world: World,
+    judged: JudgedRequest,
+    record: RequestRecordV2,
+    content: tuple[bytes, bytes],
+    newest: Acceptance | None,
+) -> None:
+    counts = (
+        newest is not None
+        and newest.offset > record.after_offset
+        and judged.judged_us - newest.judged_us <= record.deduplication_us
+    )
+    expected = None
+    if newest is not None and counts:
+        expected = "DEDUPLICATED" if newest.content == content else "COMMAND_ID_REUSED"
+    found = judged.outcome if judged.outcome in _REFUSED_OR_REPEATED else None
+    if found != expected:
+        world.blame(f"the command of record {judged.offset} was judged {found}, by its newest acceptance {expected}")
+    if found == "DEDUPLICATED" and not world.plan.blind:
+        world.blame(f"record {judged.offset} was logged, although its command was known to be accepted")
+
+
+def _check_terms(world: World, judged: JudgedRequest, record: RequestRecordV2) -> None:
+    options = world.options.get(record.submission.submission_id, DEFAULT_OPTIONS)
+    if (record.deduplication_us, record.after_offset) not in _terms(world, options, judged.barrier.replica):
+        world.blame(
+            f"record {judged.offset} has the period {record.deduplication_us} us after offset {record.after_offset},"
+            f" asked for was {options}"
+        )
+
+
+def _terms(world: World, options: SubmitOptions, replica: str) -> list[tuple[int, int]]:
+    """The terms that a record may have, for what its sender asked of a replica."""
+    after, period_s = options.deduplication_after, options.deduplication_s
+    if after is None:
+        return [
+            (
+                round((world.replica(replica).plan.deduplication_max_s if period_s is None else period_s) * 1e6),
+                NO_OFFSET,
+            )
+        ]
+    terms = [(TIME_MAX_US, NO_OFFSET)] if after <= max(world.primary.tables.bounds_ever) else []
+    completion = world.primary.tables.published_ever.get(after)
+    return terms if completion is None else [*terms, (TIME_MAX_US, completion.log_offset)]
+
+
+def _check_recalled(
+    world: World, name: str, asked: Asked, answer: object, accepted: dict[bytes, list[Acceptance]]
+) -> None:
+    """An answer without a record of its own: a success that was accepted within the period, as of the question."""
+    if not isinstance(answer, Notarised):
+        if getattr(answer, "code", None) == Code.COMMAND_ID_REUSED.name:
+            world.blame(f"{name} refused a command of its own accord: {asked}")
+        return
+    tx_id, digest, _ = summarise(asked.submission.request)
+    known = [one for one in accepted.get(_change_of(asked.submission), []) if one.content == (tx_id, digest)]
+    terms = _terms(world, asked.options, name)
+    if not any(
+        asked.stamp_us - one.judged_us <= period_us and one.offset > after
+        for one in known
+        for period_us, after in terms
+    ):
+        world.blame(f"{name} repeated a success that was not accepted within the period: {asked.submission.command_id}")

@@ -1,0 +1,290 @@
+"""Defects where commands are decided in the log: rules 2, their raise, and what an active answers by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pytest import MonkeyPatch
+
+import replica.active.log_admission
+import replica.active.opening
+import replica.following.apply
+import replica.following.follower
+import replica.notary.rules
+import tests.simulation.doubles
+from replica.active.answering import Answering
+from replica.active.appending import Appender
+from replica.active.log_admission import LogAdmission
+from replica.active.opening import Opening
+from replica.active.terms import Terms, terms_after, terms_of
+from replica.active.waiting import Waiting, send
+from replica.following.apply import judge_records
+from replica.following.log_reading import open_after
+from replica.index.commands import offset_of
+from replica.index.interface import Index
+from replica.link.interface import SubmitOptions
+from replica.log.interface import RequestLog
+from replica.notary.acceptances import Acceptance, encode_acceptance, first_key, later_key
+from replica.notary.answers import Accepted, NotNow
+from replica.notary.counted import CountedRequest
+from replica.notary.formats import Formats
+from replica.notary.position import begin
+from replica.notary.records import BarrierRecord, RequestRecord, Undecodable, decode_record
+from replica.notary.rules import RULES, Outcome, Recorded, Verdict
+from replica.notary.rules import judge as judge_all
+from replica.store.interface import AdmissionResult, Command
+from tests.simulation.doubles import DiskCommands, OlderIndex
+from tests.simulation.mutants.registry import mutant
+from tests.simulation.plan import START_US
+
+_rules_2 = RULES[2]
+
+
+@mutant("a notarised command is not remembered")
+def acceptance_forgotten(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.following.apply, "judge", lambda *rest: judge_all(*rest)._replace(accepted={}))
+
+
+@mutant("a deduplication period is judged by the reader's clock")
+def period_by_the_readers_clock(patch: MonkeyPatch) -> None:
+    def counts(acceptance: Acceptance, _: int, deduplication_us: int, after_offset: int) -> bool:
+        now_us = START_US + int(asyncio.get_running_loop().time() * 1e6)
+        return acceptance.offset > after_offset and now_us - acceptance.judged_us <= deduplication_us
+
+    patch.setattr(replica.notary.rules, "counts", counts)
+
+
+@mutant("the newest acceptance is taken first, and dropped when it is not below the record")
+def newest_taken_before_filtering(patch: MonkeyPatch) -> None:
+    newest = DiskCommands.newest
+
+    def hasty(self: DiskCommands, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        found = newest(self, change_ids, [2**63 - 1] * len(below))
+        return [
+            None if value is None or int.from_bytes(value[-8:], "big") >= offset else value
+            for value, offset in zip(found, below, strict=True)
+        ]
+
+    patch.setattr(DiskCommands, "newest", hasty)
+
+
+@mutant("an acceptance counts although its period is over")
+def expired_acceptance_believed(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.notary.rules, "counts", lambda acceptance, _now, _period, after: acceptance.offset > after)
+
+
+@mutant("a repeated success is remembered, which prolongs the period")
+def deduplicated_one_remembered(patch: MonkeyPatch) -> None:
+    def judge(entries: Sequence[CountedRequest], *rest: Any) -> Any:
+        judged = judge_all(entries, *rest)
+        for entry, verdict in zip(entries, judged.verdicts, strict=True):
+            if verdict.outcome is Outcome.DEDUPLICATED:
+                judged.accepted[later_key(entry.change_id, entry.offset)] = _acceptance_of(entry)
+        return judged
+
+    patch.setattr(replica.following.apply, "judge", judge)
+
+
+def _acceptance_of(entry: CountedRequest) -> bytes:
+    return encode_acceptance(entry.request.tx_id, entry.content_digest, entry.judged_us, entry.offset)
+
+
+@mutant("a command is remembered only where its transaction is notarised for the first time")
+def accepted_only_where_new(patch: MonkeyPatch) -> None:
+    def judge(entries: Sequence[CountedRequest], *rest: Any) -> Any:
+        judged = judge_all(entries, *rest)
+        for entry, verdict in zip(entries, judged.verdicts, strict=True):
+            if verdict.notarised_offset != entry.offset:
+                for key in (first_key(entry.change_id), later_key(entry.change_id, entry.offset)):
+                    if judged.accepted.get(key) == _acceptance_of(entry):
+                        del judged.accepted[key]
+        return judged
+
+    patch.setattr(replica.following.apply, "judge", judge)
+
+
+@mutant("rules 2 are written and applied with a table of commands that lacks some")
+def rules_2_with_incomplete_commands(patch: MonkeyPatch) -> None:
+    for module in (replica.following.apply, replica.active.opening):
+        patch.setattr(module, "knows_commands", lambda *_: True)
+
+
+@mutant("only the activation that raises the rules settles what rules 1 left pending")
+def only_the_raiser_settles(patch: MonkeyPatch) -> None:
+    settle = Opening.settle
+
+    async def by_the_raiser(self: Opening) -> None:
+        values = self._parts.request_log._topic.values  # type: ignore[attr-defined]
+        if sum(rules == 2 for rules in map(_rules_named, values)) <= 1:
+            await settle(self)
+
+    patch.setattr(Opening, "settle", by_the_raiser)
+
+
+def _rules_named(value: bytes) -> int:
+    """The rules that a barrier names; 0 of any other record."""
+    try:
+        record = decode_record(value, 1)
+    except Undecodable:
+        return 0
+    return record.rules_version if isinstance(record, BarrierRecord) else 0
+
+
+@mutant("an activation writes what the database says, although the log has newer rules")
+def rules_fall_back_with_the_database(patch: MonkeyPatch) -> None:
+    def written(raised: Formats, _: BarrierRecord | None) -> Formats:
+        return raised
+
+    patch.setattr(replica.active.opening, "to_write", written)
+
+
+@mutant("an older release moves the mark of completeness along with its position")
+def older_release_moves_the_mark(patch: MonkeyPatch) -> None:
+    write = OlderIndex.write
+
+    def moves(self: OlderIndex, entries: Mapping[bytes, bytes], position: Any, *rest: Any) -> None:
+        write(self, entries, position, *rest)
+        self._disk.commands._position = position
+
+    patch.setattr(OlderIndex, "write", moves)
+
+
+@mutant("acceptances of a run are written whole, although the table has some of them")
+def table_ahead_written_again(patch: MonkeyPatch) -> None:
+    due = tests.simulation.doubles.due
+
+    def whole(accepted: Mapping[bytes, bytes], *positions: Any) -> Mapping[bytes, bytes] | None:
+        return None if due(accepted, *positions) is None else accepted
+
+    patch.setattr(tests.simulation.doubles, "due", whole)
+
+
+@mutant("who completes the acceptances goes on when the follower writes them already")
+def completed_past_the_index(patch: MonkeyPatch) -> None:
+    async def complete(request_log: RequestLog, index: Index, topic_id: str, **rest: Any) -> None:
+        position = index.commands.position() or begin(topic_id)
+        if position == (index.position() or begin(topic_id)):
+            return
+        reader = await open_after(request_log, topic_id, position)
+        try:
+            while (left := offset_of(index.position()) - position.offset) > 0:
+                for record in await reader.read(min(left, 3), 1.0):
+                    applied, _ = judge_records(index, position, [record], rest["salvages"])
+                    position = applied.position
+                    index.commands.write(applied.accepted, position)
+                    await rest["clock"].sleep_s(0)
+        finally:
+            await reader.close()
+
+    patch.setattr(replica.following.follower, "complete_commands", complete)
+
+
+@mutant("a repeated success names where the command was accepted, not where its transaction was notarised first")
+def offset_of_the_acceptance_answered(patch: MonkeyPatch) -> None:
+    def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
+        verdict = _rules_2(entry, recorded, newest)
+        if verdict.outcome is Outcome.DEDUPLICATED and newest is not None:
+            return msgspec.structs.replace(verdict, notarised_offset=newest.offset)
+        return verdict
+
+    patch.setitem(RULES, 2, judge)
+
+
+@mutant("the active forgets which commands are on their way")
+def in_flight_forgotten(patch: MonkeyPatch) -> None:
+    append = Appender.append
+
+    def forgetful(self: Appender, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+        failed = append(self, admitted)
+        self.commands.clear()
+        return failed
+
+    patch.setattr(Appender, "append", forgetful)
+
+
+@mutant("a command counts as on its way after its record was read back")
+def in_flight_for_ever(patch: MonkeyPatch) -> None:
+    patch.setattr(Appender, "read_back", lambda self, commands: None)
+
+
+@mutant("the active judges what it finds in its index by its own clock alone")
+def answered_by_a_slow_clock(patch: MonkeyPatch) -> None:
+    find = LogAdmission.find
+
+    class Timeless:
+        position = None
+
+    def by_clock(self: LogAdmission, batch: Sequence[Waiting]) -> list[Acceptance | None]:
+        follower, self._follower = self._follower, Timeless()  # type: ignore[assignment]
+        try:
+            return find(self, batch)
+        finally:
+            self._follower = follower
+
+    patch.setattr(LogAdmission, "find", by_clock)
+
+
+@mutant("a command that was accepted is answered as a success, whatever it was accepted with")
+def acceptance_of_another_answered(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.active.log_admission, "is_same", lambda command, acceptance: True)
+
+
+@mutant("a success that is repeated from the index names the newest offset")
+def index_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
+    accepted = LogAdmission._accepted
+
+    def wrong(self: LogAdmission, command: Command) -> AdmissionResult:
+        found = accepted(self, command)
+        return msgspec.structs.replace(found, notarised_offset=self._follower.applied_offset)
+
+    patch.setattr(LogAdmission, "_accepted", wrong)
+
+
+@mutant("under rules 2 an asynchronous submission is accepted before its record is read back")
+def accepted_before_read_back(patch: MonkeyPatch) -> None:
+    append = Appender.append
+
+    def hasty(self: Appender, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+        failed = append(self, admitted)
+        if self.formats.rules > 1:
+            taken = [one for one in admitted if one.options.asynchronous and id(one) not in failed]
+            send((one, Accepted(one.command.submission_id, 0.1, -1)) for one in taken)
+        return failed
+
+    patch.setattr(Appender, "append", hasty)
+    patch.setattr(Answering, "_confirm_accepted", lambda self, answered: None)
+
+
+@mutant("a ledger offset is taken for a log offset")
+def ledger_offset_taken_for_a_log_offset(patch: MonkeyPatch) -> None:
+    patch.setattr(LogAdmission, "_terms_after", lambda self, ledger_offset: terms_after(ledger_offset))
+
+
+@mutant("the period that a submission asks for is not logged")
+def terms_not_logged(patch: MonkeyPatch) -> None:
+    record_of = Appender._record_of
+
+    def plain(self: Appender, waiting: Waiting, stamp_us: int) -> RequestRecord:
+        if waiting.terms is not None:
+            default = terms_of(SubmitOptions(), self._parts.settings.deduplication_max_s)
+            waiting = msgspec.structs.replace(waiting, terms=default)
+        return record_of(self, waiting, stamp_us)
+
+    patch.setattr(Appender, "_record_of", plain)
+
+
+@mutant("a period above the longest is shortened, and nobody is notified")
+def period_clamped(patch: MonkeyPatch) -> None:
+    def clamped(options: SubmitOptions, max_s: float) -> Terms:
+        wanted_s = max_s if options.deduplication_s is None else options.deduplication_s
+        return Terms(round(min(max(0.0, wanted_s), max_s) * 1e6))
+
+    patch.setattr(replica.active.log_admission, "terms_of", clamped)
+
+
+@mutant("who waits for the database is forgotten when the activation ends")
+def put_aside_and_forgotten(patch: MonkeyPatch) -> None:
+    patch.setattr(LogAdmission, "admitting", property(lambda self: list(self._batch)))
