@@ -14,7 +14,7 @@ PINS = msgspec.json.decode(PINS_FILE.read_bytes(), type=dict[str, int])
 
 def test_there_are_many_mutants_and_each_has_its_seed() -> None:
     """Goal: the suite does not shrink by accident. Method: count, and compare with the seeds that are kept."""
-    assert len(MUTANTS) >= 91
+    assert len(MUTANTS) >= 90
     assert sorted(PINS) == sorted(mutant.name for mutant in MUTANTS)
     print(table([Catch(name, seed, seed, "") for name, seed in PINS.items()]))
 

@@ -210,23 +210,6 @@ def in_flight_for_ever(patch: MonkeyPatch) -> None:
     patch.setattr(Appender, "read_back", lambda self, commands: None)
 
 
-@mutant("the active judges what it finds in its index by its own clock alone")
-def answered_by_a_slow_clock(patch: MonkeyPatch) -> None:
-    find = LogAdmission.find
-
-    class Timeless:
-        position = None
-
-    def by_clock(self: LogAdmission, batch: Sequence[Waiting]) -> list[Acceptance | None]:
-        follower, self._follower = self._follower, Timeless()  # type: ignore[assignment]
-        try:
-            return find(self, batch)
-        finally:
-            self._follower = follower
-
-    patch.setattr(LogAdmission, "find", by_clock)
-
-
 @mutant("a command that was accepted is answered as a success, whatever it was accepted with")
 def acceptance_of_another_answered(patch: MonkeyPatch) -> None:
     patch.setattr(replica.active.log_admission, "is_same", lambda command, acceptance: True)

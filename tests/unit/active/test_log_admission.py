@@ -19,6 +19,7 @@ from replica.notary.formats import Formats
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Replica, World, state, submission
+from tests.worlds.ha_world import LoopClock
 
 
 def play(story: Callable[[World, Replica], Awaitable[None]], **core: float) -> None:
@@ -262,3 +263,25 @@ def test_a_replica_that_stays_away_from_the_log_completes_its_commands_before_it
             assert again.record_offset is None
 
     run_virtually(scenario())
+
+
+def test_an_active_with_a_slow_clock_repeats_no_success_that_the_log_would_judge_again() -> None:
+    """Goal: a period ends by the log's time at the latest. Method: the log is five seconds on, the active's clock stands
+    still since the acceptance, whose period is one second."""
+
+    async def story(world: World, replica: Replica) -> None:
+        activation = replica.participant.activation
+        assert activation is not None
+        (first,) = await replica.submit(submission(1, [state(1)]))
+        at_us = world.shared.clock.wall_us()
+        await asyncio.sleep(5.0)
+        await replica.submit(submission(2, [state(2)]))
+        slow = LoopClock()
+        slow.wall_us = lambda: at_us  # type: ignore[method-assign]
+        activation.admission._clock = slow
+        (again,) = await replica.submit(submission(1, [state(1)]), options=SubmitOptions(deduplication_s=1.0))
+        assert isinstance(first, Notarised)
+        assert isinstance(again, Notarised)
+        assert again.record_offset == first.log_offset + 2
+
+    play(story)
