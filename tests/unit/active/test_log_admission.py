@@ -266,8 +266,8 @@ def test_a_replica_that_stays_away_from_the_log_completes_its_commands_before_it
 
 
 def test_an_active_with_a_slow_clock_repeats_no_success_that_the_log_would_judge_again() -> None:
-    """Goal: a period ends by the log's time at the latest. Method: the log is five seconds on, the active's clock stands
-    still since the acceptance, whose period is one second."""
+    """Goal: a period ends by the log's time at the latest. Method: the log is five seconds on, the active's clock has
+    stood still since the acceptance, whose period is one second."""
 
     async def story(world: World, replica: Replica) -> None:
         activation = replica.participant.activation
