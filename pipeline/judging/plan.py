@@ -20,7 +20,7 @@ from pipeline.judging.columns import FORMAT, NOTE, REQUEST, RULES, SETTLEMENT, C
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.position import BEGIN, POSITION_VERSION, Position
+from replica.notary.position import BEGIN, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import BarrierRecord, encode_record, record_digest
 
@@ -132,7 +132,12 @@ def make_plan(start: Position, surveys: Iterable[Survey]) -> tuple[Plan, list[in
         position = msgspec.structs.replace(position, offset=found.end_offset - 1, digest=found.last_digest)
     in_force_at, in_force = making.barriers[-1] if making.barriers else (BEGIN, None)
     position = msgspec.structs.replace(
-        position, barrier=in_force, barrier_offset=in_force_at, stamp_us=making.stamp_us, seen=making.seen
+        position,
+        version=version_of(in_force),
+        barrier=in_force,
+        barrier_offset=in_force_at,
+        stamp_us=making.stamp_us,
+        seen=making.seen,
     )
     return Plan(position, making.rules, making.barriers), making.again
 
@@ -178,7 +183,7 @@ def void_reasons(
         at, barrier = barriers[number - 1] if number else (BEGIN, None)
         if at == offset:
             continue
-        before = Position(POSITION_VERSION, "", offset - 1, b"", barrier, at)
+        before = Position(version_of(barrier), "", offset - 1, b"", barrier, at)
         reading = read_records(before, [(offset, columns.value(row))])
         if reading.voids:
             yield offset, reading.voids[0].reason

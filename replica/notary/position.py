@@ -11,7 +11,8 @@ from replica.notary.errors import FormatUnknown
 from replica.notary.records import BarrierRecord
 from replica.notary.untrusted import UNREADABLE
 
-POSITION_VERSION = 1
+POSITION_VERSION = 1  # as long as no barrier of a newer record format is in force
+RAISED_VERSION = 2  # the same layout, from record format 2 on: a release that knows format 1 only refuses it
 BEGIN = -1  # the offset of a reader that has read nothing
 
 
@@ -39,6 +40,15 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return 0 if self.barrier is None else self.barrier.epoch
 
 
+def version_of(barrier: BarrierRecord | None) -> int:
+    """The version of a position with that barrier in force.
+
+    A release that does not know record format 2 stops at its barrier. It must also stop at a position after it: there it
+    would take each record for void, and pass over what was spent.
+    """
+    return POSITION_VERSION if barrier is None or barrier.record_format == 1 else RAISED_VERSION
+
+
 class _Versioned(msgspec.Struct, array_like=True):
     version: int  # first in every version; the rest is skipped
 
@@ -62,11 +72,13 @@ def decode_position(raw: bytes) -> Position:
     """A stored position. Raises FormatUnknown when a newer release wrote it, or when the bytes are damaged."""
     try:
         version = _version_decoder.decode(raw).version
-        if version != POSITION_VERSION:
-            raise FormatUnknown(f"a stored position has version {version}, this release knows {POSITION_VERSION}")
+        if version not in (POSITION_VERSION, RAISED_VERSION):
+            raise FormatUnknown(f"a stored position has version {version}, this release knows up to {RAISED_VERSION}")
         position = _decoder.decode(raw)
     except UNREADABLE as error:
         raise FormatUnknown(f"a stored position cannot be read: {error}") from None
+    if version != version_of(position.barrier):
+        raise FormatUnknown(f"a stored position cannot be read: its version {version} is not its barrier's")
     if _encoder.encode(position) != raw:
         raise FormatUnknown("a stored position cannot be read: its bytes are not those that encode it")
     return position

@@ -15,7 +15,7 @@ import msgspec
 from replica.notary.canonical import change_id
 from replica.notary.counted import Counted, CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
-from replica.notary.position import Position
+from replica.notary.position import Position, version_of
 from replica.notary.records import (
     BarrierRecord,
     NoteRecord,
@@ -83,6 +83,8 @@ class RunReader:
     )
 
     def __init__(self, start: Position) -> None:
+        if start.barrier is not None and not are_known(start.barrier.record_format, start.barrier.rules_version):
+            raise FormatUnknown("the position lies after a barrier that this release does not know")
         self.start = start
         self.offset = start.offset
         self.last: bytes | None = None
@@ -156,7 +158,7 @@ class RunReader:
         position = self.start
         if self.last is not None:
             position = Position(
-                position.version,
+                version_of(self.barrier),
                 position.topic_id,
                 self.offset,
                 record_digest(self.last),

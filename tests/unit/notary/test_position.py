@@ -9,13 +9,20 @@ from hypothesis import strategies as st
 
 from replica.notary.errors import FormatUnknown
 from replica.notary.position import Position, begin, decode_position, encode_position
+from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord
+from tests.worlds.notary_logs import LogMaker
 
 BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 1, 1)
 POSITION = Position(1, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
 
 
-@pytest.mark.parametrize("position", [begin("topic"), POSITION])
+RAISED = msgspec.structs.replace(
+    POSITION, version=2, barrier=msgspec.structs.replace(BARRIER, record_format=2, rules_version=2)
+)
+
+
+@pytest.mark.parametrize("position", [begin("topic"), POSITION, RAISED])
 def test_a_position_survives_its_bytes(position: Position) -> None:
     """Goal: reading goes on where it stopped. Method: encode, decode, compare."""
     assert decode_position(encode_position(position)) == position
@@ -43,11 +50,39 @@ def test_damaged_bytes_are_refused_with_one_error(raw: bytes) -> None:
         decode_position(raw)
 
 
-@pytest.mark.parametrize("fields", [[2], [2, "topic", 1, 2, 3, 4, 5, 6, 7], [2, {"laid": "out otherwise"}]])
+@pytest.mark.parametrize("fields", [[3], [3, "topic", 1, 2, 3, 4, 5, 6, 7], [3, {"laid": "out otherwise"}]])
 def test_a_newer_position_is_told_by_its_version(fields: list[object]) -> None:
-    """Goal: the operator learns what is wrong, whatever the newer layout. Method: other layouts behind version 2."""
-    with pytest.raises(FormatUnknown, match="version 2"):
+    """Goal: the operator learns what is wrong, whatever the newer layout. Method: other layouts behind version 3."""
+    with pytest.raises(FormatUnknown, match="version 3"):
         decode_position(msgspec.msgpack.encode(fields))
+
+
+@pytest.mark.parametrize(
+    "position", [msgspec.structs.replace(POSITION, version=2), msgspec.structs.replace(RAISED, version=1)]
+)
+def test_a_version_that_is_not_its_barriers_is_refused(position: Position) -> None:
+    """Goal: one form each. Method: version 2 before a raise, and version 1 after it, as 0.1.0 would read it."""
+    with pytest.raises(FormatUnknown, match="is not its barrier's"):
+        decode_position(encode_position(position))
+
+
+def test_a_position_after_a_raise_says_so_in_its_version() -> None:
+    """Goal: a release that knows format 1 only stops, and passes over nothing. Method: read on from before a raise."""
+    maker = LogMaker()
+    maker.barrier(1)
+    before = read_records(begin("topic"), maker.log).position
+    maker.barrier(2, format=2, rules=2)
+    after = read_records(before, maker.log[1:]).position
+    assert (before.version, after.version) == (1, 2)
+    assert decode_position(encode_position(after)) == after
+
+
+def test_nothing_is_read_after_a_barrier_that_is_not_known() -> None:
+    """Goal: records are not taken for void by guess. Method: a position after a barrier of format 3."""
+    barrier = msgspec.structs.replace(BARRIER, record_format=3, rules_version=3)
+    position = msgspec.structs.replace(RAISED, barrier=barrier)
+    with pytest.raises(FormatUnknown):
+        read_records(position, [])
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
