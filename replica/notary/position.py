@@ -43,8 +43,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 def version_of(barrier: BarrierRecord | None) -> int:
     """The version of a position with that barrier in force.
 
-    A release that does not know record format 2 stops at its barrier. It must also stop at a position after it: there it
-    would take each record for void, and pass over what was spent.
+    A release that does not know record format 2 stops at its barrier. It must also stop at a position after it: it
+    would take each record there for void, and pass over what was spent.
     """
     return POSITION_VERSION if barrier is None or barrier.record_format == 1 else RAISED_VERSION
 
