@@ -256,6 +256,7 @@ async def test_where_certificates_alone_are_asked_for_one_is_enough(tmp_path: Pa
 
 STEERS = {"POST /admin/v1/switchover", "POST /admin/v1/prune"}
 TELLS = {"GET /admin/v1/status", "GET /", "GET /page.js", "GET /page.css", "GET /page/data"}
+CONSENSUS = {"GET /node/consensus", "GET /node/network/removable_nodes", "GET /v1/log/{transaction}"}
 HEALTH = {f"GET {path}" for path in ("/health", "/health/live", "/health/ready", "/health/active", "/metrics")}
 CALL = b'{"replica": "r1"}'
 Ask = Callable[..., Awaitable[int]]
@@ -295,15 +296,18 @@ def served(listener: AdminListener | HealthListener) -> set[str]:
 async def test_operators_calls_take_no_browser_and_nobody_from_afar() -> None:
     """Goal: only who is on the machine watches and steers. Method: each call by foreign names, as a form, as meant."""
     listener = AdminListener(steering_of_nobody(), dict, some_page().routes(), AdminSettings(), 0)
-    assert {call for call in served(listener) if not call.startswith("HEAD")} == STEERS | TELLS
+    assert {call for call in served(listener) if not call.startswith("HEAD")} == STEERS | TELLS | CONSENSUS
     async with listening(listener) as ask:
-        for call in STEERS | TELLS:
+        for call in STEERS | TELLS | CONSENSUS:
             for host in ("evil.example", "localhost.evil.example:8083", "10.0.0.1:8083", "127.0.0.1.evil.example"):
                 assert await ask(call, CALL, Host=host) == 403, (call, host)
         for call in TELLS:
             for host in ("127.0.0.1:8083", "localhost:8083", "[::1]:8083"):  # ssh -L, kubectl port-forward
                 assert await ask(call, Host=host) == 200, (call, host)
             assert await ask(call.replace("GET", "POST"), CALL) == 405, call
+        for call in CONSENSUS:  # this log is not on log nodes
+            assert await ask(call, Host="localhost:8083") == 404, call
+            assert await ask(call.replace("GET", "POST"), CALL) in {404, 405}, call
         for call in STEERS:
             assert await ask(call, CALL, **{"Content-Type": "text/plain"}) == 415, call
             assert await ask(call, b"x" * 10_000, **{"Content-Type": "application/json"}) == 413, call

@@ -231,17 +231,22 @@ async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) 
 
 
 async def test_a_raise_is_refused_while_a_replica_does_not_answer(cluster: LocalCluster) -> None:
-    """Goal: what is written stays readable by all. Method: what is known, nothing to raise, unknown rules, one down."""
+    """Goal: what is written stays readable by all. Method: what is known, unknown rules, rules alone, one down."""
     _, (passive, _) = await settled(cluster)
     shown = await document(cluster, "format", "show")
     assert shown["writes"] == {"records": 1, "rules": 1}
-    assert shown["replicas"] == {name: {"records": [1], "rules": [1]} for name in cluster.replicas}
-    code, printed, _ = await notary(cluster, "format", "raise")
+    assert shown["replicas"] == {name: {"records": [1, 2], "rules": [1, 2]} for name in cluster.replicas}
+    code, printed, _ = await notary(cluster, "format", "raise", "--records", "1", "--rules", "1")
     assert (code, "nothing to raise" in printed) == (0, True)
-    code, _, errors = await notary(cluster, "format", "raise", "--rules", "2")
-    assert (code, "this release does not know record format 1, rules version 2" in errors) == (2, True)
+    code, _, errors = await notary(cluster, "format", "raise", "--rules", "3")
+    assert (code, "this release does not know record format 2, rules version 3" in errors) == (2, True)
+    code, _, errors = await notary(cluster, "format", "raise", "--records", "1")
+    assert (code, "do not go together" in errors) == (2, True)
     await passive.stop()
     assert (await document(cluster, "format", "show"))["replicas"][passive.name] is None
+    code, _, errors = await notary(cluster, "format", "raise")
+    assert (code, f"it is not known what {passive.name} can read" in errors) == (2, True)
+    assert (await document(cluster, "format", "show"))["writes"] == {"records": 1, "rules": 1}
     passive.start()
 
 

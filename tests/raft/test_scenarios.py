@@ -21,6 +21,10 @@ IN_UNIT_TESTS = {
     "believes_late_syncs",
     "truncation_stays_synced",
     "answers_of_any_view",
+    "invalid_in_same_view",
+    "invalid_once_cut",
+    "committed_by_index",
+    "committed_once_here",
 }
 
 CCF_COMMANDS = set(

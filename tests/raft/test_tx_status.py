@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ha.raft import core
 from ha.raft.messages import TxId
 from ha.raft.tx_status import FOLLOWING, TxStatus, tx_status
+from tests.raft.mutants.registry import MUTANTS
 from tests.raft.simulator import Simulation
 
 CASES = {
@@ -25,6 +27,19 @@ CASES = {
 def test_each_case(name: str) -> None:
     at, view_here, committed, status = CASES[name]
     assert tx_status(at, view_here, committed) is status
+
+
+@pytest.mark.parametrize(
+    "name", ["invalid_in_same_view", "invalid_once_cut", "committed_by_index", "committed_once_here"]
+)
+def test_a_wrong_rule_gives_some_case_another_status(name: str) -> None:
+    """Goal: the cases can fail. Method: each defect that the simulator knows, against all of them."""
+    with MUTANTS[name].applied():
+        answers = [
+            core.tx_status(at, view_here, committed)  # type: ignore[attr-defined]
+            for at, view_here, committed, _ in CASES.values()
+        ]
+    assert answers != [status for *_, status in CASES.values()]
 
 
 def test_in_any_weather_every_move_is_seen_and_no_other() -> None:
