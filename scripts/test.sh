@@ -65,11 +65,11 @@ repeat() {
         return 1
     fi
     mapfile -t names < <(.venv/bin/python -c 'import json; print(*json.load(open(".pytest_cache/v/cache/lastfailed")), sep="\n")' |
-        grep "^${*: -1}/")
+        grep -E "^($(printf '%s\n' "${@:2}" | grep '^tests/' | paste -sd '|'))/")
     [[ ${#names[@]} -ge 1 && ${#names[@]} -le $REPEAT_MAX ]] || return 1
     repeated=${#names[@]}
     repeated_names+=("${names[@]}")
-    printf '\n=== once more, what failed in %s: %s\n' "${*: -1}" "$repeated"
+    printf '\n=== once more, what failed: %s\n' "$repeated"
     run_pytest "$1" --last-failed "${@:2}"
 }
 
