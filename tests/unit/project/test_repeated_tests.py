@@ -105,6 +105,16 @@ def test_what_was_late_runs_once_more_and_the_last_line_names_it(tmp_path: Path)
     assert ran == Ran(0, "repeated: 1 tests/integration/test_samples.py::test_late", {"late": 2, "well": 1})
 
 
+def test_a_phase_of_two_folders_repeats_what_was_late_in_the_first(tmp_path: Path) -> None:
+    """Goal: no folder is forgotten. Method: a late test in the one, a test that passes in the other."""
+    other = tmp_path / "tests/lognode"
+    other.mkdir(parents=True)
+    (other / "__init__.py").touch()
+    (other / "test_other.py").write_text("def test_other(): pass\n")
+    ran = run_script(tmp_path, LATE)
+    assert ran == Ran(0, "repeated: 1 tests/integration/test_samples.py::test_late", {"late": 2})
+
+
 def test_nothing_is_said_to_be_repeated_when_nothing_was(tmp_path: Path) -> None:
     """Goal: the last line is always there. Method: a test that passes."""
     assert run_script(tmp_path, "def test_well(): pass\n") == Ran(0, "repeated: 0", {})
