@@ -24,9 +24,9 @@ from tests.bench.service import measure_service
 from tests.bench.sizes import FULL, QUICK, Sizes
 from tests.bench.sizing import measure_sizing
 from tests.bench.sizing_page import add_target
-from tests.bench.stream import measure_stream
+from tests.bench.stream import measure_client, measure_stream
 from tests.bench.switchovers import measure_switchovers
-from tests.bench.throughput import measure_throughput
+from tests.bench.throughput import measure_full_speed, measure_throughput
 
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
@@ -48,14 +48,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes: short runs, a small log, few kills")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
-    parser.add_argument("--rules", type=int, choices=(1, 2), default=1, help="rules that the speed is measured under")
+    newest_rules = max(known().rules)
+    parser.add_argument(
+        "--rules",
+        type=int,
+        choices=(1, newest_rules),
+        default=newest_rules,
+        help="rules that the speed is measured under",
+    )
+    parser.add_argument("--runs", type=int, help="runs of each load; figures are their medians")
+    parser.add_argument("--run-s", type=float, help="how long a run takes")
     parser.add_argument("--records", type=int, help="records in the log before the first kill")
     add_target(parser)
     parser.add_argument("--json", type=Path, default=JSON, help="where the figures go")
     arguments = parser.parse_args()
     sizes = QUICK if arguments.quick else FULL
-    if arguments.records is not None:
-        sizes = replace(sizes, log_records=arguments.records)
+    asked = {"log_records": arguments.records, "runs": arguments.runs, "run_s": arguments.run_s}
+    sizes = replace(sizes, **{name: value for name, value in asked.items() if value is not None})
     parts = set(arguments.only.split(","))
     if not parts <= set(PARTS):
         parser.error(f"there is no part {', '.join(parts - set(PARTS))}")
@@ -63,7 +72,7 @@ def main() -> int:
     report, began_s = Report(), monotonic()
     try:
         report.add("rules", arguments.rules, "rules of the ledger", str(arguments.rules))
-        newest = arguments.rules == max(known().rules)
+        newest = arguments.rules == newest_rules
         uvloop.run(run(parts, sizes, Each(*arguments.sizing_target), report, newest_formats=newest))
     finally:  # what was measured before a failure is not lost with it
         report.add("took_s", round(monotonic() - began_s), "all of it took", f"{monotonic() - began_s:,.0f} s")
@@ -96,10 +105,14 @@ async def measure_speed(parts: set[str], sizes: Sizes, report: Report, newest_fo
         await add_conditions(cluster, report)
         tell_deployment(cluster, report)
         load = LoadGenerator(FOLDER / "bodies", cluster.parties)
-        if THROUGHPUT in parts:
+        if parts & {THROUGHPUT, RIVAL}:  # a ratio to the rival's has ours of the same run
             await measure_throughput(cluster, load, sizes, report)
-        if STREAM in parts:
+        if parts & {STREAM, RIVAL}:
             await measure_stream(cluster, sizes, report)
+        if STREAM in parts:
+            await measure_client(cluster, sizes, report)
+        if THROUGHPUT in parts:
+            await measure_full_speed(cluster, load, sizes, report)
         for replica in cluster.replicas.values():
             await replica.stop()
         if RIVAL in parts:

@@ -15,8 +15,8 @@ from tests.bench.wrk import LoadResult, OutOfBodies, run_wrk
 
 INPUTS = 4
 WARM_UP_S = 4.0
-WARM_UP_SUBMISSIONS_PER_S = 30_000  # a faster endpoint is loaded again, with more
-SURPLUS = 2.0  # bodies beyond what the warm-up's rate would need
+WARM_UP_SUBMISSIONS_PER_S = 30_000  # until a rate was seen; a faster endpoint is loaded again, with more
+SURPLUS = 2.0  # bodies beyond what the rate that was seen would need
 DOUBLINGS_MAX = 5  # of the bodies made, for an endpoint that took all of them too early
 
 _T = TypeVar("_T")
@@ -46,14 +46,23 @@ class LoadGenerator:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._parties = parties
+        self._seen_per_s: dict[Shape, float] = {}  # the most requests a second so far
 
     async def warm_up(self, endpoint: Endpoint, shape: Shape, duration_s: float = WARM_UP_S) -> float:
-        """Load for a while; returns requests a second."""
+        """Load for a while; returns requests a second. The rate that was seen is what the next one prepares for."""
 
         async def run(bodies: Bodies) -> float:
             return (await self._run(endpoint, shape, bodies, 0, duration_s, 0.0)).per_second
 
-        return await self._with_enough(shape, int(WARM_UP_SUBMISSIONS_PER_S * duration_s / shape.per_body), run)
+        seen_per_s = self._seen_per_s.get(shape)
+        count = (
+            int(WARM_UP_SUBMISSIONS_PER_S * duration_s / shape.per_body)
+            if seen_per_s is None
+            else _count(shape, 1, duration_s, seen_per_s)
+        )
+        per_second = await self._with_enough(shape, count, run)
+        self._seen_per_s[shape] = max(seen_per_s or 0.0, per_second)
+        return per_second
 
     async def measure(
         self, endpoint: Endpoint, shape: Shape, runs: int, run_s: float, per_second: float, pause_ms: float = 0.0

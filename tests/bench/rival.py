@@ -1,13 +1,16 @@
-"""The same workload on the obvious alternative (alternative.py), behind the same front ends and HAProxy."""
+"""The same workload on the obvious alternative (alternative.py), behind the same front ends and HAProxy.
+
+What this adds to the figures of ours, which must be in the report already: the ratios.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import aiohttp
@@ -17,27 +20,57 @@ from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from replica.local.cluster import ROLE, LocalCluster
 from replica.local.haproxy import HaproxyServer
 from replica.local.ports import LOOPBACK, PortReservation
-from replica.local.process import Command, ManagedProcess
+from replica.local.process import Command, ManagedProcess, descendants
 from tests.bench.load import BATCH, SINGLE, LoadGenerator, Shape
 from tests.bench.report import Report
 from tests.bench.sizes import Sizes
+from tests.bench.throughput import SUBMISSIONS_UNIT
+from tests.bench.usage import Parts, add_cpu, cpu_s, with_descendants
 
 DATABASE = "alternative"
 READY_MAX_S = 30.0
+RATIOS = {
+    "postgres_single_ratio": "single, ours over the alternative",
+    "postgres_batch_ratio": "batch, ours over the alternative",
+    "stream_vs_postgres_batch": "our streams over its batches",
+    "stream_cpu_ratio": "processor time, streamed over its batched",
+}
 BATCH_MAX = 1_000
 BATCH_POOLS = (1, 2, 4)
 
 
 async def measure_rival(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
-    """Single requests and batches, each with the pool that does best; ratios to ours if they were measured.
+    """Single requests and batches, each with the pool that does best, and the ratios to ours in this run.
 
-    Postgres is the cluster's own server; the replicas must have been stopped.
+    Postgres is the cluster's own server; the replicas must have been stopped. Raises LoadFailed.
     """
     report.section("The alternative: a Postgres table with a unique key, behind the same front ends and HAProxy")
     await cluster.postgres.ensure_database(DATABASE, ROLE)
-    await _measure(cluster, load, SINGLE, "single", 1, sizes.rival_pools, sizes, report)
+    single = await _measure(cluster, load, SINGLE, "single", 1, sizes.rival_pools, sizes, report)
     pools = BATCH_POOLS if len(sizes.rival_pools) > 1 else BATCH_POOLS[1:2]
-    await _measure(cluster, load, BATCH, "batch", BATCH_MAX, pools, sizes, report)
+    batch = await _measure(cluster, load, BATCH, "batch", BATCH_MAX, pools, sizes, report)
+    for name, value in ratios(report.figures, single, batch).items():
+        report.add(name, value, RATIOS[name], f"{value:.2f}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """The alternative under one load: submissions a second, and processor time of all its parts for each."""
+
+    tps: float
+    cpu_us: float
+
+
+def ratios(ours: Mapping[str, Any], single: Rated, batch: Rated) -> dict[str, float]:
+    """Ours, by the names in the report, over the alternative."""
+    streamed_us = sum(ours["stream_cpu_us_per_submission"].values())
+    found = {
+        "postgres_single_ratio": ours["single_tps_4_inputs"] / single.tps,
+        "postgres_batch_ratio": ours["batch_tps_4_inputs"] / batch.tps,
+        "stream_vs_postgres_batch": ours["stream_tps_4_inputs"] / batch.tps,
+        "stream_cpu_ratio": streamed_us / batch.cpu_us,
+    }
+    return {name: round(value, 3) for name, value in found.items()}
 
 
 async def _measure(
@@ -49,30 +82,36 @@ async def _measure(
     pools: tuple[int, ...],
     sizes: Sizes,
     report: Report,
-) -> None:
+) -> Rated:
+    """One load, with the pool that does best."""
     tried: dict[int, float] = {}
     for pool in pools:
-        async with _alternative(cluster, pool, batch_max) as endpoint:
+        async with _alternative(cluster, pool, batch_max) as (endpoint, _):
             await load.warm_up(endpoint, shape)
             tried[pool] = await load.warm_up(endpoint, shape)
     best = max(tried, key=lambda pool: tried[pool])
-    async with _alternative(cluster, best, batch_max) as endpoint:
-        warm = await load.warm_up(endpoint, shape)
-        results = await load.measure(endpoint, shape, sizes.runs, sizes.run_s, warm)
+    async with _alternative(cluster, best, batch_max) as (endpoint, parts):
+
+        async def counters() -> dict[str, float]:
+            return cpu_s(parts)
+
+        results, used_s = await load.measure_warm(endpoint, shape, sizes.runs, sizes.run_s, counters)
     rates = [result.per_second * shape.per_body for result in results]
     shown = ", ".join(f"{pool}: {rate * shape.per_body:,.0f}" for pool, rate in tried.items())
     report.line(f"{name}, pools tried", shown)
     report.figures[f"postgres_{name}_connections"] = best
-    report.add_runs(f"postgres_{name}_tps_4_inputs", rates, f"{name}, pool of {best}", "submissions/s")
-    ours = report.figures.get(f"{name}_tps_4_inputs")
-    if isinstance(ours, float):
-        ratio = round(ours / median(rates), 2)
-        report.add(f"postgres_{name}_ratio", ratio, f"{name}, ours over the alternative", f"{ratio:.2f}")
+    tps = report.add_runs(f"postgres_{name}_tps_4_inputs", rates, f"{name}, pool of {best}", SUBMISSIONS_UNIT)
+    each_us = add_cpu(
+        f"postgres_{name}_cpu_us_per_submission", used_s, f"{name}, processor time per submission", report
+    )
+    return Rated(tps, sum(each_us.values()))
 
 
 @asynccontextmanager
-async def _alternative(cluster: LocalCluster, connections: int, batch_max: int) -> AsyncIterator[Endpoint]:
-    """The alternative behind an HAProxy of its own, on the tables that it left the last time."""
+async def _alternative(
+    cluster: LocalCluster, connections: int, batch_max: int
+) -> AsyncIterator[tuple[Endpoint, Parts]]:
+    """The alternative behind an HAProxy of its own, on the tables that it left the last time; its processes."""
     with PortReservation() as ports:
         folder = cluster.folder / "alternative"
         folder.mkdir(exist_ok=True)
@@ -90,7 +129,9 @@ async def _alternative(cluster: LocalCluster, connections: int, batch_max: int) 
             await balancer.start()
             async with aiohttp.ClientSession() as session:
                 await process.wait_ready(lambda: _serves(session, endpoint), READY_MAX_S)
-            yield endpoint
+            servers = {"Postgres": [cluster.postgres.process.pid], "HAProxy": [balancer.process.pid]}
+            parts = {"core": [process.pid], "front ends": descendants(process.pid)} | with_descendants(servers)
+            yield endpoint, parts
         finally:
             await balancer.stop()
             await process.kill()

@@ -26,7 +26,7 @@ from replica.notary.requests import Submission
 from tests.bench.load import INPUTS
 from tests.bench.report import Report
 from tests.bench.sizes import Sizes
-from tests.bench.usage import cpu_s, parts_of
+from tests.bench.usage import add_cpu, cpu_s, parts_of
 from tests.bench.workload import fresh_states
 
 STREAMS = 4
@@ -44,7 +44,7 @@ _answers = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, msgspec.Raw]]])
 
 
 async def measure_stream(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
-    """Submissions a second over a few streams, and the client library beside raw HTTP."""
+    """Submissions a second over a few streams."""
     report.section("Streams of submissions through HAProxy, 4 inputs, one active and one following passive")
     count = int(PER_SECOND * sizes.run_s) // PER_FRAME * PER_FRAME
     await _rate(cluster, count)  # warms up
@@ -53,10 +53,8 @@ async def measure_stream(cluster: LocalCluster, sizes: Sizes, report: Report) ->
     rates = [await _rate(cluster, count) for _ in range(sizes.runs)]
     after = cpu_s(parts)
     report.add_runs("stream_tps_4_inputs", rates, f"{STREAMS} streams, {PER_FRAME} a frame", "submissions/s")
-    each_us = {part: round(1e6 * (after[part] - before[part]) / (count * sizes.runs), 1) for part in parts}
-    shown = ", ".join(f"{part} {each:.0f}" for part, each in sorted(each_us.items(), key=lambda item: -item[1]))
-    report.add("stream_cpu_us_per_submission", each_us, "stream, processor time per submission", f"{shown} µs")
-    await _measure_client(cluster, sizes, report)
+    each_s = {part: (after[part] - before[part]) / (count * sizes.runs) for part in parts}
+    add_cpu("stream_cpu_us_per_submission", each_s, "stream, processor time per submission", report)
 
 
 def _fresh(parties: Sequence[Party]) -> Iterator[Submission]:
@@ -139,7 +137,7 @@ async def _drive(endpoint: Endpoint, frames: list[bytes], meter: _Meter) -> None
             meter.note_last_frame()
 
 
-async def _measure_client(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
+async def measure_client(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
     """The same calls with the library and without, in turns; without, the bodies are made beforehand."""
     endpoint = f"http://{cluster.config.endpoint.host}:{cluster.config.endpoint.port}"
     fresh = _fresh(cluster.parties)

@@ -9,23 +9,21 @@ from replica.store.postgres.status import read_status
 from tests.bench.load import BATCH, SINGLE, LoadGenerator, Shape
 from tests.bench.report import Report, quantiles
 from tests.bench.sizes import Sizes
-from tests.bench.usage import cpu_s, parts_of
+from tests.bench.usage import add_cpu, cpu_s, parts_of
 from tests.bench.wrk import LoadFailed, LoadResult
 
 SUBMISSIONS_UNIT = "submissions/s"
 
 
 async def measure_throughput(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
-    """Single requests at 256 connections, batches over 8, latency at one connection and at half load."""
+    """Single requests at 256 connections, batches over 8, latency at one connection."""
     report.section("Through HAProxy, 4 inputs, one active and one following passive")
-    single_per_s = await _throughput(cluster, load, SINGLE, "single", sizes, report)
+    await _throughput(cluster, load, SINGLE, "single", sizes, report)
     await _throughput(cluster, load, BATCH, "batch", sizes, report)
-    alone_ms = await _latency_alone(cluster, load, sizes, report)
-    await _latency_at_half_load(cluster, load, sizes, report, single_per_s / 2, alone_ms)
-    await _full_speed(cluster, load, sizes, report)
+    await _latency_alone(cluster, load, sizes, report)
 
 
-async def _full_speed(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
+async def measure_full_speed(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
     """A long run at full speed, which must cost neither the lock nor a health check. Raises LoadFailed if it does."""
     endpoint = cluster.config.endpoint
     warm = await load.warm_up(endpoint, SINGLE)
@@ -66,9 +64,7 @@ async def _throughput(
     _add_latency(f"{name}_latency_ms", results, f"{name}, latency of a call", report)
     submissions = sum(result.requests for result in results) * shape.per_body
     used_s["wrk"] = sum(result.cpu_s for result in results) / submissions
-    each_us = {part: round(1e6 * part_s, 1) for part, part_s in used_s.items()}
-    shown = ", ".join(f"{part} {each:.0f}" for part, each in sorted(each_us.items(), key=lambda item: -item[1]))
-    report.add(f"{name}_cpu_us_per_submission", each_us, f"{name}, processor time per submission", f"{shown} µs")
+    add_cpu(f"{name}_cpu_us_per_submission", used_s, f"{name}, processor time per submission", report)
     return middle
 
 

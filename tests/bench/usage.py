@@ -10,6 +10,7 @@ from pathlib import Path
 
 from replica.local.cluster import LocalCluster
 from replica.local.process import descendants
+from tests.bench.report import Report
 
 SAMPLE_S = 1.0  # a sample walks through page tables, and holds up the processes meanwhile
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -32,14 +33,25 @@ async def parts_of(cluster: LocalCluster) -> dict[str, list[int]]:
     }
     if cluster.postgres_standby is not None:
         servers["Postgres standby"] = [cluster.postgres_standby.process.pid]
-    return parts | {
-        name: [child for pid in pids for child in (pid, *descendants(pid))] for name, pids in servers.items()
-    }
+    return parts | with_descendants(servers)
+
+
+def with_descendants(parts: Parts) -> dict[str, list[int]]:
+    """The processes, and theirs that are there at this moment."""
+    return {name: [child for pid in pids for child in (pid, *descendants(pid))] for name, pids in parts.items()}
 
 
 def cpu_s(parts: Parts) -> dict[str, float]:
     """Processor seconds used so far, by part, with those of children that have ended."""
     return {name: sum(_cpu_s(Path(f"/proc/{pid}/stat"), 4) for pid in pids) for name, pids in parts.items()}
+
+
+def add_cpu(name: str, each_s: Mapping[str, float], label: str, report: Report) -> dict[str, float]:
+    """Report the processor time of each part for one submission; returns it in microseconds."""
+    each_us = {part: round(1e6 * part_s, 1) for part, part_s in each_s.items()}
+    shown = ", ".join(f"{part} {each:.0f}" for part, each in sorted(each_us.items(), key=lambda item: -item[1]))
+    report.add(name, each_us, label, f"{shown} µs")
+    return each_us
 
 
 def thread_cpu_s(pid: int) -> dict[int, float]:
