@@ -68,6 +68,20 @@ async def test_an_endpoint_that_is_faster_than_expected_is_loaded_again_with_mor
     assert fast.made == [30_000, 60_000, 120_000]
 
 
+async def test_bodies_are_made_for_the_rate_that_was_seen(
+    generator: LoadGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: few bodies for a slow endpoint, twice as many when it turns fast. Method: a shape, then another."""
+    fast = made_fast(monkeypatch, rate=1_000)
+    await generator.warm_up(ENDPOINT, SHAPE, RUN_S)
+    await generator.warm_up(ENDPOINT, SHAPE, RUN_S)
+    fast.rate = 3_000
+    assert await generator.warm_up(ENDPOINT, SHAPE, RUN_S) == 3_000
+    other = Shape(path="/", connections=2)
+    await generator.warm_up(ENDPOINT, other, RUN_S)
+    assert fast.made == [30_000, 2_001, 2_001, 4_002, 30_000]
+
+
 async def test_counters_are_those_of_the_runs_that_had_enough(
     generator: LoadGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
