@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist helm sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,10 @@ dist: setup ## Build the notary's and the client's wheel and source archive into
 	@$(BIN)/python -m build --no-isolation --outdir dist
 	@$(BIN)/python scripts/client_package.py build/client-package
 	@$(BIN)/python -m build --no-isolation --outdir dist build/client-package
+
+helm: ## Build Helm at its pinned version, lint the chart, and hold what it makes against Kubernetes' schemas
+	@scripts/helm/build.sh
+	@$(BIN)/pytest -q tests/unit/project/test_chart.py $(ARGS)
 
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json

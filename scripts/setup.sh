@@ -79,6 +79,15 @@ ensure_test_packages() {
     fi
 }
 
+# Helm, for the chart's tests; from source, since that is how its checksums are published.
+ensure_helm() {
+    if ! has go; then
+        say "NOT BUILT: Helm, which needs Go; the chart's tests are left out"
+    elif ! (logged "Helm: as scripts/helm/go.mod pins it" scripts/helm/build.sh); then
+        say "NOT BUILT: Helm; the chart's tests are left out"
+    fi
+}
+
 # ---- Python environment --------------------------------------------------------------------------------------------
 
 # done_before STAMP INPUT...: true if the inputs are what they were when the stamp was written.
@@ -129,4 +138,5 @@ ensure_environment
 for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools}; do
     scripts/jars/fetch.sh "$jars"
 done
+[[ -z $FOR_TESTS ]] || ensure_helm
 say "Ready after $((SECONDS - started)) s"

@@ -28,6 +28,10 @@ ACTIVE_WAIT_S = 15.0  # for the new active to finish its activation, once it has
 PAUSE_SEEN_MAX_S = 10.0  # for every replica that answers to see a pause or its end
 
 ToOption = Annotated[str | None, typer.Option("--to", help="The replica that shall take over; else the first to come.")]
+IfActiveOption = Annotated[
+    str | None,
+    typer.Option("--if-active", metavar="NAME", help="Only if this replica is active; else do nothing, with code 0."),
+]
 ReasonArgument = Annotated[str, typer.Argument(help="Why, for whoever finds fail-over paused.")]
 
 
@@ -42,14 +46,16 @@ class Outcome:
     took_s: float
 
 
-def switchover(config: ConfigChoice = None, to: ToOption = None, as_json: JsonOption = False) -> None:
+def switchover(
+    config: ConfigChoice = None, to: ToOption = None, if_active: IfActiveOption = None, as_json: JsonOption = False
+) -> None:
     """Hand over to another replica, drained, and say who took over; undone when nobody can.
 
     Run it on the active's machine: its admin listener takes calls from there only. Exit code 0 when the wanted replica
     is active, 1 when it is not: then the old one is active again, or the text says what to do.
     """
     settings = load(find_config(config))
-    outcome = run(_switch_over(settings, to))
+    outcome = run(_switch_over(settings, to, if_active))
     if as_json:
         print_json(asdict(outcome))
     else:
@@ -79,17 +85,19 @@ def resume(config: ConfigChoice = None) -> None:
 # ---- switchover ----
 
 
-async def _switch_over(config: Config, to: str | None) -> Outcome:
+async def _switch_over(config: Config, to: str | None, if_active: str | None) -> Outcome:
     import aiohttp
 
     from replica.cli.admin_calls import ask_admin
     from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
 
-    if to is not None:
-        config.replica(to)
+    for name in filter(None, (to, if_active)):
+        config.replica(name)
     async with aiohttp.ClientSession() as session:
         before = await _healths(session, config)
         active = next((name for name, health in before.items() if health is not None and health.active), None)
+        if if_active is not None and active != if_active:
+            return Outcome(True, f"{if_active} is not active: nothing to do", active, active, 0.0)
         refusal = why_not(before, active, to)
         if active is None or refusal is not None:
             return Outcome(False, f"{refusal}; nothing was done", active, active, 0.0)

@@ -19,12 +19,16 @@ def check_readable(path: Path) -> None:
 
 
 def check_secret(path: Path) -> None:
-    """As `check_readable`, and raise ConfigError (KEY_UNSAFE) when others can read the file."""
+    """As `check_readable`, and raise ConfigError (KEY_UNSAFE) when others can read the file.
+
+    A group may read a file of root's, as with Postgres: so administrators, or Kubernetes, hand one out.
+    """
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    mode, handed_out = found.st_mode, found.st_uid == 0 != os.geteuid()
+    if mode & (stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO if handed_out else stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path} has mode {stat.S_IMODE(mode):04o}, it must be 0600", Code.KEY_UNSAFE)
     check_readable(path)
 

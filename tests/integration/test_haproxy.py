@@ -47,8 +47,8 @@ class StandIn:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         async with (
-            listening(self._tell_name, LOOPBACK, self.address.api_port),
-            listening(self._tell_health, LOOPBACK, self.address.health_port),
+            listening(self._tell_name, self.address.host, self.address.api_port),
+            listening(self._tell_health, self.address.host, self.address.health_port),
         ):
             yield
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
+from replica.cli import steer
 from replica.cli.history import _cause_of, why_it_ended
 from replica.cli.steer import judge, why_not
+from replica.config.load import load_config
 from replica.health import ReplicaHealth
-from replica.notary.errors import NotActive
+from replica.notary.errors import ConfigError, NotActive
 from replica.operators.admin import PruneCall, Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
 from replica.settings import AdminSettings
 from replica.store.bulletin import PastActivation
@@ -31,6 +35,16 @@ def health(name: str, **changes: Any) -> ReplicaHealth:
     return ReplicaHealth(**facts | changes)
 
 
+FOUR_REPLICAS = """
+data_dir = "data"
+notary_key_file = "notary.key"
+endpoint = {port = 8080}
+database = {conninfo = "host=127.0.0.1 dbname=notary", scope = "notary"}
+log = {kafka = {bootstrap_servers = "127.0.0.1:9092"}}
+api = {registry_path = "parties.toml"}
+""" + "".join(
+    f'[[replicas]]\nname = "r{n}"\nhost = "127.0.0.1"\napi_port = 80{n}1\nhealth_port = 80{n}2\n' for n in (1, 2, 3, 4)
+)
 HEALTHS = {
     "r1": health("r1", active=True),
     "r2": health("r2"),
@@ -52,6 +66,26 @@ HEALTHS = {
 def test_a_switchover_is_tried_only_when_it_can_succeed(to: str | None, refusal: str | None) -> None:
     """Goal: no outage for nothing. Method: one active, one ready, one not ready, one down."""
     assert why_not(HEALTHS, "r1", to) == refusal
+
+
+def test_only_the_active_hands_over_before_its_pod_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Goal: the hook of a pod that does not lead is a success, and changes nothing. Method: each replica's turn;
+    r1 is active, and alone goes on to look for a taker, and there is none."""
+    (tmp_path / "notary.toml").write_text(FOUR_REPLICAS)
+    config = load_config(tmp_path / "notary.toml")
+    healths = HEALTHS | {"r2": health("r2", ready=False)}
+
+    async def found(*_: object) -> dict[str, ReplicaHealth | None]:
+        return healths
+
+    monkeypatch.setattr(steer, "_healths", found)
+    for name in ("r2", "r3", "r4"):
+        outcome = asyncio.run(steer._switch_over(config, None, name))
+        assert (outcome.done, outcome.text) == (True, f"{name} is not active: nothing to do")
+    outcome = asyncio.run(steer._switch_over(config, None, "r1"))
+    assert (outcome.done, outcome.text) == (False, "no other replica is ready to take over; nothing was done")
+    with pytest.raises(ConfigError, match="r5"):
+        asyncio.run(steer._switch_over(config, None, "r5"))
 
 
 def test_no_switchover_without_an_active_or_without_a_peer() -> None:

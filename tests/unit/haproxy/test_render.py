@@ -53,6 +53,15 @@ def test_options_that_are_off_leave_no_trace() -> None:
     assert {"frontend statistics", "bind 127.0.0.1:9404", "user haproxy", "group haproxy"} <= set(lines(full))
 
 
+def test_names_are_looked_up_again_where_addresses_change() -> None:
+    """Goal: a restarted container is found, and none is waited for. Method: the lines, with and without the setting."""
+    often = lines(settings_with(look_up_names=True))
+    assert {"resolvers names", "parse-resolv-conf", "hold valid 1s"} <= set(often)
+    (servers,) = [line for line in often if line.startswith("default-server ")]
+    assert servers.endswith(" on-marked-down shutdown-sessions resolvers names init-addr last,libc,none")
+    assert not any("resolvers" in line for line in lines(settings_with()))
+
+
 def test_the_waits_are_the_sum_of_the_checks() -> None:
     """Goal: the time budget of a fail-over comes from the rendered figures. Method: add them up by hand."""
     settings = settings_with(check_interval_s=1.0, check_interval_changing_s=0.1, check_timeout_s=0.5, fall=3, rise=2)

@@ -1,0 +1,56 @@
+"""Who may read a file with a secret."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from replica.notary.errors import Code, ConfigError
+from replica.notary.secret_files import check_secret
+
+OURS, ROOTS, ANOTHERS = 1000, 0, 1001
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "safe"),
+    [
+        (OURS, 0o600, True),
+        (OURS, 0o400, True),
+        (OURS, 0o640, False),
+        (ROOTS, 0o440, True),  # as Kubernetes mounts it
+        (ROOTS, 0o640, True),
+        (ROOTS, 0o660, False),
+        (ROOTS, 0o644, False),
+        (ANOTHERS, 0o440, False),
+    ],
+)
+def test_a_group_may_read_what_root_hands_out(
+    owner: int, mode: int, safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: keys from Kubernetes are taken, careless ones are not. Method: owner and mode, seen by account 1000."""
+    path = tmp_path / "key"
+    path.write_text("secret")
+    path.chmod(mode)
+    found = os.stat_result((*path.stat()[:4], owner, *path.stat()[5:]))
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: found)
+    monkeypatch.setattr(os, "geteuid", lambda: OURS)
+    if safe:
+        check_secret(path)
+    else:
+        with pytest.raises(ConfigError) as refused:
+            check_secret(path)
+        assert refused.value.code is Code.KEY_UNSAFE
+
+
+def test_root_itself_keeps_its_keys_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the rule for handed out files is no way around 0600. Method: root's file, seen by root."""
+    path = tmp_path / "key"
+    path.write_text("secret")
+    path.chmod(0o640)
+    found = os.stat_result((*path.stat()[:4], ROOTS, *path.stat()[5:]))
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: found)
+    monkeypatch.setattr(os, "geteuid", lambda: ROOTS)
+    with pytest.raises(ConfigError):
+        check_secret(path)
