@@ -128,8 +128,8 @@ class HaproxySettings(BaseModel):
     )
     look_up_names: bool = Field(
         False,
-        description="Look the replicas' names up again all the time, in what /etc/resolv.conf names: for containers, where "
-        "a replica that starts again has another address. Give full names then. Else once, at the start.",
+        description="Look the replicas' names up again all the time, in what /etc/resolv.conf names: for containers,"
+        " where a replica that starts again has another address. Give full names then. Else once, at the start.",
     )
     worker_user: Name | None = Field(
         None, description="Account, and its group, of the workers when HAProxy is started by root."
