@@ -20,6 +20,7 @@ from pipeline.judging.columns import FORMAT, NOTE, REQUEST, RULES, SETTLEMENT, C
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.leases import witness_in
 from replica.notary.position import BEGIN, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import BarrierRecord, encode_record, record_digest
@@ -227,6 +228,11 @@ class _Making:
             raise FormatUnknown(
                 f"epoch {record.epoch} writes record format {record.record_format} under rules {record.rules_version},"
                 " which this release does not know"
+            )
+        if witness_in(record.database) is not None:
+            raise FormatUnknown(
+                f"epoch {record.epoch} was claimed by a lease, and jobs on Spark do not judge claims yet: use notary"
+                " check, and notary index rebuild --engine replay"
             )
         self.barriers.append((offset, record))
         self.seen = ()

@@ -39,10 +39,11 @@ UNDECODABLE = "undecodable"
 NOT_IN_FORCE = "not_in_force"
 REPEAT = "repeat"
 BARRIER_NOT_HIGHER = "barrier_not_higher"
+HOLDER_WROTE = "holder_wrote"
 
 
 class JudgedVoid(msgspec.Struct, frozen=True, gc=False):
-    """A record without effect; `reason` is one of the four above."""
+    """A record without effect; `reason` is one of the five above."""
 
     offset: int
     reason: str
@@ -131,6 +132,7 @@ class ReferenceJudge:
         self.offset = -1  # of the newest record read
         self.barrier: BarrierRecord | None = None  # in force
         self.sequences: set[int] = set()  # met in the activation in force
+        self.holder_wrote_at = -1  # offset of the newest record that counts of the activation in force
         self.stamp_us = 0  # highest of all counting requests so far
         self.consumed: dict[bytes, bytes] = {}  # state -> consuming transaction id
         self.notarised: dict[bytes, tuple[bytes, int]] = {}  # transaction id -> content digest, offset
@@ -181,9 +183,14 @@ class ReferenceJudge:
             return JudgedBarrier(self.offset, record, repeated=True)
         if in_force is not None and record.epoch <= in_force.epoch:
             return JudgedVoid(self.offset, BARRIER_NOT_HIGHER)
+        if in_force is not None and in_force.rules_version == 2 and _claimed(in_force) is not None:
+            witnessed = _claimed(record)
+            if witnessed is not None and self.holder_wrote_at > witnessed:
+                return JudgedVoid(self.offset, HOLDER_WROTE)
         if (record.record_format, record.rules_version) not in KNOWN:
             raise FormatUnknown(f"the barrier of epoch {record.epoch} asks for what the judge does not know")
         self.barrier = record
+        self.holder_wrote_at = self.offset
         self.sequences = set()
         return JudgedBarrier(self.offset, record, repeated=False)
 
@@ -191,6 +198,7 @@ class ReferenceJudge:
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
         self.sequences.add(record.sequence)
+        self.holder_wrote_at = self.offset
         if isinstance(record, SettlementRecord):
             return JudgedSettlement(self.offset, record, barrier, self.stamp_us)
         return JudgedNote(self.offset, record, barrier, self.stamp_us)
@@ -199,6 +207,7 @@ class ReferenceJudge:
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
         self.sequences.add(record.sequence)
+        self.holder_wrote_at = self.offset
         self.stamp_us = max(self.stamp_us, record.stamp_us)
         command = _change_id(record.submission)
         before = self.accepted.get(command)
@@ -260,6 +269,18 @@ class ReferenceJudge:
                     consumed_by = self.consumed[state]
                     conflicts.append(ConsumedState(state, consumed_by, self.notarised[consumed_by][1], usage))
         return conflicts
+
+
+def _claimed(barrier: BarrierRecord) -> int | None:
+    """The offset in the database text of a claim, `lease:<log id>:<offset>`; None for any other barrier."""
+    kind, _, rest = barrier.database.partition(":")
+    log_id, _, number = rest.rpartition(":")
+    if kind != "lease" or not log_id or len(number) > 19:
+        return None
+    plain = all(digit in "0123456789" for digit in number) and number != ""
+    if number == "-1" or (plain and (number == "0" or number[0] != "0")):
+        return int(number)
+    return None
 
 
 def _is_inside(window: TimeWindow | None, time_us: int) -> bool:

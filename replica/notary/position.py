@@ -8,11 +8,13 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.errors import FormatUnknown
+from replica.notary.leases import is_leased
 from replica.notary.records import BarrierRecord
 from replica.notary.untrusted import UNREADABLE
 
 POSITION_VERSION = 1  # as long as no barrier of a newer record format is in force
 RAISED_VERSION = 2  # the same layout, from record format 2 on: a release that knows format 1 only refuses it
+LEASED_VERSION = 3  # one element more, while a lease is held: a release that does not judge claims refuses it
 BEGIN = -1  # the offset of a reader that has read nothing
 
 
@@ -40,13 +42,23 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return 0 if self.barrier is None else self.barrier.epoch
 
 
+class LeasedPosition(Position, frozen=True, array_like=True):
+    """A position while a lease is held. counted_offset: offset of the newest record of its holder that counts, the
+    barrier included. By it a claim is judged (replica/notary/leases.py)."""
+
+    counted_offset: int = BEGIN
+
+
 def version_of(barrier: BarrierRecord | None) -> int:
     """The version of a position with that barrier in force.
 
     A release that does not know record format 2 stops at its barrier. It must also stop at a position after it: it
-    would take each record there for void, and pass over what was spent.
+    would take each record there for void, and pass over what was spent. The same holds for releases that do not judge
+    claims to a lease.
     """
-    return POSITION_VERSION if barrier is None or barrier.record_format == 1 else RAISED_VERSION
+    if barrier is None or barrier.record_format == 1:
+        return POSITION_VERSION
+    return LEASED_VERSION if is_leased(barrier) else RAISED_VERSION
 
 
 class _Versioned(msgspec.Struct, array_like=True):
@@ -55,7 +67,11 @@ class _Versioned(msgspec.Struct, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _version_decoder = msgspec.msgpack.Decoder(_Versioned)
-_decoder = msgspec.msgpack.Decoder(Position)
+_decoders: dict[int, msgspec.msgpack.Decoder[Position]] = {
+    POSITION_VERSION: msgspec.msgpack.Decoder(Position),
+    RAISED_VERSION: msgspec.msgpack.Decoder(Position),
+    LEASED_VERSION: msgspec.msgpack.Decoder(LeasedPosition),
+}
 
 
 def begin(topic_id: str) -> Position:
@@ -72,9 +88,10 @@ def decode_position(raw: bytes) -> Position:
     """A stored position. Raises FormatUnknown when a newer release wrote it, or when the bytes are damaged."""
     try:
         version = _version_decoder.decode(raw).version
-        if version not in (POSITION_VERSION, RAISED_VERSION):
-            raise FormatUnknown(f"a stored position has version {version}, this release knows up to {RAISED_VERSION}")
-        position = _decoder.decode(raw)
+        decoder = _decoders.get(version)
+        if decoder is None:
+            raise FormatUnknown(f"a stored position has version {version}, this release knows up to {LEASED_VERSION}")
+        position = decoder.decode(raw)
     except UNREADABLE as error:
         raise FormatUnknown(f"a stored position cannot be read: {error}") from None
     if version != version_of(position.barrier):

@@ -3,6 +3,9 @@
 The barrier in force is the latest one whose epoch is above that of every barrier before it. A request or settlement
 counts only if it carries the activation id in force, is in the format in force, and has a sequence number that was not
 met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms.
+
+While a lease is held under rules 2, a claim to it names the holder's newest record that the claimant had read. If the
+holder has a counting record after that one, the claim is void: the holder lives.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import msgspec
 from replica.notary.canonical import change_id
 from replica.notary.counted import Counted, CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
-from replica.notary.position import Position, version_of
+from replica.notary.leases import is_leased, witness_in
+from replica.notary.position import LeasedPosition, Position, version_of
 from replica.notary.records import (
     BarrierRecord,
     NoteRecord,
@@ -35,6 +39,7 @@ class VoidReason(Enum):
     NOT_IN_FORCE = "not_in_force"  # from an activation that is not in force: a deposed active's late record
     REPEAT = "repeat"  # the log's client sent a record twice
     BARRIER_NOT_HIGHER = "barrier_not_higher"  # a barrier whose epoch is not above all before it
+    HOLDER_WROTE = "holder_wrote"  # a claim to a lease whose holder wrote after what the claimant had read
 
 
 class Void(msgspec.Struct, frozen=True):
@@ -74,6 +79,7 @@ class RunReader:
         "barrier_offset",
         "barriers",
         "counted",
+        "counted_offset",
         "last",
         "offset",
         "seen",
@@ -90,6 +96,7 @@ class RunReader:
         self.last: bytes | None = None
         self.barrier = start.barrier
         self.barrier_offset = start.barrier_offset
+        self.counted_offset = start.counted_offset if isinstance(start, LeasedPosition) else start.barrier_offset
         self.stamp_us = start.stamp_us
         self.seen = [list(item) for item in start.seen]
         self.counted: list[Counted] = []
@@ -115,19 +122,26 @@ class RunReader:
                 void = self.read_note(record)
         except (Undecodable, BadRequest):
             void = VoidReason.UNDECODABLE
-        if void is not None:
+        if void is None:
+            if not isinstance(record, BarrierRecord):
+                self.counted_offset = offset
+        else:
             unreadable = record if void is VoidReason.UNDECODABLE and isinstance(record, RequestRecord) else None
             self.voids.append(Void(offset, void, unreadable))
 
     def read_barrier(self, record: BarrierRecord) -> VoidReason | None:
         in_force = self.barrier
         if in_force is None or record.epoch > in_force.epoch:
+            witnessed = witness_in(record.database)
+            if is_leased(in_force) and witnessed is not None and witnessed < self.counted_offset:
+                return VoidReason.HOLDER_WROTE
             if not are_known(record.record_format, record.rules_version):
                 raise FormatUnknown(
                     f"epoch {record.epoch} writes record format {record.record_format} under rules"
                     f" {record.rules_version}, which this release does not know"
                 )
             self.barrier, self.barrier_offset, self.seen = record, self.offset, []
+            self.counted_offset = self.offset
             self.barriers.append(record)
             return None
         return None if record == in_force else VoidReason.BARRIER_NOT_HIGHER
@@ -157,7 +171,7 @@ class RunReader:
     def reading(self) -> Reading:
         position = self.start
         if self.last is not None:
-            position = Position(
+            fields = (
                 version_of(self.barrier),
                 position.topic_id,
                 self.offset,
@@ -167,6 +181,8 @@ class RunReader:
                 self.stamp_us,
                 tuple([(start, end) for start, end in self.seen]),
             )
+            leased = is_leased(self.barrier)
+            position = LeasedPosition(*fields, self.counted_offset) if leased else Position(*fields)
         return Reading(position, self.counted, self.voids, self.barriers)
 
 

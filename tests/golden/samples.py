@@ -21,7 +21,7 @@ from replica.checker.history import (
 from replica.notary.canonical import change_id, content_digest, encode_request
 from replica.notary.counted import CountedRequest
 from replica.notary.merkle import leaf_hash, tree_levels
-from replica.notary.position import Position, begin, encode_position
+from replica.notary.position import LeasedPosition, Position, begin, encode_position
 from replica.notary.reading import Reading, read_records
 from replica.notary.receipts import Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
@@ -134,6 +134,18 @@ POSITIONS = {
         ((0, 990), (995, 996)),
     ),
 }
+
+LEASED = LeasedPosition(
+    3,
+    "qPgrcQb1TUm0yHd7vVhW9g",
+    1_000_000,
+    bytes([0xDD]) * 32,
+    BarrierRecord(9, ACTIVATION_2, "R2", "lease:qPgrcQb1TUm0yHd7vVhW9g:998990", 2, 2),
+    999_000,
+    1_700_000_000_000_000,
+    ((0, 990), (2**62, 2**62 + 7)),
+    999_998,
+)
 
 
 def receipts(count: int) -> list[Receipt]:
@@ -307,6 +319,7 @@ def samples() -> dict[str, bytes]:
         **{f"records/format-1/{name}.msgpack": encode_record(record) for name, record in RECORDS.items()},
         **{f"records/format-2/{name}.msgpack": encode_record(record) for name, record in RECORDS_2.items()},
         **{f"positions/version-1/{name}.msgpack": encode_position(position) for name, position in POSITIONS.items()},
+        "positions/version-3/leased.msgpack": encode_position(LEASED),
         "receipts/version-1/of-one.json": _receipt_bytes(receipts(1)[0]),
         "receipts/version-1/of-five.json": _receipt_bytes(receipts(5)[4]),
         "completions/version-1/conflict-detail.msgpack": msgspec.msgpack.encode(CONFLICTS),

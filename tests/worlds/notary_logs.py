@@ -85,6 +85,15 @@ class LogMaker:
         asked = (self.format, self.format if rules is None else rules)
         return self.raw(encode_record(BarrierRecord(epoch, self.activation_id, f"R{epoch}", "postgres:1:1", *asked)))
 
+    def claim(self, epoch: int, witnessed: int | str, *, rules: int = 2, wins: bool = True) -> int:
+        """Claim a lease in format and rules of one number. Records go on under the claim's activation id, if it `wins`,
+        or under the one before. A text in place of the offset is the whole database text."""
+        text = f"lease:raft:log:{witnessed}" if isinstance(witnessed, int) else witnessed
+        claimant = activation(epoch)
+        if wins:
+            self.activation_id, self.sequence, self.format = claimant, 0, rules
+        return self.raw(encode_record(BarrierRecord(epoch, claimant, f"R{epoch}", text, rules, rules)))
+
     def submit(
         self,
         request: Request,
@@ -288,6 +297,16 @@ def _next_barrier(draw: st.DrawFn, maker: LogMaker) -> None:
     maker.barrier(len(maker.values) + 6)
 
 
+def _claim(draw: st.DrawFn, maker: LogMaker) -> None:
+    """One that saw all or nearly all; or a text that is none of a claim."""
+    newest = len(maker.values) - 1
+    near = st.integers(max(-1, newest - 3), newest)
+    texts = st.sampled_from(["lease:log:", "lease:5", "lease::5", "lease:log:05", "lease:log:-2", "release:log:R1"])
+    witnessed = draw(near | near | near | near | texts)
+    wins = draw(st.booleans())
+    maker.claim(draw(st.sampled_from([newest + 7, newest + 7, 4])), witnessed, rules=maker.format, wins=wins)
+
+
 def _raise(draw: st.DrawFn, maker: LogMaker) -> None:
     maker.barrier(len(maker.values) + 6, format=2)
 
@@ -378,4 +397,4 @@ _STEPS = [
     _settlement,
     _broken,
 ]
-_STEPS_OF_2 = [*_STEPS, *[_again] * 8, *[_note] * 2, _raise, _lower]
+_STEPS_OF_2 = [*_STEPS, *[_again] * 8, *[_note] * 2, *[_claim] * 6, _raise, _lower]

@@ -66,6 +66,7 @@ READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "records/format-1": _record,
     "records/format-2": _record_2,
     "positions/version-1": _position,
+    "positions/version-3": _position,
     "receipts/version-1": _receipt,
     "completions/version-1": _conflict_detail,
     "history/version-1": _history,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica.notary.errors import FormatUnknown
-from replica.notary.position import Position, begin, decode_position, encode_position
+from replica.notary.position import LeasedPosition, Position, begin, decode_position, encode_position
 from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord
 from tests.worlds.notary_logs import LogMaker
@@ -22,7 +22,12 @@ RAISED = msgspec.structs.replace(
 )
 
 
-@pytest.mark.parametrize("position", [begin("topic"), POSITION, RAISED])
+LEASED = LeasedPosition(
+    3, "topic", 9, b"d" * 32, BarrierRecord(3, b"a" * 16, "R1", "lease:topic:3", 2, 2), 4, 1_000, ((0, 3),), 8
+)
+
+
+@pytest.mark.parametrize("position", [begin("topic"), POSITION, RAISED, LEASED])
 def test_a_position_survives_its_bytes(position: Position) -> None:
     """Goal: reading goes on where it stopped. Method: encode, decode, compare."""
     assert decode_position(encode_position(position)) == position
@@ -50,15 +55,21 @@ def test_damaged_bytes_are_refused_with_one_error(raw: bytes) -> None:
         decode_position(raw)
 
 
-@pytest.mark.parametrize("fields", [[3], [3, "topic", 1, 2, 3, 4, 5, 6, 7], [3, {"laid": "out otherwise"}]])
+@pytest.mark.parametrize("fields", [[4], [4, "topic", 1, 2, 3, 4, 5, 6, 7], [4, {"laid": "out otherwise"}]])
 def test_a_newer_position_is_told_by_its_version(fields: list[object]) -> None:
-    """Goal: the operator learns what is wrong, whatever the newer layout. Method: other layouts behind version 3."""
-    with pytest.raises(FormatUnknown, match="version 3"):
+    """Goal: the operator learns what is wrong, whatever the newer layout. Method: other layouts after version 4."""
+    with pytest.raises(FormatUnknown, match="version 4"):
         decode_position(msgspec.msgpack.encode(fields))
 
 
 @pytest.mark.parametrize(
-    "position", [msgspec.structs.replace(POSITION, version=2), msgspec.structs.replace(RAISED, version=1)]
+    "position",
+    [
+        msgspec.structs.replace(POSITION, version=2),
+        msgspec.structs.replace(RAISED, version=1),
+        msgspec.structs.replace(RAISED, barrier=LEASED.barrier),
+        msgspec.structs.replace(LEASED, barrier=RAISED.barrier),
+    ],
 )
 def test_a_version_that_is_not_its_barriers_is_refused(position: Position) -> None:
     """Goal: one form each. Method: version 2 before a raise, and version 1 after it, as 0.1.0 would read it."""
@@ -75,6 +86,24 @@ def test_a_position_after_a_raise_says_so_in_its_version() -> None:
     after = read_records(before, maker.log[1:]).position
     assert (before.version, after.version) == (1, 2)
     assert decode_position(encode_position(after)) == after
+
+
+def test_a_position_under_a_lease_has_the_holders_newest_record() -> None:
+    """Goal: a reader that starts there judges claims as one that read all. Method: read on from each offset."""
+    maker = LogMaker(format=2)
+    maker.claim(1, -1)
+    maker.settle()
+    maker.raw(maker.values[0])  # a copy of the barrier is no sign of life
+    maker.claim(2, 0, wins=False)
+    maker.claim(3, 1)
+    maker.barrier(4)
+    found = [read_records(begin("topic"), maker.log[:end]).position for end in range(1, 7)]
+    assert [position.version for position in found] == [3, 3, 3, 3, 3, 2]
+    assert [p.counted_offset for p in found if isinstance(p, LeasedPosition)] == [0, 1, 1, 1, 4]
+    for position in found:
+        assert decode_position(encode_position(position)) == position
+        rest = maker.log[position.offset + 1 :]
+        assert read_records(position, rest).position == found[-1]
 
 
 def test_nothing_is_read_after_a_barrier_that_is_not_known() -> None:

@@ -18,6 +18,7 @@ from replica.checker.judge import (
     ReferenceJudge,
 )
 from replica.notary.counted import CountedNote, CountedRequest, CountedSettlement
+from replica.notary.position import LeasedPosition
 from replica.notary.rules import Outcome, Verdict, hash_of_tx_id
 from tests.worlds.notary_logs import Log, Run, logs, run_product
 
@@ -58,6 +59,8 @@ def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cut
         run.position.stamp_us,
     )
     assert judge.sequences == {number for start, end in run.position.seen for number in range(start, end)}
+    if isinstance(run.position, LeasedPosition):
+        assert judge.holder_wrote_at == run.position.counted_offset
     assert all(before[1] < after[0] for before, after in pairwise(run.position.seen))  # ascending, and never touching
     for kind, count in Counter(_kind(j) for j in judged).items():
         event(f"{kind}: {min(count, 3)}")

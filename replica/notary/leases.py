@@ -1,0 +1,45 @@
+"""What a barrier says of a lease over the log: a claim with its witness, or a release. Pure.
+
+Leadership by a lease (`election.kind = "lease"`) has no lock server: the log is it. The barrier that opens an
+activation is the claim to the lease. Its database text names the newest record of the holder that the claimant had
+read. A holder that wrote after that lives, and keeps the lease. Texts of any other form are those of databases.
+"""
+
+from __future__ import annotations
+
+import re
+
+from replica.notary.records import BarrierRecord
+
+CLAIM = "lease"
+RELEASE = "release"
+NOTHING_WITNESSED = -1  # the first claim to an empty log; barriers of no lease
+_JUDGED_FROM = 2  # version of the rules
+_CLAIM = re.compile(r"lease:.+:(-1|0|[1-9][0-9]{0,18})", re.ASCII | re.DOTALL)
+
+
+def claim_text(log_id: str, witnessed: int) -> str:
+    """The database text of a claim. `witnessed`: log offset of the holder's newest record that counts, as read."""
+    return f"{CLAIM}:{log_id}:{witnessed}"
+
+
+def release_text(log_id: str, by: str) -> str:
+    """The database text of a release. `by`: the replica that gives the lease up; empty: the lease was taken from it."""
+    return f"{RELEASE}:{log_id}:{by}"
+
+
+def witness_in(text: str) -> int | None:
+    """The witnessed offset in the text of a claim; None: the text is not that of a claim."""
+    found = _CLAIM.fullmatch(text)
+    return None if found is None else int(found[1])
+
+
+def releaser_in(text: str) -> str | None:
+    """Who gave the lease up, in the text of a release; None: the text is not that of a release."""
+    head, _, by = text.rpartition(":")
+    return by if head.startswith(f"{RELEASE}:") else None
+
+
+def is_leased(barrier: BarrierRecord | None) -> bool:
+    """Whether the activation of a barrier holds a lease that readers defend against claims that come too late."""
+    return barrier is not None and barrier.rules_version >= _JUDGED_FROM and witness_in(barrier.database) is not None

@@ -1,0 +1,131 @@
+"""Claims to a lease over the log: the first one counts, and none counts that came too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from replica.notary.leases import claim_text, release_text, releaser_in, witness_in
+from replica.notary.reading import VoidReason
+from tests.worlds.notary_logs import LogMaker, activation, request_of, run_product
+
+HOLDER_WROTE = VoidReason.HOLDER_WROTE.value
+NOT_HIGHER = VoidReason.BARRIER_NOT_HIGHER.value
+NOT_IN_FORCE = VoidReason.NOT_IN_FORCE.value
+
+
+def held() -> LogMaker:
+    """A log whose lease R1 holds; its newest record that counts is at offset 1."""
+    maker = LogMaker(format=2)
+    maker.claim(1, -1)
+    maker.settle()
+    return maker
+
+
+def test_a_claim_that_witnessed_everything_deposes_the_holder() -> None:
+    """Goal: a silent holder is replaced. Method: the claim names its newest record; a late record of it."""
+    maker = held()
+    maker.claim(2, 1)
+    late = maker.settle()  # of the new holder
+    maker.submit(request_of(1, (1,)), activation_id=activation(1), sequence=9)
+    run = run_product(maker.log)
+    assert run.voids == {late + 1: NOT_IN_FORCE}
+    assert run.position.epoch == 2
+
+
+@pytest.mark.parametrize("sign", ["settlement", "request", "note"])
+def test_a_claim_is_void_if_the_holder_wrote_after_what_the_claimant_read(sign: str) -> None:
+    """Goal: a holder that lives keeps the lease. Method: each kind of record that counts comes in between."""
+    maker = held()
+    {"settlement": maker.settle, "request": lambda: maker.submit(request_of(1, (1,))), "note": maker.act}[sign]()
+    claim = maker.claim(2, 1, wins=False)
+    after = maker.submit(request_of(2, (2,)))
+    run = run_product(maker.log)
+    assert run.voids == {claim: HOLDER_WROTE}
+    assert (run.position.epoch, after in run.verdicts) == (1, True)
+
+
+def test_what_does_not_count_is_no_sign_of_life() -> None:
+    """Goal: nobody but the holder keeps the lease. Method: a repeat, a stranger, the barrier again, rubbish."""
+    maker = held()
+    maker.raw(maker.values[1])
+    maker.submit(request_of(1, (1,)), activation_id=activation(7))
+    maker.raw(maker.values[0])
+    maker.raw(b"")
+    maker.claim(2, 1)
+    assert run_product(maker.log).position.epoch == 2
+
+
+def test_of_two_equal_claims_the_first_wins() -> None:
+    """Goal: order decides, as in the mediator's lease. Method: two claimants that witnessed the same."""
+    maker = held()
+    maker.claim(2, 1)
+    second = maker.raw(maker.values[2].replace(b"R2", b"R3").replace(activation(2), activation(3)))
+    run = run_product(maker.log)
+    assert (run.voids, run.barriers[-1].replica) == ({second: NOT_HIGHER}, "R2")
+
+
+def test_a_claim_that_saw_the_first_claim_only_is_void_once_its_holder_wrote() -> None:
+    """Goal: claims are compared with the holder in force. Method: a higher epoch, the witness of the holder before."""
+    maker = held()
+    maker.claim(2, 1)
+    claim = maker.claim(3, 1, wins=False)
+    assert run_product(maker.log).voids == {claim: HOLDER_WROTE}  # the barrier of the new holder is its first record
+
+
+def test_the_first_claim_of_an_empty_log_needs_no_witness() -> None:
+    """Goal: a participant begins. Method: a claim that witnessed nothing, as the first record."""
+    assert run_product(held().log).position.epoch == 1
+
+
+def test_a_release_frees_the_lease_and_is_not_judged_as_a_claim() -> None:
+    """Goal: a holder hands over at once. Method: its late record is void; the next claim names the release."""
+    maker = held()
+    release = maker.claim(2, release_text("raft:log", "R1"))
+    maker.submit(request_of(1, (1,)), activation_id=activation(1), sequence=9)
+    maker.claim(3, release)
+    run = run_product(maker.log)
+    assert (run.voids, run.position.epoch) == ({3: NOT_IN_FORCE}, 3)
+
+
+def test_rules_1_judge_no_claim() -> None:
+    """Goal: old logs read as ever. Method: the same late claim in format 1."""
+    maker = LogMaker()
+    maker.claim(1, -1, rules=1)
+    maker.settle()
+    maker.claim(2, 0, rules=1)
+    assert run_product(maker.log).position.epoch == 2
+
+
+def test_a_late_claim_is_void_whatever_formats_it_names() -> None:
+    """Goal: no reader stops for a record without effect. Method: a late claim of a format that is not known."""
+    maker = held()
+    claim = maker.claim(2, 0, rules=3, wins=False)
+    assert run_product(maker.log).voids == {claim: HOLDER_WROTE}
+
+
+@pytest.mark.parametrize(
+    ("text", "witnessed"),
+    [
+        (claim_text("raft:9f", 17), 17),
+        (claim_text("log", -1), -1),
+        ("lease:log:0", 0),
+        ("lease:log:017", None),
+        ("lease:log:-2", None),
+        ("lease:log:1 ", None),
+        ("lease:log:١", None),
+        ("lease::1", None),
+        ("lease:1", None),
+        ("lease:log:" + "9" * 20, None),
+        ("postgres:7:1", None),
+        (release_text("log", "R1"), None),
+    ],
+)
+def test_texts_of_claims(text: str, witnessed: int | None) -> None:
+    """Goal: one form. Method: numbers that are written otherwise, other kinds."""
+    assert witness_in(text) == witnessed
+
+
+def test_texts_of_releases() -> None:
+    """Goal: a release names who released. Method: with and without a name; other texts."""
+    assert (releaser_in("release:raft:log:R1"), releaser_in("release:log:")) == ("R1", "")
+    assert (releaser_in("release:R1"), releaser_in("lease:log:1"), releaser_in("postgres:1:1")) == (None, None, None)
