@@ -120,11 +120,9 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until stopped."""
-        while True:
+        while not self._stopping:  # asked after each transaction as well: it takes the event back that `stop` has set
             await self._arrived.wait()
-            if self._stopping:
-                return
-            if not self._hurry.is_set():
+            if not self._stopping and not self._hurry.is_set():
                 await self._linger()
             if not self._stopping:
                 await self._publish_some()

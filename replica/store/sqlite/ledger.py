@@ -1,0 +1,161 @@
+"""An embedded ledger of a replica: completions and ledger offsets, derived from the log it follows, in either role.
+
+Every replica has its own, so no backlog waits for a new active. The file is written on a thread: the follower hands
+over what each run decided, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from replica.notary.errors import InvariantBroken
+from replica.notary.position import Position
+from replica.store.interface import Completion, Pruned, Published
+from replica.store.sqlite.file import Begun, LedgerFile
+from replica.store.sqlite.tables import FILE, LedgerDamaged
+
+log = structlog.get_logger()
+
+_T = TypeVar("_T")
+
+_TOGETHER_MAX = 5_000  # completions of one transaction, unless one run has more
+_WAITING_MAX = 50_000  # completions that wait for the disk; then the follower waits
+
+
+class _Run(msgspec.Struct):
+    completions: Sequence[Completion]
+    begun: Sequence[Begun]
+    position: Position
+
+
+def open_or_make_anew(folder: Path, topic_id: str) -> LedgerFile:
+    """The ledger in that folder. One that is damaged, or of another log, is put aside, and a new one begun.
+
+    Only the newest that was put aside is kept. Raises StoreUnavailable when the disk refuses.
+    """
+    path = folder / FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return LedgerFile(path, topic_id)
+    except LedgerDamaged as error:
+        set_aside(path, str(error))
+    return LedgerFile(path, topic_id)
+
+
+def set_aside(path: Path, detail: str) -> None:
+    """Put a damaged ledger aside, with the files that belong to it. Nothing is lost: it follows from the log."""
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.replace(part.with_name(f"{path.name}.damaged{suffix}"))
+    log.error("ledger_set_aside", detail=detail, file=str(path))
+
+
+class EmbeddedLedger:
+    """Writes what it is fed, in order, several runs in one transaction. `run` ends when stopped, or with an error:
+    LedgerDamaged (begin anew), StoreUnavailable (the disk), or InvariantBroken.
+
+    What is fed may begin below the ledger's position, as an index that is made anew does: that is passed over.
+    """
+
+    def __init__(self, file: LedgerFile) -> None:
+        self._file = file
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._queue: deque[_Run] = deque()
+        self._waiting = 0
+        self._arrived = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._stopping = False
+        self.progress = file.progress()
+
+    @property
+    def backlog(self) -> int:
+        """Completions that are not written yet."""
+        return self._waiting
+
+    def feed(self, completions: Sequence[Completion], begun: Sequence[Begun], position: Position) -> None:
+        """Hand over a run that was applied. Raises InvariantBroken when it does not follow the run before."""
+        before = self._queue[-1].position if self._queue else self.progress.position
+        if before is not None and position.offset <= before.offset:
+            self._check_same(before, position)
+            return
+        above = -1 if before is None else before.offset
+        new = [one for one in completions if one.log_offset > above]
+        self._queue.append(_Run(new, [one for one in begun if one.log_offset > above], position))
+        self._waiting += len(new)
+        self._arrived.set()
+
+    async def room(self) -> None:
+        """Return once the disk keeps up: the follower waits here, so that what it hands over is bounded."""
+        await self._until(lambda: self._waiting < _WAITING_MAX)
+
+    async def reached(self, offset: int) -> Published:
+        """The progress once the ledger covers the log up to that offset."""
+        await self._until(lambda: self.progress.position is not None and self.progress.position.offset >= offset)
+        return self.progress
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """See ParticipantStore.prune; the rows go in the background."""
+        pruned = await self._on_thread(lambda: self._file.prune(up_to, recorded_before_us))
+        self.progress = await self._on_thread(self._file.progress)
+        while await self._on_thread(self._file.delete_some):
+            pass
+        return pruned
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """See ParticipantStore."""
+        return await self._on_thread(lambda: self._file.log_offset_of(ledger_offset))
+
+    async def run(self) -> None:
+        """Write until stopped."""
+        while not self._stopping:  # asked after each transaction as well: it takes the event back that `stop` has set
+            await self._arrived.wait()
+            if not self._stopping:
+                await self._write_some()
+
+    async def stop(self) -> None:
+        """Let `run` end after the present transaction, and close the file. The log has what is not written."""
+        self._stopping = True
+        self._arrived.set()
+        await self._on_thread(self._file.close)
+        self._thread.shutdown(wait=False)
+
+    async def _write_some(self) -> None:
+        taken: list[_Run] = []
+        completions: list[Completion] = []
+        for item in self._queue:
+            if taken and len(completions) + len(item.completions) > _TOGETHER_MAX:
+                break
+            taken.append(item)
+            completions.extend(item.completions)
+        begun = [one for item in taken for one in item.begun]
+        position = taken[-1].position
+        end = await self._on_thread(lambda: self._file.append(completions, begun, position))
+        self.progress = msgspec.structs.replace(self.progress, position=position, ledger_end=end)
+        for _ in taken:
+            self._queue.popleft()
+        self._waiting -= len(completions)
+        if not self._queue:
+            self._arrived.clear()
+        self._moved.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _on_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @staticmethod
+    def _check_same(before: Position, position: Position) -> None:
+        if position.offset == before.offset and position.digest != before.digest:
+            raise InvariantBroken(f"the ledger was made from another record at offset {before.offset}")

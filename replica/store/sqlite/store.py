@@ -1,0 +1,73 @@
+"""The participant store of an activation whose replica derives its own ledger: it waits for it, and writes nothing.
+
+Under rules 2 the log decides about commands and about the activation in force, so there is nothing that only the active
+could write: no admission, no pending command, no grant of an epoch. Every replica's ledger follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from replica.notary.errors import InvariantBroken
+from replica.notary.formats import Formats
+from replica.notary.position import Position
+from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned, Published
+from replica.store.schema import check_bound
+from replica.store.sqlite.ledger import EmbeddedLedger
+
+
+class EmbeddedStore:
+    """See ParticipantStore."""
+
+    def __init__(self, ledger: EmbeddedLedger, topic_id: str, formats: Formats) -> None:
+        """`formats`: what operators have raised."""
+        self._ledger = ledger
+        self._topic_id = topic_id
+        self._formats = formats
+        self._end = 0  # the ledger end after what this activation has published
+
+    async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
+        """See ParticipantStore."""
+        check_bound(self._topic_id, topic_id, salvages)
+        return self._formats
+
+    async def raise_epoch(self, above: int, replica: str) -> int:
+        """The epoch that the barrier claims; it is in force only if no other claim was first in the log."""
+        return above + 1
+
+    async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
+        """Nothing: what follows in the log says when an activation ended."""
+
+    async def published(self) -> Published:
+        """See ParticipantStore."""
+        progress = self._ledger.progress
+        self._end = progress.ledger_end
+        return progress
+
+    async def admit(
+        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
+    ) -> list[AdmissionResult]:
+        """Raises InvariantBroken: under rules 2 nothing is admitted by a store."""
+        raise InvariantBroken("an embedded ledger has no deduplication of its own: rules 2 decide in the log")
+
+    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        """Return once the ledger has these completions where they belong. Raises InvariantBroken when it has others."""
+        await self._ledger.reached(position.offset)
+        self._end += len(completions)
+        if completions and self._end > self._ledger.progress.pruned_to:
+            found = await self._ledger.log_offset_of(self._end)
+            if found not in (None, completions[-1].log_offset):
+                raise InvariantBroken(f"ledger offset {self._end} is of the record {found} here")
+        return self._end
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """See ParticipantStore. Of this replica's ledger; the others have a bound of their own."""
+        return await self._ledger.prune(up_to, recorded_before_us)
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """See ParticipantStore."""
+        return await self._ledger.log_offset_of(ledger_offset)
+
+    async def pending(self, limit: int) -> list[Command]:
+        """None: nothing is accepted before it is in the log."""
+        return []
