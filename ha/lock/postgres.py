@@ -28,8 +28,8 @@ from psycopg.rows import TupleRow
 
 from ha.clock import Clock
 from ha.errors import LockUnavailable, PoolerDetected, ScopeMismatch, SessionSettingIgnored, UnsafeCommitMode
+from ha.hosts import first_connected
 from ha.invariant import InvariantBroken
-from ha.lock.hosts import first_connected
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import (
     RELEASE_LEAD_S,

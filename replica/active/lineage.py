@@ -1,4 +1,4 @@
-"""Whether the database that grants our epochs continues the one that granted the epoch in force. Pure.
+"""Whether the database that grants our epochs continues the one that granted the epoch in force.
 
 Two primaries of one cluster, the old one not fenced, are two locks. Each grants an epoch to a replica, and the two
 replicas' barriers depose each other in turn. A promotion begins a new timeline: the barrier in force has the later one.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from ha.lock.interface import DatabaseIdentity
+from replica.log.interface import LogInDatabase, RequestLog
 from replica.notary.errors import DatabaseSuperseded
 from replica.notary.records import BarrierRecord
 
@@ -42,3 +43,16 @@ def check_descent(ours: DatabaseIdentity, barrier: BarrierRecord | None) -> Desc
             f" {barrier.epoch} of {barrier.replica}, was granted on timeline {barrier.database.rpartition(':')[2]}"
         )
     return found
+
+
+def agree_with_log(ours: DatabaseIdentity, request_log: RequestLog) -> None:
+    """Have a log that lies in our database leave older primaries of it.
+
+    A barrier that was granted here and appended there would be lost with the old primary. Raises DatabaseSuperseded
+    where the log is on a later primary than we are: our epochs and completions would be lost.
+    """
+    if not isinstance(request_log, LogInDatabase):
+        return
+    request_log.require_database(str(ours))
+    if descent(ours, request_log.database or "") is Descent.SUPERSEDED:
+        raise DatabaseSuperseded(f"the lock is on {ours}, the request log on a later primary, {request_log.database}")

@@ -15,7 +15,7 @@ from ha.lock.interface import DatabaseIdentity
 from replica.active.appending import Appender
 from replica.active.backlog import publish_backlog
 from replica.active.catching_up import read_to_the_end, until_applied
-from replica.active.lineage import Descent, check_descent
+from replica.active.lineage import Descent, agree_with_log, check_descent
 from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.read_back import ReadBack
@@ -66,6 +66,7 @@ class Opening:
         """Carry it out. Raises ActivationFailed, or the error of the step that failed."""
         parts, store, appender = self._parts, self._store, self._appender
         self._began_s = parts.clock.boottime_s()
+        agree_with_log(self._database, parts.request_log)
         position = await read_to_the_end(parts)
         self._check_descent(position)
         self._done("read_log")
@@ -111,7 +112,8 @@ class Opening:
         self.steps_s[step], self._began_s = now_s - self._began_s, now_s
 
     def _check_descent(self, position: Position) -> None:
-        """Raises DatabaseSuperseded where a later primary of our database granted the epoch in force."""
+        """Raises DatabaseSuperseded where a later primary granted the epoch in force, or has the log."""
+        agree_with_log(self._database, self._parts.request_log)
         barrier = position.barrier
         if check_descent(self._database, barrier) is Descent.ANOTHER and barrier is not None:
             log.warning("database_changed", database=str(self._database), in_force=barrier.database)

@@ -15,9 +15,10 @@ from replica.following.commands import complete_commands
 from replica.following.log_reading import bounded_runs, end_after, open_after
 from replica.index.commands import offset_of
 from replica.index.interface import Index
-from replica.log.interface import LogRecords, RequestLog
+from replica.log.interface import LogInDatabase, LogRecords, RequestLog
 from replica.notary.errors import Code, CommandsLag, LogUnavailable, NotaryError
 from replica.notary.position import BEGIN, Position
+from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
 from replica.telemetry.core_spans import UNTRACED, Trace
@@ -123,6 +124,8 @@ class Follower:
             await self._moved.wait()
 
     async def _session(self) -> None:
+        if (known := self._index.position()) is not None and known.barrier is not None:
+            self._require_database(known.barrier)
         # An unsafe log is refused at the start. Later it is only reported: all would end, and no record return.
         topic_id = self._topic_id = self._topic_id or await self._log.check()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
@@ -189,9 +192,15 @@ class Follower:
             reasons = Counter(void.reason.value for void in voids)
             log.warning("records_void", first_offset=voids[0].offset, last_offset=voids[-1].offset, reasons=reasons)
         for barrier in applied.reading.barriers:
+            self._require_database(barrier)
             log.info("barrier_in_force", epoch=barrier.epoch, replica=barrier.replica, database=barrier.database)
         self._moved.set()
         self._on_applied(applied)
+
+    def _require_database(self, barrier: BarrierRecord) -> None:
+        """A log that lies in the database of this barrier is not read from an older primary of it."""
+        if isinstance(self._log, LogInDatabase):
+            self._log.require_database(barrier.database)
 
     async def watch_end(self) -> None:
         while True:

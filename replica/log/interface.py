@@ -90,6 +90,24 @@ class ConsensusLog(Protocol):
         """What became of an entry, as the node beside knows it. Raises LogUnavailable."""
 
 
+@runtime_checkable
+class LogInDatabase(Protocol):
+    """A log in a database, whose promotions may leave an old primary that still answers.
+
+    A database is named as in a barrier: `<kind>:<system identifier>:<timeline>`.
+    """
+
+    @property
+    def database(self) -> str | None:
+        """The database that was reached last; None before that."""
+
+    def require_database(self, named: str) -> None:
+        """Refuse older primaries of this database from now on, open readers and writers included.
+
+        `named`: what granted an epoch. A database of another system says nothing about this log's.
+        """
+
+
 class RequestLog(Protocol):
     """One request log."""
 

@@ -17,7 +17,12 @@ _READER = (
     sql.SQL("GRANT SELECT ON notary_log.log_head, notary_log.log_batch TO {}"),
     sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.flushed, notary_log.sees_standbys TO {}"),
 )
-_WRITER = (*_READER, sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.append, notary_log.make_partitions TO {}"))
+_WRITER = (
+    *_READER,
+    sql.SQL(
+        "GRANT EXECUTE ON ROUTINE notary_log.append, notary_log.append_and_commit, notary_log.make_partitions TO {}"
+    ),
+)
 
 
 def read_sql(name: str) -> bytes:

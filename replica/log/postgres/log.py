@@ -17,7 +17,7 @@ import structlog
 from replica.log.admin import LogSurvey
 from replica.log.interface import LogRecords, RoundTrip
 from replica.log.postgres.delivery import Bounds, Delivery
-from replica.log.postgres.session import ServerIdentity, Session, connect
+from replica.log.postgres.session import Admit, ServerIdentity, Session, connect
 from replica.log.postgres.settings import CLOSE_MAX_S, PostgresLogSettings
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import check_sizes
@@ -28,7 +28,7 @@ FLUSH_POLL_S = 0.001  # first wait for the standbys; doubled up to `poll_every_s
 MIB = 1 << 20
 
 T = TypeVar("T")
-Connect = Callable[[PostgresLogSettings], Awaitable[Session]]
+Connect = Callable[[PostgresLogSettings, Admit], Awaitable[Session]]
 
 
 class PostgresLog:
@@ -57,13 +57,14 @@ class PostgresLog:
         return {}
 
     @property
-    def server(self) -> ServerIdentity | None:
-        """The server that was reached last, for comparison with the lock's server; None before the first connection."""
-        return self._server.known
+    def database(self) -> str | None:
+        """See `LogInDatabase.database`."""
+        return None if self._server.known is None else str(self._server.known)
 
-    def require_timeline(self, timeline: int) -> None:
-        """Refuse an older primary from now on. `timeline`: that of the barrier in force."""
-        self._server.require_timeline(timeline)
+    def require_database(self, named: str) -> None:
+        """See `LogInDatabase.require_database`."""
+        self._server.require(named)
+        self._leave_older_servers()
 
     async def check(self) -> str:
         """See `RequestLog.check`: the identity is `postgres:` and the log's id."""
@@ -92,7 +93,7 @@ class PostgresLog:
             end_offset=await self.end_offset(),
             violations=broken,
             deletable=await self._ask(lambda session: session.may_harm()),
-            database=str(self.server),
+            database=str(self._server.known),
         )
 
     async def standby_count(self, count_max: int) -> int:
@@ -198,13 +199,23 @@ class PostgresLog:
                 raise
 
     async def _session(self) -> Session:
-        session = await self._connect(self._settings)
+        session = await self._connect(self._settings, self._server.judge)
         try:
-            self._server.admit(session.identity)
+            self._server.admit(session.identity)  # again: another connection may have found a later timeline meanwhile
         except NotaryError:
             session.hang_up()
             raise
+        self._leave_older_servers()
         return session
+
+    def _leave_older_servers(self) -> None:
+        """End what is connected to a primary that is known to be old."""
+        for handle in tuple(self._open):
+            if failure := self._server.refusal(handle.identity):
+                handle.leave(failure)
+        if self._asker is not None and self._server.refusal(self._asker.identity):
+            self._asker.hang_up()
+            self._asker = None
 
     def _confirm(self, bounds: Bounds) -> None:
         if self._log_id is None:
@@ -218,25 +229,42 @@ class ServerOfLog:
 
     def __init__(self) -> None:
         self.known: ServerIdentity | None = None
-        self._timeline_min = 0
+        self._timelines: dict[str, int] = {}  # the newest known of each system
 
-    def require_timeline(self, timeline: int) -> None:
-        """A replica has used this timeline: a server on an earlier one is an old primary."""
-        self._timeline_min = max(self._timeline_min, timeline)
+    def require(self, named: str) -> None:
+        """This database has granted an epoch: a server of its system on an earlier timeline is an old primary.
 
-    def admit(self, identity: ServerIdentity) -> None:
-        """Accept a new session's server. Raises LogUnavailable for an old primary, LogRefused for another system."""
+        Named as in a barrier. A name of another kind says nothing about the log's server.
+        """
+        if identity := ServerIdentity.parse(named):
+            self._require(identity)
+
+    def refusal(self, identity: ServerIdentity) -> NotaryError | None:
+        """Why a session on this server is not to be used: it is another system, or an old primary. None: it may be."""
         if self.known is not None and identity.system_identifier != self.known.system_identifier:
-            raise LogRefused(
+            return LogRefused(
                 f"the log's server is another system: {identity.system_identifier}, it was "
                 f"{self.known.system_identifier}"
             )
-        if identity.timeline < self._timeline_min:
-            raise LogUnavailable(
-                f"an old primary answers: its timeline is {identity.timeline}, {self._timeline_min} was seen"
-            )
-        self.require_timeline(identity.timeline)
+        newest = self._timelines.get(identity.system_identifier, 0)
+        if identity.timeline < newest:
+            return LogUnavailable(f"an old primary answers: its timeline is {identity.timeline}, {newest} was seen")
+        return None
+
+    def judge(self, identity: ServerIdentity) -> None:
+        """Raise LogUnavailable for an old primary, LogRefused for another system."""
+        if refusal := self.refusal(identity):
+            raise refusal
+
+    def admit(self, identity: ServerIdentity) -> None:
+        """Take a session's server for the log's from now on. Raises as `judge` does."""
+        self.judge(identity)
+        self._require(identity)
         self.known = identity
+
+    def _require(self, identity: ServerIdentity) -> None:
+        newest = self._timelines.get(identity.system_identifier, 0)
+        self._timelines[identity.system_identifier] = max(newest, identity.timeline)
 
 
 class PostgresReader:
@@ -257,7 +285,18 @@ class PostgresReader:
         self._on_close = on_close
         self._fetching: asyncio.Task[None] | None = None
         self._failure: NotaryError | None = None
+        self._left: NotaryError | None = None
         self._closed = False
+
+    @property
+    def identity(self) -> ServerIdentity:
+        """The server that it reads from."""
+        return self._session.identity
+
+    def leave(self, why: NotaryError) -> None:
+        """Return nothing more from this server, not even what was fetched: a promotion may have taken it back."""
+        self._left = why
+        self._session.hang_up()
 
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
         """See `LogReader.read`. The next read returns what a cancelled read has fetched."""
@@ -266,6 +305,8 @@ class PostgresReader:
         while True:
             if self._closed:
                 raise LogUnavailable("the reader is closed")
+            if self._left is not None:
+                raise self._left
             if (records := self._delivery.take(max_records)) or is_over:
                 return records
             if self._failure is not None:
@@ -348,6 +389,15 @@ class PostgresWriter:
         self._over = ""  # why nothing more is accepted
         self._more = asyncio.Event()
         self._appending = asyncio.create_task(self._append_for_ever())
+
+    @property
+    def identity(self) -> ServerIdentity:
+        """The server that it appends to."""
+        return self._session.identity
+
+    def leave(self, why: NotaryError) -> None:
+        """Append nothing more on this server."""
+        self._give_up(why)
 
     @property
     def failed_count(self) -> int:

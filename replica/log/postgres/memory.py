@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from replica.log.postgres.delivery import Batch, Bounds, Look
-from replica.log.postgres.session import ServerIdentity
+from replica.log.postgres.session import Admit, ServerIdentity
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import LogRefused, LogUnavailable
 
@@ -72,11 +72,12 @@ class MemoryServer:
         """The batches that every session is shown, oldest first."""
         return [batch for _, batch in self._batches]
 
-    async def connect(self, _: PostgresLogSettings) -> MemorySession:
-        """A session. Raises LogUnavailable while the server is down."""
+    async def connect(self, _: PostgresLogSettings, admit: Admit) -> MemorySession:
+        """A session. Raises LogUnavailable while the server is down, and what `admit` raises."""
         await asyncio.sleep(self.weather.way_s())
         if not self.is_up:
             raise LogUnavailable("the server in memory is down")
+        admit(self.identity)
         session = MemorySession(self)
         self.sessions[session] = None
         return session

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from struct import Struct
 from typing import Any, Protocol
 
 import psycopg
 from psycopg import conninfo as libpq
 from psycopg import errors, waiting
 from psycopg.abc import RV, PQGen
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 from psycopg.rows import TupleRow
 
+from ha.hosts import first_connected
 from replica.log.interface import LogMissing
 from replica.log.postgres.delivery import Batch, Bounds, Look
 from replica.log.postgres.install import read_sql
@@ -24,6 +28,9 @@ from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
 
 BATCHES_MAX = 256  # in the answer to one look
+_APPEND = b"CALL notary_log.append_and_commit(%(log)s, %(records)s, NULL)"
+_BYTEA, _BYTEA_ARRAY = 17, 1001  # types of the server
+_ARRAY_HEAD, _LENGTH = Struct("!iiIii"), Struct("!i")
 _TRANSACTION_TIMEOUT_SINCE = 170_000
 _NO_LOG = (errors.UndefinedTable, errors.InvalidSchemaName)
 _NOT_OUR_SCHEMA = (errors.UndefinedColumn, errors.UndefinedFunction, errors.InsufficientPrivilege)
@@ -39,6 +46,16 @@ class ServerIdentity:
     def __str__(self) -> str:
         """As it stands in a barrier."""
         return f"postgres:{self.system_identifier}:{self.timeline}"
+
+    @classmethod
+    def parse(cls, named: str) -> ServerIdentity | None:
+        """The server that a barrier names; None where that is no Postgres."""
+        kind, _, rest = named.partition(":")
+        system_identifier, _, timeline = rest.partition(":")
+        return cls(system_identifier, int(timeline)) if kind == "postgres" and timeline.isdecimal() else None
+
+
+Admit = Callable[[ServerIdentity], None]  # raises LogUnavailable or LogRefused for a server that is not to be used
 
 
 class Session(Protocol):
@@ -113,6 +130,26 @@ class LogConnection(psycopg.AsyncConnection[TupleRow]):
             shared.shutdown(socket.SHUT_RDWR)
 
 
+class BinaryRecords(bytes):
+    """Records as a parameter: what `pack` gives."""
+
+
+class _RecordsDumper(Dumper):
+    format = Format.BINARY
+    oid = _BYTEA_ARRAY
+
+    def dump(self, obj: BinaryRecords) -> bytes:
+        return obj
+
+
+def pack(values: Sequence[bytes]) -> bytes:
+    """Records as Postgres takes a bytea[] in binary: one dimension, without nulls, from 1 on. Pure."""
+    parts = [_ARRAY_HEAD.pack(1, 0, _BYTEA, len(values), 1)]
+    for value in values:
+        parts += (_LENGTH.pack(len(value)), value)
+    return b"".join(parts)
+
+
 class PostgresSession:
     """A `Session` with psycopg."""
 
@@ -122,6 +159,7 @@ class PostgresSession:
         self._answer_max_s = answer_max_s
         self._warnings: list[str] = []
         connection.add_notice_handler(self._note)
+        connection.adapters.register_dumper(BinaryRecords, _RecordsDumper)
 
     async def violations(self, standbys: int) -> Sequence[str]:
         """See `Session.violations`."""
@@ -182,14 +220,11 @@ class PostgresSession:
     async def append(self, log_id: str, values: Sequence[bytes]) -> int:
         """See `Session.append`.
 
-        Sends one message of the simple protocol, including the commit. The server begins when it has the whole message,
-        and needs nothing more from us. Parameters would need several messages, and a client that is frozen or cut off
-        between two of them would hold the head's row. Hexadecimal digits need no quoting.
+        One call, which commits by itself: the server needs nothing more from us once it has the whole of it, and then
+        holds nothing. The records are sent as they are, in the protocol's binary form.
         """
-        array = ",".join(["\\\\x" + value.hex() for value in values])
-        statement = f"SELECT notary_log.append('{log_id}', '{{{array}}}')"
         self._warnings.clear()
-        (first,) = await self._row(statement.encode())
+        (first,) = await self._row(_APPEND, {"log": log_id, "records": BinaryRecords(pack(values))}, prepare=True)
         if self._warnings:  # committed, but a standby may lack it
             raise LogUnavailable(f"an append was answered with a warning: {self._warnings[0]}")
         return int(first)
@@ -202,16 +237,18 @@ class PostgresSession:
         """See `Session.hang_up`."""
         self._connection.hang_up()
 
-    async def _row(self, query: bytes, values: dict[str, Any] | None = None) -> TupleRow:
-        rows = await self._rows(query, values)
+    async def _row(self, query: bytes, values: dict[str, Any] | None = None, prepare: bool | None = None) -> TupleRow:
+        rows = await self._rows(query, values, prepare)
         if not rows:
             raise LogRefused("notary_log.log_head has no row")
         return rows[0]
 
-    async def _rows(self, query: bytes, values: dict[str, Any] | None = None) -> list[TupleRow]:
+    async def _rows(
+        self, query: bytes, values: dict[str, Any] | None = None, prepare: bool | None = None
+    ) -> list[TupleRow]:
         async with self._asking():
             cursor = self._connection.cursor(binary=values is not None)
-            return await (await cursor.execute(query, values)).fetchall()
+            return await (await cursor.execute(query, values, prepare=prepare)).fetchall()
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[None]:
@@ -274,15 +311,35 @@ def connection_parameters(settings: PostgresLogSettings) -> dict[str, object]:
     }
 
 
-async def connect(settings: PostgresLogSettings) -> PostgresSession:
-    """A session on the primary. Raises LogUnavailable, also for a hot standby, and LogRefused."""
+async def connect(settings: PostgresLogSettings, admit: Admit) -> PostgresSession:
+    """A session on the first host that is a primary and is admitted.
+
+    Each host is tried by itself: one that is unreachable, a standby or an old primary must not keep us from the others.
+    Raises LogUnavailable, and LogRefused.
+    """
+
+    async def connect_to(parameters: Mapping[str, object]) -> PostgresSession:
+        try:
+            return await _connect_to(parameters, settings, admit)
+        except LogUnavailable as error:
+            raise ConnectionError(error.detail) from error
+
+    try:
+        return await first_connected(connection_parameters(settings), connect_to, PostgresSession.hang_up)
+    except ConnectionError as error:
+        raise LogUnavailable(f"cannot connect to the log's server: {error}") from error
+
+
+async def _connect_to(parameters: Mapping[str, object], settings: PostgresLogSettings, admit: Admit) -> PostgresSession:
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
-            connection = await LogConnection.connect(**connection_parameters(settings), autocommit=True)  # type: ignore[arg-type]
+            connection = await LogConnection.connect(**parameters, autocommit=True)  # type: ignore[arg-type]
     except (psycopg.Error, TimeoutError) as error:
-        raise LogUnavailable(f"cannot connect to the log's server: {str(error).strip()}") from error
+        raise LogUnavailable(str(error).strip() or f"no answer within {settings.connect_timeout_s:g} s") from error
     try:
-        return PostgresSession(connection, await _identify(connection, settings), settings.answer_max_s)
+        identity = await _identify(connection, settings)
+        admit(identity)
+        return PostgresSession(connection, identity, settings.answer_max_s)
     except BaseException:
         connection.hang_up()
         raise

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from ha.clock import SystemClock
+from replica.following.follower import Follower
+from replica.index.memory import MemoryIndex
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer, find_binaries
 from replica.log.postgres.install import install
 from replica.log.postgres.log import PostgresLog, PostgresWriter
 from replica.notary.errors import LogUnavailable
+from replica.notary.records import BarrierRecord, encode_record
+from replica.settings import CoreSettings
 from tests.integration.log_postgres.world import opened, run
-from tests.unit.log.test_contract import read_all
+from tests.unit.log.test_contract import READ_WAIT_S, read_all
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres
@@ -192,21 +199,95 @@ async def test_a_hot_standby_is_refused(pair: Pair) -> None:
                 await asking()
 
 
-async def test_an_old_primary_is_refused_once_a_promotion_is_known(pair: Pair) -> None:
-    """Goal: of two primaries, the one that came first is left alone. Method: promote, then come back to the first."""
+@dataclass
+class Promoted:
+    """Two primaries of one system: the first was not fenced."""
+
+    old: PostgresServer
+    new: PostgresServer
+    granted: BarrierRecord  # by the new one, and in its log
+    hosts: str  # the old one first
+
+
+@pytest.fixture
+async def promoted(pair: Pair) -> Promoted:
+    """Both have a first record; then each has its own, and the new one the barrier of an activation."""
     async with opened(pair.primary.dsn(), single_server=False) as log:
-        await log.check()
-        assert log.server is not None
-        assert log.server.timeline == 1
-        await pair.standby.promote()
-        async with opened(pair.standby.dsn()) as promoted:
-            await promoted.check()
-            assert promoted.server is not None
-            assert promoted.server.timeline == 2
-            assert promoted.server.system_identifier == log.server.system_identifier
-        log.require_timeline(2)
+        (await log.open_writer()).append(b"of both")
+        await read_all(await log.open_reader(0), 1)
+        assert log.database is not None
+        system = log.database.split(":")[1]
+    await pair.standby.promote()
+    await pair.primary.require_standby("")
+    granted = BarrierRecord(7, b"z" * 16, "r1", f"postgres:{system}:2", 1, 1)
+    for server, values in ((pair.standby, [encode_record(granted), b"x", b"y"]), (pair.primary, [b"of the old one"])):
+        async with opened(server.dsn()) as log:
+            (await log.open_writer()).append_all(values)
+            await read_all(await log.open_reader(1), len(values))
+            assert log.database == f"postgres:{system}:{2 if server is pair.standby else 1}"
+    dsn, ports = pair.primary.dsn(), f"{pair.primary.port},{pair.standby.port}"
+    return Promoted(pair.primary, pair.standby, granted, make_conninfo(dsn, host="127.0.0.1,127.0.0.1", port=ports))
+
+
+async def test_whoever_knows_the_new_primary_leaves_the_old_one(promoted: Promoted) -> None:
+    """Goal: of two primaries, the one that came first is left alone, by what is open as well. Method: readers on the
+    old one; the barrier that the new one granted becomes known."""
+    async with opened(promoted.hosts) as log:
+        reader, writer = await log.open_reader(0), await log.open_writer()
+        assert await reader.read(1, READ_WAIT_S) == [(0, b"of both")]
+        log.require_database(promoted.granted.database)
         with pytest.raises(LogUnavailable, match="an old primary answers: its timeline is 1, 2 was seen"):
-            await log.open_reader(0)
+            await reader.read(1, READ_WAIT_S)
+        with pytest.raises(LogUnavailable, match="an old primary"):
+            writer.append(b"nothing")
+        assert await log.end_offset() == 4  # the second host is tried as soon as the first is refused
+        found = await read_all(await log.open_reader(0), 4)
+        assert [value for _, value in found] == [b"of both", encode_record(promoted.granted), b"x", b"y"]
+    async with opened(promoted.old.dsn()) as log:
+        log.require_database(promoted.granted.database)
+        for asking in (log.check, log.end_offset, log.open_writer, lambda: log.open_reader(0)):
+            with pytest.raises(LogUnavailable, match="an old primary"):
+                await asking()
+
+
+async def test_a_replica_that_applied_the_new_primary_s_barrier_waits_where_only_the_old_one_answers(
+    promoted: Promoted,
+) -> None:
+    """Goal: the old primary's shorter log is no loss, and ends no replica. Method: a follower reads the new log. It
+    starts again on the old server alone, and then with both."""
+    index, settings = MemoryIndex(), CoreSettings(log_retry_s=0.1)
+    async with opened(promoted.new.dsn()) as log, following(log, index, settings) as follower:
+        await eventually(lambda: asyncio.sleep(0, follower.applied_offset == 3))
+    async with opened(promoted.old.dsn()) as log, following(log, index, settings) as follower:
+        await asyncio.sleep(HELD_S)
+        assert not follower.reaches_log()
+    async with opened(promoted.hosts) as log, following(log, index, settings) as follower:
+        await eventually(lambda: asyncio.sleep(0, follower.reaches_log()))
+        assert follower.applied_offset == 3
+        assert log.database == promoted.granted.database
+
+
+@asynccontextmanager
+async def following(log: PostgresLog, index: MemoryIndex, settings: CoreSettings) -> AsyncIterator[Follower]:
+    """A replica's follower. Its end within the block is an error."""
+    follower = Follower(log, index, SystemClock(), settings, lambda _: None)
+    task = asyncio.create_task(follower.run())
+    try:
+        yield follower
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_host_that_never_answers_does_not_keep_the_log_from_the_next_one(pair: Pair) -> None:
+    """Goal: a lost machine costs a fraction of a second. Method: the first host takes connections and is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = f"{silent.getsockname()[1]},{pair.primary.port}"
+        hosts = make_conninfo(pair.primary.dsn(), host="127.0.0.1,127.0.0.1", port=port)
+        async with opened(hosts, single_server=False, connect_timeout_s=60.0) as log, asyncio.timeout(30.0):
+            await log.check()
 
 
 async def _has_end(log: PostgresLog, end: int) -> bool:

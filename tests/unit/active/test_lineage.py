@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import ClassVar
 
 import pytest
 
 from ha.lock.interface import DatabaseIdentity
-from replica.active.lineage import Descent, check_descent, descent
-from replica.log.memory import MemoryReader
+from replica.active.lineage import Descent, agree_with_log, check_descent, descent
+from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.answers import Notarised, Refused, StateStatus
 from replica.notary.errors import Code, DatabaseSuperseded
 from replica.notary.records import BarrierRecord, encode_record
 from tests.simulation.virtual import run_virtually
+from tests.worlds import core_world
 from tests.worlds.core_world import World, name_of, state, submission
 
 OURS = DatabaseIdentity("postgres", "7301", 3)
@@ -66,6 +68,51 @@ def test_a_replica_on_an_old_primary_writes_nothing_and_tries_again() -> None:
             world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 3)
             await replica.until_active()
             assert replica.participant.epoch == 8
+
+    run_virtually(story())
+
+
+class LogInMemoryDatabase(MemoryLog):
+    """A log that lies in a database, and what was required of it."""
+
+    database: str | None = "memory:memory:1"
+    required: ClassVar[set[str]] = set()
+
+    def require_database(self, named: str) -> None:
+        self.required.add(named)
+
+
+def test_a_lock_on_an_older_primary_than_the_log_is_refused() -> None:
+    """Goal: epochs and completions are never written to a primary that was succeeded. Method: a log without a server
+    so far, on another system, on ours, on an earlier timeline, which is told to leave, and on a later one."""
+    log = LogInMemoryDatabase(MemoryTopic())
+    for database in (None, "postgres:9999:9", "postgres:7301:3", "postgres:7301:2"):
+        log.database = database
+        agree_with_log(OURS, log)
+    assert "postgres:7301:3" in log.required
+    log.database = "postgres:7301:4"
+    with pytest.raises(DatabaseSuperseded, match=r"7301:3.*later primary.*7301:4"):
+        agree_with_log(OURS, log)
+    agree_with_log(OURS, MemoryLog(MemoryTopic()))  # in no database
+
+
+def test_a_replica_whose_log_is_on_a_later_primary_than_its_lock_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: lock, reader and writer agree before anything is written. Method: the log has found the new primary, the
+    lock the old one; then the lock finds it as well."""
+
+    async def story() -> None:
+        async with World() as world:
+            monkeypatch.setattr(core_world, "MemoryLog", LogInMemoryDatabase)
+            monkeypatch.setattr(LogInMemoryDatabase, "database", "memory:memory:2")
+            replica = await world.replica()
+            await asyncio.sleep(30)
+            assert not replica.participant.standing().active
+            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (0, 0), "nothing was written"
+            world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 2)
+            await replica.until_active()
+            assert "memory:memory:2" in LogInMemoryDatabase.required
 
     run_virtually(story())
 

@@ -120,9 +120,48 @@ def test_timelines_only_grow_and_the_system_stays() -> None:
         server.admit(ServerIdentity("7", 2))
     with pytest.raises(LogRefused, match="another system"):
         server.admit(ServerIdentity("8", 3))
-    server.require_timeline(5)
+    for named in ("oracle:7:9", "memory:memory:9", "postgres:8:9", "postgres:7", "elsewhere", ""):
+        server.require(named)  # of another database
+    server.admit(ServerIdentity("7", 4))
+    server.require("postgres:7:5")
     with pytest.raises(LogUnavailable, match="old primary"):
         server.admit(ServerIdentity("7", 4))
+
+
+def test_a_database_that_granted_an_epoch_is_required_before_the_log_was_ever_reached() -> None:
+    """Goal: a replica that starts on an old primary reads nothing there. Method: what its index knows, then a session
+    on the old one."""
+    server = ServerOfLog()
+    server.require("postgres:7:2")
+    with pytest.raises(LogUnavailable, match="old primary"):
+        server.admit(ServerIdentity("7", 1))
+    server.admit(ServerIdentity("7", 2))
+
+
+def test_whoever_is_connected_to_an_old_primary_leaves_it() -> None:
+    """Goal: an open reader returns nothing more of an old primary, not even what it has fetched, and a writer appends
+    nothing there. Method: a barrier that a later timeline granted becomes known while both are open."""
+
+    async def story() -> None:
+        server = MemoryServer()
+        server.store([b"a", b"b"])
+        log = PostgresLog(SETTINGS, server.connect)
+        reader, writer = await log.open_reader(0), await log.open_writer()
+        assert await reader.read(1, 1.0) == [(0, b"a")]
+        log.require_database("postgres:1:2")
+        with pytest.raises(LogUnavailable, match="old primary"):
+            await reader.read(1, 1.0)
+        with pytest.raises(LogUnavailable, match="old primary"):
+            writer.append(b"c")
+        with pytest.raises(LogUnavailable, match="old primary"):
+            await log.end_offset()
+        log._connect = server.promote().connect
+        assert await (await log.open_reader(0)).read(2, 1.0) == [(0, b"a"), (1, b"b")]
+        assert log.database == "postgres:1:2"
+        await log.close()
+        assert server.end_offset == 2
+
+    run_virtually(story())
 
 
 # ---- bad weather ----

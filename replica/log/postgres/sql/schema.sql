@@ -44,7 +44,7 @@ BEGIN
 END
 $$;
 
--- Appends one batch; returns its first offset. The only way for a writer to change anything here.
+-- Puts one batch at the end; returns its first offset. It holds the head until its transaction ends.
 CREATE FUNCTION notary_log.append(log uuid, records bytea []) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -61,6 +61,17 @@ BEGIN
     INSERT INTO notary_log.log_batch (first_offset, records) VALUES (first, records);
     PERFORM pg_notify('notary_log', '');
     RETURN first;
+END
+$$;
+
+-- What writers call: the append with its commit. A client of the extended protocol sends the end of its transaction in a
+-- message of its own, and would hold the head where it stops before that. With the commit in here, nothing is held once
+-- the statement is over. A procedure that commits cannot run with its owner's rights, so the function above does.
+CREATE PROCEDURE notary_log.append_and_commit(log uuid, records bytea [], INOUT first bigint)
+LANGUAGE plpgsql AS $$
+BEGIN
+    first := notary_log.append(log, records);
+    COMMIT;
 END
 $$;
 
@@ -91,4 +102,4 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
 $$;
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA notary_log FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA notary_log FROM PUBLIC;

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from ha.lock.hosts import STAGGER_S, each_host, first_connected
+from ha.hosts import STAGGER_S, each_host, first_connected
 from tests.simulation.virtual import run_virtually
 
 TWO = {"host": "a,b", "port": "5432", "dbname": "notary"}
