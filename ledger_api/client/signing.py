@@ -11,7 +11,13 @@ from typing import Self
 import msgspec
 from nacl.signing import SigningKey
 
-from ledger_api.wire.submissions import ANONYMOUS, BatchDocument, DeduplicationDocument, submission_to_document
+from ledger_api.wire.submissions import (
+    ANONYMOUS,
+    BatchDocument,
+    DeduplicationDocument,
+    submission_to_document,
+    terms_from_document,
+)
 from replica.notary.answers import Notarised
 from replica.notary.canonical import encode_request, summarise
 from replica.notary.errors import BadRequest, ConfigError
@@ -29,6 +35,7 @@ from replica.notary.requests import (
     parse_tx_id,
 )
 from replica.notary.secret_files import check_secret
+from replica.notary.terms import covers_command, decode_request_2, encode_request_2
 from replica.notary.texts import bytes_from_hex
 
 SUBMISSION_ID_BYTES = 16
@@ -79,6 +86,8 @@ class Party:
         user_id: str = ANONYMOUS,
         act_as: Sequence[str] | None = None,
         submission_id: str | None = None,
+        sign_command: bool = False,
+        deduplication: Deduplication | None = None,
     ) -> Submission:
         """A signed submission. Raises BadRequest naming the rule that is broken.
 
@@ -86,29 +95,42 @@ class Party:
         `<64 hexadecimal digits>:<index>` or as the 36 bytes that `parse_state_ref` gives. The command id defaults to
         the transaction id, so that the same transaction is the same command. Keep the submission and send it again,
         unchanged, until its answer is final.
+
+        `sign_command`: the signature also covers user id, command id, act_as and `deduplication`. Then nobody who
+        relays the submission can change them. It takes a notary whose record format is 2, and a `user_id` that is the
+        token's, where tokens are used.
         """
+        if deduplication is not None and not sign_command:
+            raise BadRequest("a period is signed with the command only; otherwise give it where you submit")
         tx_id = os.urandom(TX_ID_BYTES) if tx_id is None else tx_id_of(tx_id)
         parts = [state_of(state) for state in inputs], [state_of(state) for state in references]
-        raw = encode_request(make_request(tx_id, *parts, window, self.name))
-        submission = Submission(
-            raw,
-            self.public_key,
-            self.key.sign(raw).signature,
-            user_id,
-            tx_id.hex() if command_id is None else command_id,
-            (self.name,) if act_as is None else tuple(sorted(act_as)),
-            os.urandom(SUBMISSION_ID_BYTES).hex() if submission_id is None else submission_id,
-        )
-        check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
-        return submission
+        request = make_request(tx_id, *parts, window, self.name)
+        command_id = tx_id.hex() if command_id is None else command_id
+        parties = (self.name,) if act_as is None else tuple(sorted(act_as))
+        submission_id = os.urandom(SUBMISSION_ID_BYTES).hex() if submission_id is None else submission_id
+        check_command(user_id, command_id, parties, submission_id)
+        terms = terms_from_document(user_id, command_id, parties, deduplication)
+        raw = encode_request_2(request, terms) if sign_command else encode_request(request)
+        signature = self.key.sign(raw).signature
+        return Submission(raw, self.public_key, signature, user_id, command_id, parties, submission_id)
 
 
 def encode_submission(submission: Submission, deduplication: Deduplication | None = None) -> bytes:
-    """The body that submits one."""
+    """The body that submits one. Raises BadRequest for another period than the one that was signed for."""
     document = submission_to_document(submission)
     if deduplication is not None:
+        check_signed_period(submission, deduplication)
         document = msgspec.structs.replace(document, deduplication=deduplication)
     return _encoder.encode(document)
+
+
+def check_signed_period(submission: Submission, deduplication: Deduplication) -> None:
+    """Raises BadRequest where the submission's signature covers another period, or none."""
+    if covers_command(submission.request):
+        _, _, signed = decode_request_2(submission.request)
+        wanted = terms_from_document(signed.user_id, signed.command_id, signed.act_as, deduplication)
+        if signed != wanted:
+            raise BadRequest("the submission was signed for another deduplication period")
 
 
 def encode_batch(submissions: Sequence[Submission], deduplication: Deduplication | None = None) -> bytes:

@@ -17,7 +17,7 @@ from ledger_api.client.access import OPEN, Access, Bearer, headers_with
 from ledger_api.client.errors import AnswerUnreadable
 from ledger_api.client.exchange import NO_ANSWER, decode, describe_failure
 from ledger_api.client.retry import RetryPolicy
-from ledger_api.client.signing import Deduplication
+from ledger_api.client.signing import Deduplication, check_signed_period
 from ledger_api.wire.answers import ACCEPTED
 from ledger_api.wire.problems import PROBLEM_TYPE, ProblemDocument, problem_document
 from ledger_api.wire.stream_frames import (
@@ -76,7 +76,7 @@ class SubmissionStream:
     ) -> None:
         """`asynchronous`: the answer is Accepted, as soon as a submission is recorded; its outcome is a completion.
 
-        `deduplication`: how far back an acceptance of the same command counts; without, as long as they are kept.
+        `deduplication`: how far back an acceptance of the same command counts; without, the longest that is allowed.
         Raises ConfigError when the endpoint, or what `access` names, cannot be used.
         """
         self._url = endpoint.rstrip("/") + STREAM_PATH
@@ -84,6 +84,7 @@ class SubmissionStream:
         self._tls = access.tls_for(endpoint)
         self._bearer = Bearer(access.token)
         period = deduplication or Deduplication()
+        self._deduplication = deduplication
         self._terms = (asynchronous, period.duration_s, period.after_offset or 0)
         self._room = asyncio.Semaphore(under_way_max)
         self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
@@ -116,7 +117,11 @@ class SubmissionStream:
             self._give_up(number)
 
     async def submit(self, submission: Submission) -> StreamResult:
-        """Submit one and wait for its answer. Waits first while as many are under way as may be."""
+        """Submit one and wait for its answer. Waits first while as many are under way as may be.
+
+        Raises BadRequest for one that was signed for another deduplication period than the stream's, if it has one."""
+        if self._deduplication is not None:
+            check_signed_period(submission, self._deduplication)
         await self._room.acquire()
         number, self._numbers = self._numbers, self._numbers + 1
         future: asyncio.Future[StreamResult] = self._loop.create_future()

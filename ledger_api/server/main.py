@@ -150,8 +150,10 @@ class FrontEnd:
             batch_max=document.api.batch_max,
             body_max_bytes=document.api.body_max_bytes,
         )
-        validator = Validator(registry, self._counts, document.api.batch_max)
-        return Api(core, feed, validator, self._counts, document.api, about=about, authentication=authentication)
+        api = document.api
+        only = api.signed_commands_only
+        validator = Validator(registry, self._counts, api.batch_max, signed_commands_only=only)
+        return Api(core, feed, validator, self._counts, api, about=about, authentication=authentication)
 
     def _open_traces(self) -> FrontEndTraces | None:
         document = self._document

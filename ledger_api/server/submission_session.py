@@ -167,43 +167,50 @@ class Session:
 
     async def _ask(self, batch: list[tuple[int, Submission]], options: SubmitOptions) -> list[tuple[int, StreamAnswer]]:
         """The answers to these, in any order. Those that are not valid never go to the core."""
-        numbers, valid, answers = self._validate(batch)
-
-        def report(wait_s: float) -> None:
-            task = asyncio.create_task(self._send(Waits(numbers, wait_s)))
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
-
-        if valid:
-            answers += zip(numbers, await self._shared.core.submit(valid, options, report), strict=True)
+        groups, answers = self._validate(batch, options)
+        asking = [self._ask_together(*group, chosen) for chosen, group in groups.items()]
+        for answered in await asyncio.gather(*asking):
+            answers += answered
         counted = self._shared.counts.answers
         for _, answer in answers:
             code = getattr(answer, "code", "") or type(answer).__name__.upper()
             counted[code] = counted.get(code, 0) + 1
         return answers
 
+    async def _ask_together(
+        self, numbers: list[int], submissions: list[Submission], options: SubmitOptions
+    ) -> list[tuple[int, StreamAnswer]]:
+        """The core's answers to valid submissions that share their options."""
+
+        def report(wait_s: float) -> None:
+            task = asyncio.create_task(self._send(Waits(numbers, wait_s)))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+        return list(zip(numbers, await self._shared.core.submit(submissions, options, report), strict=True))
+
     def _validate(
-        self, batch: list[tuple[int, Submission]]
-    ) -> tuple[list[int], list[Submission], list[tuple[int, StreamAnswer]]]:
-        """The numbers of the valid submissions, these submissions, and the answers to all others."""
+        self, batch: list[tuple[int, Submission]], asked: SubmitOptions
+    ) -> tuple[dict[SubmitOptions, tuple[list[int], list[Submission]]], list[tuple[int, StreamAnswer]]]:
+        """The valid submissions with their numbers, by their options, and the answers to all others."""
         validator = self._shared.validator
         rejected: list[tuple[int, StreamAnswer]] = []
-        read: list[tuple[int, Submission]] = []
+        read: list[tuple[int, tuple[Submission, SubmitOptions]]] = []
         for number, submission in batch:
             try:
-                read.append((number, validator.read_signed(submission, self._caller)))
+                read.append((number, validator.read_signed(submission, asked, self._caller)))
             except BadRequest as error:
                 rejected.append((number, _rejected(error)))
-        numbers: list[int] = []
-        valid: list[Submission] = []
-        errors = validator.signature_errors([submission for _, submission in read])
-        for (number, submission), bad_signature in zip(read, errors, strict=True):
+        groups: dict[SubmitOptions, tuple[list[int], list[Submission]]] = {}
+        errors = validator.signature_errors([submission for _, (submission, _) in read])
+        for (number, (submission, options)), bad_signature in zip(read, errors, strict=True):
             if bad_signature is None:
+                numbers, submissions = groups.setdefault(options, ([], []))
                 numbers.append(number)
-                valid.append(submission)
+                submissions.append(submission)
             else:
                 rejected.append((number, _rejected(bad_signature)))
-        return numbers, valid, rejected
+        return groups, rejected
 
     async def _send(self, frame: FromServer) -> None:
         """Raises ConnectionError when the client is gone, or takes nothing for too long."""

@@ -20,9 +20,9 @@ from ledger_api.wire.submissions import (
 )
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.native.signatures import signatures_hold
-from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission, check_command
+from replica.notary.terms import Terms, covers_command, decode_either, period_s_of, period_us_of
 from replica.telemetry.counts import ApiCounts
 
 _SUBMISSION_ID_BYTES = 16
@@ -39,9 +39,17 @@ class Validator:
     """
 
     def __init__(
-        self, registry: Registry, counts: ApiCounts, batch_max: int, *, now_s: Callable[[], float] = time.time
+        self,
+        registry: Registry,
+        counts: ApiCounts,
+        batch_max: int,
+        *,
+        signed_commands_only: bool = False,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
-        """`now_s`: Unix time, for the periods of keys."""
+        """`signed_commands_only`: refuse requests in canonical bytes of version 1, whose signature leaves the command
+        open. `now_s`: Unix time, for the periods of keys."""
+        self._signed_commands_only = signed_commands_only
         self._now_s = now_s
         self._registry = registry
         self._counts = counts
@@ -56,18 +64,23 @@ class Validator:
         check_submission(bytes(raw), given)
         document = as_submitted_by(given, caller)
         submission = submission_from_document(document, _random_id)
+        self._check_version(submission.request)
         self._check_key(document.request.party, submission.public_key)
         return submission, DEFAULT_OPTIONS if document.deduplication is None else _options(document.deduplication)
 
-    def read_signed(self, submission: Submission, caller: Caller = EVERYBODY) -> Submission:
-        """As `read`, of a submission that came in canonical bytes."""
-        request, _ = decode_request(submission.request)
+    def read_signed(
+        self, submission: Submission, asked: SubmitOptions = DEFAULT_OPTIONS, caller: Caller = EVERYBODY
+    ) -> tuple[Submission, SubmitOptions]:
+        """As `read`, of a submission that came in canonical bytes. A deduplication period that was signed for goes
+        before the one `asked` for: those two must agree."""
+        request, _, terms = decode_either(submission.request)
+        self._check_version(submission.request)
         check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
         if len(submission.act_as) > 1 and list(submission.act_as) != sorted(submission.act_as):
             raise BadRequest("act_as is not in ascending order")
         submission = signed_submitted_by(submission, request.party, caller)
         self._check_key(request.party, submission.public_key)
-        return submission
+        return submission, asked if terms is None else _as_signed(submission, terms, asked)
 
     def signature_errors(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
         """For each submission that was read: the error of a bad signature; None for a good one."""
@@ -77,6 +90,10 @@ class Validator:
         self._counts.signatures_good += good_count
         self._counts.signatures_bad += len(held) - good_count
         return [None if holds else _bad_signature() for holds in held]
+
+    def _check_version(self, raw: bytes) -> None:
+        if self._signed_commands_only and not covers_command(raw):
+            raise BadRequest("canonical bytes of version 1 do not cover the command", Code.COMMAND_NOT_SIGNED)
 
     def _check_key(self, party: str, public_key: bytes) -> None:
         period = self._registry.period(party, public_key)
@@ -122,9 +139,24 @@ def _clearer(said: str) -> str:
     return said
 
 
+def _as_signed(submission: Submission, terms: Terms, asked: SubmitOptions) -> SubmitOptions:
+    """The options of a submission whose signature covers its terms. Raises BadRequest where they are of another command
+    or period: then nobody signed for this submission, and its record would be void."""
+    if (submission.user_id, submission.command_id, submission.act_as) != (
+        terms.user_id,
+        terms.command_id,
+        terms.act_as,
+    ):
+        raise BadRequest("it was signed for another user, command or act_as", Code.SIGNATURE_INVALID)
+    wanted_s, after = asked.deduplication_s, asked.deduplication_after
+    wanted = (None if wanted_s is None else period_us_of(wanted_s), after)
+    if wanted not in ((None, None), (terms.deduplication_us, terms.ledger_offset)):
+        raise BadRequest("it was signed for another deduplication period", Code.SIGNATURE_INVALID)
+    signed_s = None if terms.deduplication_us is None else period_s_of(terms.deduplication_us)
+    return SubmitOptions(asked.asynchronous, signed_s, terms.ledger_offset)
+
+
 def _options(document: DeduplicationDocument) -> SubmitOptions:
-    if document.duration_s is not None and document.after_offset is not None:
-        raise BadRequest("a deduplication period is a duration or an offset, not both")
     return SubmitOptions(deduplication_s=document.duration_s, deduplication_after=document.after_offset)
 
 

@@ -6,12 +6,12 @@ Byte strings are hexadecimal, times RFC 3339.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from ledger_api.wire.schema import described, refers_to
-from replica.notary.canonical import decode_request, encode_request
+from replica.notary.canonical import encode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import (
     PUBLIC_KEY_BYTES,
@@ -27,6 +27,7 @@ from replica.notary.requests import (
     parse_state_ref,
     parse_tx_id,
 )
+from replica.notary.terms import Terms, decode_either, encode_request_2, period_s_of, period_us_of
 from replica.notary.texts import Instant, bytes_from_hex, instant_of, microseconds_of
 
 ANONYMOUS = "anonymous"
@@ -45,7 +46,10 @@ class WindowDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
 
 class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A signed notarisation request. States are `<64 hexadecimal digits>:<index>`, in any order."""
+    """A signed notarisation request. States are `<64 hexadecimal digits>:<index>`, in any order.
+
+    `canonical_version` 2: the signature also covers user id, command id, act_as and deduplication period.
+    """
 
     tx_id: Hex32
     inputs: list[StateText]
@@ -54,6 +58,7 @@ class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     party: Name
     public_key: Hex32
     signature: Hex64
+    canonical_version: Literal[1, 2] = 1
 
 
 class DeduplicationDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,22 +102,48 @@ def submission_from_document(document: SubmissionDocument, new_id: Callable[[], 
         None if parts.time_window is None else window_from_document(parts.time_window),
         parts.party,
     )
-    submission = Submission(
-        encode_request(request),
+    command_id = request.tx_id.hex() if document.command_id is None else document.command_id
+    act_as = (parts.party,) if document.act_as is None else tuple(sorted(document.act_as))
+    submission_id = new_id() if document.submission_id is None else document.submission_id
+    check_command(document.user_id, command_id, act_as, submission_id)
+    terms = terms_from_document(document.user_id, command_id, act_as, document.deduplication)
+    return Submission(
+        encode_request(request) if parts.canonical_version == 1 else encode_request_2(request, terms),
         bytes_from_hex("public_key", parts.public_key, PUBLIC_KEY_BYTES),
         bytes_from_hex("signature", parts.signature, SIGNATURE_BYTES),
         document.user_id,
-        request.tx_id.hex() if document.command_id is None else document.command_id,
-        (parts.party,) if document.act_as is None else tuple(sorted(document.act_as)),
-        new_id() if document.submission_id is None else document.submission_id,
+        command_id,
+        act_as,
+        submission_id,
     )
-    check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
-    return submission
+
+
+def terms_from_document(
+    user_id: str, command_id: str, act_as: tuple[str, ...], period: DeduplicationDocument | None
+) -> Terms:
+    """The terms of a submission with this period. Raises BadRequest where it is a duration and an offset."""
+    if period is None:
+        return Terms(user_id, command_id, act_as)
+    if period.duration_s is not None and period.after_offset is not None:
+        raise BadRequest("a deduplication period is a duration or an offset, not both")
+    duration_us = None if period.duration_s is None else period_us_of(period.duration_s)
+    return Terms(user_id, command_id, act_as, duration_us, period.after_offset)
+
+
+def period_signed(terms: Terms) -> DeduplicationDocument | None:
+    """The period that was signed for; None if none was asked for."""
+    if terms.deduplication_us is None and terms.ledger_offset is None:
+        return None
+    duration_s = None if terms.deduplication_us is None else period_s_of(terms.deduplication_us)
+    return DeduplicationDocument(duration_s, terms.ledger_offset)
 
 
 def submission_to_document(submission: Submission) -> SubmissionDocument:
-    """The JSON form of a submission, with every id spelt out. Raises BadRequest for a window beyond the year 9999."""
-    request, _ = decode_request(submission.request)
+    """The JSON form of a submission, with every id spelt out, and the period that was signed for, if any.
+
+    Raises BadRequest for a window beyond the year 9999.
+    """
+    request, _, terms = decode_either(submission.request)
     return SubmissionDocument(
         request=RequestDocument(
             tx_id=request.tx_id.hex(),
@@ -122,11 +153,13 @@ def submission_to_document(submission: Submission) -> SubmissionDocument:
             party=request.party,
             public_key=submission.public_key.hex(),
             signature=submission.signature.hex(),
+            canonical_version=1 if terms is None else 2,
         ),
         command_id=submission.command_id,
         user_id=submission.user_id,
         act_as=list(submission.act_as),
         submission_id=submission.submission_id,
+        deduplication=None if terms is None else period_signed(terms),
     )
 
 

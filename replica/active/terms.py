@@ -12,6 +12,7 @@ from replica.link.interface import SubmitOptions
 from replica.notary.answers import DeduplicationBound
 from replica.notary.records import NO_OFFSET
 from replica.notary.requests import TIME_MAX_US
+from replica.notary.terms import period_us_of
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -27,7 +28,7 @@ def terms_of(options: SubmitOptions, max_s: float) -> Terms | DeduplicationBound
     wanted_s = max_s if options.deduplication_s is None else options.deduplication_s
     if not 0 <= wanted_s <= max_s:
         return DeduplicationBound(max_s, 0)
-    return Terms(round(wanted_s * 1e6))
+    return Terms(period_us_of(wanted_s))
 
 
 def terms_after(log_offset: int) -> Terms:

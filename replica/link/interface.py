@@ -60,7 +60,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, array_like=True):
 
     An asynchronous submission is answered with Accepted as soon as it is recorded; its outcome is a completion. An
     earlier acceptance of the same command counts within `deduplication_s`, or above the ledger offset
-    `deduplication_after`. If both are None, it counts as long as it is kept.
+    `deduplication_after`. If both are None, the longest period that the notary allows.
     """
 
     asynchronous: bool = False

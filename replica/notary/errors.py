@@ -96,7 +96,18 @@ class Code(Enum):
     SIGNATURE_INVALID = (
         401,
         "The signature does not match the canonical request and key",
-        "Sign the canonical bytes of exactly this request with the key that is sent along.",
+        "Sign the canonical bytes of exactly this request with the key that is sent along; those of version 2 also "
+        "have user, command, act_as and deduplication period, exactly as they are submitted.",
+    )
+    COMMAND_NOT_SIGNED = (
+        403,
+        "This notary takes no request whose signature leaves its command open; nothing was logged",
+        "Sign canonical bytes of version 2, which have the command and its deduplication period; see docs/api.md.",
+    )
+    FORMAT_NOT_RAISED = (
+        409,
+        "The request log cannot hold canonical bytes of version 2 yet; nothing was logged",
+        "Sign canonical bytes of version 1, or ask the operator to raise the format; see docs/upgrades.md.",
     )
     PARTY_UNKNOWN = (
         403,

@@ -71,11 +71,34 @@ def decode_request_2(raw: bytes) -> tuple[Request, bytes, Terms]:
     return request, digest, Terms(user_id, command_id, tuple(act_as), period_us, offset)
 
 
+def covers_command(raw: bytes) -> bool:
+    """Whether a signature over these canonical bytes covers the command and its terms: those of version 2 do."""
+    return raw.startswith(REQUEST_TAG_2)
+
+
+def decode_either(raw: bytes) -> tuple[Request, bytes, Terms | None]:
+    """The request in canonical bytes of either version, its content digest, and the terms of version 2.
+
+    Raises BadRequest unless the bytes are exactly canonical.
+    """
+    return decode_request_2(raw) if covers_command(raw) else (*decode_request(raw), None)
+
+
+def period_us_of(period_s: float) -> int:
+    """A period in whole microseconds; half of one goes to the even neighbour. From those, `period_s_of` leads back."""
+    return round(period_s * 1e6)
+
+
+def period_s_of(period_us: int) -> float:
+    """A period in seconds, of whole microseconds up to `DEDUPLICATION_LIMIT_S`."""
+    return period_us / 1e6
+
+
 def request_in(record: RequestRecord) -> tuple[Request, bytes]:
     """The request in a record, and its content digest. Raises BadRequest unless its bytes are canonical, of a version
     that the record's format allows, and signed for the record's command and terms."""
     raw = record.submission.request
-    if not isinstance(record, RequestRecordV2) or not raw.startswith(REQUEST_TAG_2):
+    if not isinstance(record, RequestRecordV2) or not covers_command(raw):
         return decode_request(raw)
     request, digest, terms = decode_request_2(raw)
     submission = record.submission

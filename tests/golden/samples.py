@@ -37,6 +37,7 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
 from replica.notary.rules import Conflict, Usage, Verdict, judge, keys_of
+from replica.notary.terms import Terms, encode_request_2, period_us_of
 
 PARTY_KEY = SigningKey(bytes(range(32)))
 NOTARY_KEY = SigningKey(bytes(range(32, 64)))
@@ -90,6 +91,20 @@ COMMANDS = [
     ("alice", "command-1", ("O=A", "O=B")),
     ("zoë", "", ()),
 ]
+
+SIGNED_COMMANDS = {  # name: request, user id, command id, act_as, period in seconds, ledger offset
+    "no period": ("nothing consumed", "alice", "command-1", (PARTY,), None, None),
+    "a minute": ("one input", "alice", "command-1", (PARTY,), 60.0, None),
+    "a tenth of a second": ("window", "alice", "command-1", (PARTY,), 0.1, None),
+    "half a microsecond is none": ("one input", "alice", "command-1", (PARTY,), 0.0000005, None),
+    "one and a half microseconds are two": ("one input", "alice", "command-1", (PARTY,), 0.0000015, None),
+    "two and a half microseconds are two": ("one input", "alice", "command-1", (PARTY,), 0.0000025, None),
+    "the longest period": ("one input", "alice", "command-1", (PARTY,), 3_162_240_000.0, None),
+    "no period at all": ("one input", "alice", "command-1", (PARTY,), 0.0, None),
+    "the first ledger offset": ("one input", "alice", "command-1", (PARTY,), None, 0),
+    "a ledger offset": ("a reference", "alice", "command-1", (PARTY,), None, 2**53 - 1),
+    "texts that are not ASCII": ("window", "zoë", "日", ("O=\U0001f600", "O=\uff5e", "O=A"), 3_600.0, None),
+}
 
 BARRIER = BarrierRecord(7, ACTIVATION_1, "R1", "postgres:7564028173911205913:1", 1, 1)
 
@@ -275,6 +290,37 @@ def _canonical_vectors() -> bytes:
     )
 
 
+def _signed_command_vectors() -> bytes:
+    found: list[dict[str, object]] = []
+    for name, (of, user_id, command_id, act_as, duration_s, after_offset) in SIGNED_COMMANDS.items():
+        request = REQUESTS[of]
+        duration_us = None if duration_s is None else period_us_of(duration_s)
+        terms = Terms(user_id, command_id, tuple(sorted(act_as)), duration_us, after_offset)
+        raw = encode_request_2(request, terms)
+        found.append(
+            {
+                "name": name,
+                "tx_id": request.tx_id.hex(),
+                "inputs": [format_state_ref(ref) for ref in request.inputs],
+                "references": [format_state_ref(ref) for ref in request.references],
+                "from_us": None if request.window is None else request.window.from_us,
+                "until_us": None if request.window is None else request.window.until_us,
+                "party": request.party,
+                "user_id": user_id,
+                "command_id": command_id,
+                "act_as": act_as,
+                "duration_s": duration_s,
+                "after_offset": after_offset,
+                "canonical": raw.hex(),
+                "content_digest": content_digest(request).hex(),
+                "party_seed": bytes(PARTY_KEY).hex(),
+                "party_public_key": bytes(PARTY_KEY.verify_key).hex(),
+                "signature": PARTY_KEY.sign(raw).signature.hex(),
+            }
+        )
+    return _pretty(found)
+
+
 def _change_id_vectors() -> bytes:
     return _pretty(
         [
@@ -328,6 +374,7 @@ def samples() -> dict[str, bytes]:
         "logs/format-1/judged-by-rules-1.jsonl": _judged_lines(),
         "logs/format-1/index-by-rules-1.jsonl": _index_lines(),
         "vectors/canonical.json": _canonical_vectors(),
+        "vectors/canonical_2_signed.json": _signed_command_vectors(),
         "vectors/change_id.json": _change_id_vectors(),
         "vectors/merkle.json": _merkle_vectors(),
         "vectors/receipts.json": _receipt_vectors(),

@@ -14,6 +14,7 @@ export const TIME_MAX_US = 2n ** 63n - 1n;
 export const JSON_TIME_MAX_US = 253_402_300_799_999_999n; // the end of the year 9999
 
 const REQUEST_TAG = Buffer.from("notary/request/1", "ascii");
+const REQUEST_TAG_2 = Buffer.from("notary/request/2", "ascii");
 const CONTENT_TAG = Buffer.from("notary/content/1", "ascii");
 const CHANGE_TAG = Buffer.from("notary/command/1", "ascii");
 const CONTENT_AT = 48;
@@ -72,6 +73,41 @@ export function encodeRequest(request: Request): Buffer {
   ]);
 }
 
+/** The command that a signature over canonical bytes of version 2 covers; `period`: what `encodePeriod` made. */
+export interface SignedCommand {
+  readonly userId: string;
+  readonly commandId: string;
+  readonly actAs: readonly string[];
+  readonly period: Buffer;
+}
+
+/** Canonical bytes of version 2: they also have the command and its deduplication period. Throws BadRequest. */
+export function encodeRequestWithCommand(request: Request, command: SignedCommand): Buffer {
+  const { userId, commandId, actAs, period } = command;
+  return Buffer.concat([
+    REQUEST_TAG_2,
+    encodeRequest(request).subarray(REQUEST_TAG.length),
+    ...withLengths([userId, commandId]),
+    Buffer.from([actAs.length]),
+    ...withLengths(sortedTexts(actAs)),
+    period,
+  ]);
+}
+
+/** What canonical bytes of version 2 end with: no period, so many seconds (whole microseconds are signed), or an offset. */
+export function encodePeriod(durationS?: number, afterOffset?: number): Buffer {
+  if (durationS !== undefined) return Buffer.concat([Buffer.from([1]), uint64(BigInt(halfToEven(durationS * 1e6)))]);
+  if (afterOffset !== undefined) return Buffer.concat([Buffer.from([2]), uint64(BigInt(afterOffset))]);
+  return Buffer.alloc(9);
+}
+
+/** The nearest whole number, and the even one of two: what `Math.round` is not. */
+function halfToEven(value: number): number {
+  const below = Math.floor(value);
+  const above = value - below;
+  return above > 0.5 || (above === 0.5 && below % 2 === 1) ? below + 1 : below;
+}
+
 /** SHA-256 over the canonical inputs, references and window, of bytes that `encodeRequest` made. */
 export function contentDigest(canonical: Buffer): Buffer {
   const states = canonical.readUInt16BE(CONTENT_AT) + canonical.readUInt16BE(CONTENT_AT + 2);
@@ -80,8 +116,11 @@ export function contentDigest(canonical: Buffer): Buffer {
 
 /** SHA-256 that identifies a command. The submission id is no part of it. */
 export function changeId(userId: string, commandId: string, actAs: readonly string[]): Buffer {
-  const texts = [userId, commandId, ...sortedTexts(actAs)].map((text) => Buffer.from(text, "utf8"));
-  return sha256(CHANGE_TAG, ...texts.flatMap((raw) => [uint16(raw.length), raw]));
+  return sha256(CHANGE_TAG, ...withLengths([userId, commandId, ...sortedTexts(actAs)]));
+}
+
+function withLengths(texts: readonly string[]): Buffer[] {
+  return texts.map((text) => Buffer.from(text, "utf8")).flatMap((raw) => [uint16(raw.length), raw]);
 }
 
 /** The 36 bytes of a state's text. Throws BadRequest. */

@@ -19,7 +19,7 @@ export interface ClientOptions {
 }
 
 export interface SubmitOptions {
-  /** How far back an acceptance of the same command counts; left out: as long as they are kept. */
+  /** How far back an acceptance of the same command counts; left out: the longest that the notary allows. */
   readonly deduplication?: Deduplication;
   /** Is told each estimate of how many seconds the answer may take. */
   readonly onWait?: OnWait;

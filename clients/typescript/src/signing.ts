@@ -4,7 +4,16 @@ import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject,
 import { readFileSync, statSync } from "node:fs";
 
 import { fromHex } from "./bytes.js";
-import { checkCommand, encodeRequest, formatTime, type Request, sortedTexts, type TimeWindow } from "./canonical.js";
+import {
+  checkCommand,
+  encodePeriod,
+  encodeRequest,
+  encodeRequestWithCommand,
+  formatTime,
+  type Request,
+  sortedTexts,
+  type TimeWindow,
+} from "./canonical.js";
 import { BadRequest, ConfigError } from "./errors.js";
 
 export const ANONYMOUS = "anonymous";
@@ -25,6 +34,10 @@ export interface Submission {
   readonly commandId: string;
   readonly actAs: readonly string[];
   readonly submissionId: string;
+  /** The signature is over canonical bytes of version 2, which also have user, command, parties and `signedPeriod`. */
+  readonly coversCommand: boolean;
+  /** Left out: none was asked for. */
+  readonly signedPeriod?: Deduplication | undefined;
 }
 
 export interface Transaction {
@@ -84,6 +97,19 @@ export class Party {
 
   /** A signed submission; states in any order. Throws BadRequest. */
   sign(transaction: Transaction): Submission {
+    return this.#sign(transaction, false);
+  }
+
+  /**
+   * A signed submission whose signature also covers user, command, parties and deduplication period: nobody who relays it can
+   * change them. It takes a notary whose record format is 2, and the user of the token, if there is one. Throws BadRequest.
+   */
+  signCommand(transaction: Transaction, deduplication?: Deduplication): Submission {
+    if (deduplication !== undefined) checkDeduplication(deduplication);
+    return this.#sign(transaction, true, deduplication);
+  }
+
+  #sign(transaction: Transaction, coversCommand: boolean, signedPeriod?: Deduplication): Submission {
     const request: Request = {
       txId: (transaction.txId ?? randomBytes(32).toString("hex")).toLowerCase(),
       inputs: transaction.inputs ?? [],
@@ -91,19 +117,18 @@ export class Party {
       window: transaction.window,
       party: this.name,
     };
-    const canonical = encodeRequest(request);
-    const submission: Submission = {
-      request,
-      canonical,
-      publicKey: this.publicKey,
-      signature: sign(null, canonical, this.#key),
-      userId: transaction.userId ?? ANONYMOUS,
-      commandId: transaction.commandId ?? request.txId,
-      actAs: transaction.actAs === undefined ? [this.name] : sortedTexts(transaction.actAs),
-      submissionId: transaction.submissionId ?? randomBytes(16).toString("hex"),
-    };
-    checkCommand(submission.userId, submission.commandId, submission.actAs, submission.submissionId);
-    return submission;
+    const userId = transaction.userId ?? ANONYMOUS;
+    const commandId = transaction.commandId ?? request.txId;
+    const actAs = transaction.actAs === undefined ? [this.name] : sortedTexts(transaction.actAs);
+    const submissionId = transaction.submissionId ?? randomBytes(16).toString("hex");
+    checkCommand(userId, commandId, actAs, submissionId);
+    const { durationS, afterOffset } = (signedPeriod ?? {}) as { durationS?: number; afterOffset?: number };
+    const canonical = coversCommand
+      ? encodeRequestWithCommand(request, { userId, commandId, actAs, period: encodePeriod(durationS, afterOffset) })
+      : encodeRequest(request);
+    const signature = sign(null, canonical, this.#key);
+    const { publicKey } = this;
+    return { request, canonical, publicKey, signature, userId, commandId, actAs, submissionId, coversCommand, signedPeriod };
   }
 }
 
@@ -122,7 +147,9 @@ export function readSecret(path: string): string {
 }
 
 /** The JSON document of a submission. Throws BadRequest for what JSON cannot say, or a period that is none. */
-export function submissionDocument(submission: Submission, deduplication?: Deduplication): object {
+export function submissionDocument(submission: Submission, asked?: Deduplication): object {
+  checkSignedPeriod(submission, asked);
+  const deduplication = submission.coversCommand ? submission.signedPeriod : asked;
   const { request } = submission;
   const { fromUs, untilUs } = request.window ?? {};
   return {
@@ -141,6 +168,7 @@ export function submissionDocument(submission: Submission, deduplication?: Dedup
       party: request.party,
       public_key: submission.publicKey.toString("hex"),
       signature: submission.signature.toString("hex"),
+      ...(submission.coversCommand ? { canonical_version: 2 } : {}),
     },
     command_id: submission.commandId,
     user_id: submission.userId,
@@ -161,6 +189,14 @@ export function checkDeduplication(deduplication: Deduplication): void {
   }
   if (afterOffset !== undefined && !(Number.isSafeInteger(afterOffset) && afterOffset >= 0)) {
     throw new BadRequest(`afterOffset is a ledger offset, from 0, not ${afterOffset}`);
+  }
+}
+
+/** Refuse a period other than the one that was signed for. Throws BadRequest. */
+export function checkSignedPeriod(submission: Submission, asked?: Deduplication): void {
+  if (!submission.coversCommand || asked === undefined) return;
+  if (JSON.stringify(deduplicationDocument(asked)) !== JSON.stringify(submission.signedPeriod && deduplicationDocument(submission.signedPeriod))) {
+    throw new BadRequest("the submission was signed for another deduplication period");
   }
 }
 

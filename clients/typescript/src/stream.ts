@@ -8,7 +8,7 @@ import { type Accepted, answerInFrame, decisionOf, type NotNow, problem, type Pr
 import { toldBy } from "./connection.js";
 import { AnswerUnreadable } from "./errors.js";
 import { clockS, RetryPolicy, type RetrySettings, sleepS, timerMs } from "./retry.js";
-import { checkDeduplication, type Deduplication, type Submission } from "./signing.js";
+import { checkDeduplication, checkSignedPeriod, type Deduplication, type Submission } from "./signing.js";
 
 export const PROTOCOL = "notary.v1";
 const STREAM_PATH = "/v1/submissions/stream";
@@ -58,6 +58,7 @@ export class SubmissionStream {
   readonly #sent = new Set<number>(); // on this connection, and without an answer
   readonly #waiting: (() => void)[] = []; // for room
   readonly #sweeper: NodeJS.Timeout;
+  readonly #deduplication: Deduplication | undefined;
   #queue: number[] = [];
   #numbers = 0;
   #socket: WebSocket | null = null;
@@ -79,6 +80,7 @@ export class SubmissionStream {
     this.#bearer = new Bearer(access.token);
     this.#url = endpoint.replace(/^http/, "ws").replace(/\/+$/, "") + STREAM_PATH;
     if (options.deduplication !== undefined) checkDeduplication(options.deduplication);
+    this.#deduplication = options.deduplication;
     const { durationS, afterOffset } = (options.deduplication ?? {}) as { durationS?: number; afterOffset?: number };
     this.#terms = [options.asynchronous ?? false, durationS ?? null, afterOffset ?? 0];
     this.#underWayMax = options.underWayMax ?? 10_000;
@@ -94,8 +96,12 @@ export class SubmissionStream {
     for (const number of [...this.#asked.keys()]) this.#giveUp(number);
   }
 
-  /** The answer to one submission. Waits for room while `underWayMax` are under way. */
+  /**
+   * The answer to one submission. Waits for room while `underWayMax` are under way. Throws BadRequest for one that was signed for
+   * another deduplication period than the stream's, if it has one.
+   */
   async submit(submission: Submission): Promise<StreamResult> {
+    checkSignedPeriod(submission, this.#deduplication);
     while (this.#asked.size >= this.#underWayMax && !this.#closed) {
       await new Promise<void>((resolve) => this.#waiting.push(resolve));
     }

@@ -6,6 +6,7 @@ import { test } from "node:test";
 
 import { parseStateRef } from "../src/canonical.js";
 import { changeId, contentDigest, encodeRequest, Party, type Receipt, RETRY_BY_CODE, verifyReceipt } from "../src/index.js";
+import { submissionDocument } from "../src/signing.js";
 import { leafHash, rootFromPath } from "../src/receipts.js";
 
 const ROOT = new URL("../../../../", import.meta.url);
@@ -29,6 +30,42 @@ for (const vector of golden("vectors/canonical.json")) {
     assert.equal(signed.signature.toString("hex"), vector.signature);
   });
 }
+
+for (const vector of golden("vectors/canonical_2_signed.json")) {
+  test(`canonical bytes of version 2: ${vector.name}`, () => {
+    const ends = {
+      ...(vector.from_us === null ? {} : { fromUs: BigInt(vector.from_us) }),
+      ...(vector.until_us === null ? {} : { untilUs: BigInt(vector.until_us) }),
+    };
+    const window = Object.keys(ends).length === 0 ? {} : { window: ends };
+    const party = Party.fromSeed(vector.party, vector.party_seed);
+    const command = { userId: vector.user_id, commandId: vector.command_id, actAs: vector.act_as };
+    const period =
+      vector.duration_s !== null
+        ? { durationS: vector.duration_s as number }
+        : vector.after_offset !== null
+          ? { afterOffset: vector.after_offset as number }
+          : undefined;
+    const transaction = { txId: vector.tx_id, inputs: vector.inputs, references: vector.references, ...window, ...command };
+    const signed = party.signCommand(transaction, period);
+    assert.equal(signed.canonical.toString("hex"), vector.canonical);
+    assert.equal(contentDigest(signed.canonical).toString("hex"), vector.content_digest);
+    assert.equal(signed.signature.toString("hex"), vector.signature);
+    const document = submissionDocument(signed) as { request: { canonical_version: number }; deduplication?: object };
+    assert.equal(document.request.canonical_version, 2);
+    assert.equal(document.deduplication !== undefined, period !== undefined);
+  });
+}
+
+test("another period than the signed one is not sent", () => {
+  const signed = Party.generate("O=A").signCommand({}, { durationS: 60 });
+  assert.throws(() => submissionDocument(signed, { durationS: 61 }), { code: "MALFORMED_REQUEST" });
+  assert.throws(() => submissionDocument(signed, { afterOffset: 60 }), { code: "MALFORMED_REQUEST" });
+  assert.throws(() => submissionDocument(Party.generate("O=A").signCommand({}), { durationS: 60 }), { code: "MALFORMED_REQUEST" });
+  assert.deepEqual(submissionDocument(signed, { durationS: 60 }), submissionDocument(signed));
+  const plain = submissionDocument(Party.generate("O=A").sign({})) as { request: object };
+  assert.ok(!("canonical_version" in plain.request));
+});
 
 test("change ids", () => {
   for (const vector of golden("vectors/change_id.json")) {

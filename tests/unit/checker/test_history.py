@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from nacl.signing import SigningKey
 
+from ledger_api.client import Party
 from replica.checker.check import Scope, check
 from replica.checker.door import UNCHECKED, Door
 from replica.checker.findings import Findings, Summary
@@ -21,6 +22,7 @@ from replica.checker.history import (
     Invoke,
     Ok,
     Refused,
+    Signed,
     Unknown,
     encode_event,
     invoke_submission,
@@ -30,6 +32,7 @@ from replica.checker.operations import collect
 from replica.notary.canonical import content_digest, encode_request
 from replica.notary.errors import Code, Retry
 from replica.notary.requests import TimeWindow
+from replica.notary.terms import decode_either
 from tests.golden.samples import history
 from tests.worlds.notary_logs import request_of, submission_of, tx
 
@@ -136,7 +139,8 @@ def test_every_definite_refusal_is_held_against_something() -> None:
         public_key=bytes(key.verify_key),
         signature=key.sign(encode_request(request)).signature,
     )
-    door = Door(registered=frozenset({(request.party, submission.public_key)}), tokens=False)
+    registered = frozenset({(request.party, submission.public_key)})
+    door = Door(registered=registered, tokens=False, signed_commands_only=False)
     asked = [invoke_submission("p", 0, 10, request, submission), Invoke("p", 0, 10, ID)]
     believed = set()
     for code in Code:
@@ -147,6 +151,32 @@ def test_every_definite_refusal_is_held_against_something() -> None:
                     believed.add((code, sent.content is None))
     assert {code for code, _ in believed} <= UNCHECKED | {Code.TX_NOT_FOUND}
     assert (Code.TX_NOT_FOUND, False) not in believed
+
+
+def test_a_signature_that_covers_the_command_is_held_against_what_was_sent() -> None:
+    """Goal: the checker knows both versions of canonical bytes. Method: version 2, refused for its signature or for its
+    version; then what a relay sends with the same signature, and bytes that are of no version."""
+    party = Party("O=A", SigningKey(b"\x01" * 32))
+    submission = party.sign(ID, command_id="c", user_id="u", sign_command=True)
+    request, _, _ = decode_either(submission.request)
+    sent = invoke_submission("p", 0, 10, request, submission)
+    relayed = invoke_submission("p", 0, 10, request, msgspec.structs.replace(submission, command_id="d"))
+    door = Door(registered=frozenset({("O=A", party.public_key)}), tokens=False)
+
+    def problems(asked: Invoke, code: str) -> dict[str, int]:
+        return check([asked, Refused("p", 0, 20, code)], [], scope=Scope(door=door)).counts
+
+    for code in ("SIGNATURE_INVALID", "COMMAND_NOT_SIGNED"):
+        assert problems(sent, code) == {"REFUSED_WRONGLY": 1}
+    assert problems(relayed, "SIGNATURE_INVALID") == {}
+    plain = invoke_submission("p", 0, 10, request, party.sign(ID))
+    assert problems(plain, "COMMAND_NOT_SIGNED") == {}
+    assert problems(plain, "FORMAT_NOT_RAISED") == {"REFUSED_WRONGLY": 1}
+    assert problems(sent, "FORMAT_NOT_RAISED") == {}
+    for bad in ("zz", "00"):
+        signed = Signed(party.public_key.hex(), submission.signature.hex(), bad)
+        with pytest.raises(HistoryError):
+            problems(msgspec.structs.replace(sent, signed=signed), "SIGNATURE_INVALID")
 
 
 def test_what_may_have_been_on_its_way_excuses_a_refusal() -> None:

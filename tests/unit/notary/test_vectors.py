@@ -9,11 +9,14 @@ import msgspec
 import pytest
 from nacl.signing import SigningKey
 
+from ledger_api.client import Deduplication, Party, encode_submission
+from ledger_api.wire.submissions import SubmissionDocument, submission_from_document
 from replica.notary.canonical import change_id, content_digest, decode_request, encode_request
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.requests import TimeWindow, make_request, parse_state_ref
 from replica.notary.signatures import signature_holds
+from replica.notary.terms import decode_either
 from tests.golden.make import FOLDER
 
 
@@ -67,6 +70,46 @@ def test_canonical_bytes_digest_and_signature(name: str) -> None:
     assert bytes(key.verify_key).hex() == case["party_public_key"]
     assert key.sign(raw).signature.hex() == case["signature"]
     assert signature_holds(bytes(key.verify_key), raw, bytes.fromhex(case["signature"]))
+
+
+SIGNED_COMMANDS = {case["name"]: case for case in _vectors("canonical_2_signed.json")}
+
+
+@pytest.mark.parametrize("name", SIGNED_COMMANDS)
+def test_canonical_bytes_of_version_2_and_their_signature(name: str) -> None:
+    """Goal: anyone can rebuild what covers a command. Method: by hand, and by the client's party."""
+    case = SIGNED_COMMANDS[name]
+
+    def texts(*parts: str) -> str:
+        return "".join(f"{len(part.encode()):04x}{part.encode().hex()}" for part in parts)
+
+    parties = sorted(case["act_as"], key=str.encode)
+    kind, value = 0, 0
+    if case["duration_s"] is not None:
+        kind, value = 1, round(case["duration_s"] * 1e6)  # of doubles; half goes to even
+    elif case["after_offset"] is not None:
+        kind, value = 2, case["after_offset"]
+    by_hand = b"notary/request/2".hex() + _by_hand(case)[32:] + texts(case["user_id"], case["command_id"])
+    by_hand += f"{len(parties):02x}{texts(*parties)}{kind:02x}{value:016x}"
+    assert by_hand == case["canonical"]
+    window = TimeWindow(case["from_us"], case["until_us"])
+    period = Deduplication(case["duration_s"], case["after_offset"])
+    signed = Party(case["party"], SigningKey(bytes.fromhex(case["party_seed"]))).sign(
+        case["tx_id"],
+        case["inputs"],
+        case["references"],
+        None if window == TimeWindow() else window,
+        command_id=case["command_id"],
+        user_id=case["user_id"],
+        act_as=case["act_as"],
+        sign_command=True,
+        deduplication=period,
+    )
+    assert (signed.request.hex(), signed.signature.hex()) == (case["canonical"], case["signature"])
+    body = encode_submission(signed)
+    document = msgspec.json.decode(body, type=SubmissionDocument)
+    assert submission_from_document(document, lambda: "s").request == signed.request
+    assert decode_either(signed.request)[1].hex() == case["content_digest"]
 
 
 def test_one_case_written_out_in_full() -> None:

@@ -1,5 +1,7 @@
 package org.replicatednotary.client;
 
+import java.nio.ByteBuffer;
+
 /** How far back an acceptance of the same command counts: within {@code durationS}, or above ledger offset {@code afterOffset}. */
 public record Deduplication(Double durationS, Long afterOffset) {
     private static final double LIMIT_S = 100.0 * 366 * 86_400;
@@ -15,6 +17,17 @@ public record Deduplication(Double durationS, Long afterOffset) {
         if (afterOffset != null) {
             Bytes.checkOffset("afterOffset", afterOffset);
         }
+    }
+
+    /** What canonical bytes of version 2 end with: 9 bytes. {@code period} may be null. */
+    static byte[] encode(Deduplication period) {
+        ByteBuffer raw = ByteBuffer.allocate(9);
+        if (period == null) {
+            return raw.array();
+        }
+        boolean isDuration = period.durationS != null;
+        long value = isDuration ? (long) Math.rint(period.durationS * 1e6) : period.afterOffset; // rint: half goes to even
+        return raw.put((byte) (isDuration ? 1 : 2)).putLong(value).array();
     }
 
     public static Deduplication within(double durationS) {

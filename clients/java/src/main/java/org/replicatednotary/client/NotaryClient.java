@@ -17,7 +17,7 @@ import java.util.function.Function;
  *
  * <p>Every call keeps on, with the same ids, while the answer is not final or the connection fails, until the policy's deadline:
  * then a NotNow is returned, and the outcome stays unknown until the same submission is sent again. {@code deduplication} says
- * how far back an acceptance of the same command counts; null: as long as they are kept. A thread that is interrupted gets
+ * how far back an acceptance of the same command counts; null: the longest that the notary allows. A thread that is interrupted gets
  * OutcomeUnknown.
  */
 public final class NotaryClient implements AutoCloseable {

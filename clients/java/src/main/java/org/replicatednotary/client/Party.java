@@ -67,22 +67,32 @@ public final class Party {
 
     /** A signed submission. Throws BadRequest naming the rule that is broken. */
     public Submission sign(Transaction transaction) {
+        return sign(transaction, false, null);
+    }
+
+    /**
+     * A signed submission whose signature also covers user, command, parties and deduplication period (null: none is asked for):
+     * nobody who relays it can change them. It takes a notary whose record format is 2, and the user of the token, if there is
+     * one. Throws BadRequest.
+     */
+    public Submission signCommand(Transaction transaction, Deduplication period) {
+        return sign(transaction, true, period);
+    }
+
+    private Submission sign(Transaction transaction, boolean withCommand, Deduplication period) {
         String txId = transaction.txId() == null ? Transaction.random(32) : transaction.txId().toLowerCase(Locale.ROOT);
         Request request =
                 new Request(txId, transaction.inputs(), transaction.references(), transaction.window(), name);
-        byte[] canonical = request.encode();
         List<String> actAs = transaction.actAs() == null ? List.of(name) : Request.sortedTexts(transaction.actAs());
-        Submission submission = new Submission(
-                request,
-                canonical,
-                publicKey(),
-                Ed25519.sign(keys.getPrivate(), canonical),
-                transaction.userId() == null ? Transaction.ANONYMOUS : transaction.userId(),
-                transaction.commandId() == null ? txId : transaction.commandId(),
-                actAs,
-                transaction.submissionId() == null ? Transaction.random(16) : transaction.submissionId());
-        Request.checkCommand(submission.userId(), submission.commandId(), actAs, submission.submissionId());
-        return submission;
+        String userId = transaction.userId() == null ? Transaction.ANONYMOUS : transaction.userId();
+        String commandId = transaction.commandId() == null ? txId : transaction.commandId();
+        String submissionId = transaction.submissionId() == null ? Transaction.random(16) : transaction.submissionId();
+        Request.checkCommand(userId, commandId, actAs, submissionId);
+        byte[] canonical =
+                withCommand ? request.encodeWithCommand(userId, commandId, actAs, period) : request.encode();
+        byte[] signature = Ed25519.sign(keys.getPrivate(), canonical);
+        return new Submission(
+                request, canonical, publicKey(), signature, userId, commandId, actAs, submissionId, withCommand, period);
     }
 
     /** The first document of a PEM text. Throws IllegalArgumentException. */

@@ -18,6 +18,7 @@ public record Request(String txId, List<String> inputs, List<String> references,
     static final int PARTY_MAX_BYTES = 512;
     private static final int ID_MAX_BYTES = 255;
     private static final int ACT_AS_MAX = 16;
+    private static final int TAG_BYTES = 16;
     private static final int CONTENT_AT = 48;
     private static final int STATE_REF_BYTES = 36;
     private static final long INDEX_MAX = 0xffff_ffffL;
@@ -54,6 +55,24 @@ public record Request(String txId, List<String> inputs, List<String> references,
         return raw.putShort((short) name.length).put(name).array();
     }
 
+    /** Canonical bytes of version 2, which also have the command and its deduplication period; {@code period} may be null. */
+    byte[] encodeWithCommand(String userId, String commandId, List<String> actAs, Deduplication period) {
+        ByteArrayOutputStream found = new ByteArrayOutputStream();
+        byte[] version1 = encode();
+        found.writeBytes(tag("notary/request/2"));
+        found.write(version1, TAG_BYTES, version1.length - TAG_BYTES);
+        List.of(userId, commandId).forEach(text -> found.writeBytes(withLength(text)));
+        found.write(actAs.size());
+        sortedTexts(actAs).forEach(text -> found.writeBytes(withLength(text)));
+        found.writeBytes(Deduplication.encode(period));
+        return found.toByteArray();
+    }
+
+    private static byte[] withLength(String text) {
+        byte[] raw = text.getBytes(StandardCharsets.UTF_8);
+        return ByteBuffer.allocate(2 + raw.length).putShort((short) raw.length).put(raw).array();
+    }
+
     private void putWindow(ByteBuffer raw) {
         Long from = window == null ? null : window.fromUs();
         Long until = window == null ? null : window.untilUs();
@@ -74,9 +93,7 @@ public record Request(String txId, List<String> inputs, List<String> references,
         ByteArrayOutputStream found = new ByteArrayOutputStream();
         found.writeBytes(tag("notary/command/1"));
         for (String text : concat(userId, commandId, sortedTexts(actAs))) {
-            byte[] raw = text.getBytes(StandardCharsets.UTF_8);
-            found.writeBytes(ByteBuffer.allocate(2).putShort((short) raw.length).array());
-            found.writeBytes(raw);
+            found.writeBytes(withLength(text));
         }
         return Bytes.sha256(found.toByteArray());
     }

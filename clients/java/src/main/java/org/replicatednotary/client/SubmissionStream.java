@@ -111,8 +111,12 @@ public final class SubmissionStream implements AutoCloseable {
         return connectionsCount;
     }
 
-    /** The answer to one submission, once there is one. Blocks while 10,000 are under way. */
+    /**
+     * The answer to one submission, once there is one. Blocks while 10,000 are under way. Throws BadRequest for one that was signed
+     * for another deduplication period than the stream's, if it has one.
+     */
     public CompletableFuture<Answer> submit(Submission submission) {
+        submission.checkPeriod(deduplication);
         try {
             room.acquire();
         } catch (InterruptedException error) {

@@ -50,6 +50,50 @@ class VectorsTest {
     }
 
     @Test
+    void canonicalBytesOfVersion2() {
+        JsonNode vectors = Golden.json("vectors/canonical_2_signed.json");
+        assertTrue(vectors.size() > 10);
+        for (JsonNode vector : vectors) {
+            Long from = vector.get("from_us").isNull() ? null : vector.get("from_us").asLong();
+            Long until = vector.get("until_us").isNull() ? null : vector.get("until_us").asLong();
+            Deduplication period = periodOf(vector);
+            Transaction transaction = Transaction.of()
+                    .withTxId(vector.get("tx_id").asText())
+                    .withInputs(Golden.texts(vector.get("inputs")))
+                    .withReferences(Golden.texts(vector.get("references")))
+                    .withWindow(from == null && until == null ? null : new TimeWindow(from, until))
+                    .withUserId(vector.get("user_id").asText())
+                    .withCommandId(vector.get("command_id").asText())
+                    .withActAs(Golden.texts(vector.get("act_as")));
+            Party party = Party.fromSeed(vector.get("party").asText(), vector.get("party_seed").asText());
+            Submission signed = party.signCommand(transaction, period);
+            String name = vector.get("name").asText();
+            assertEquals(vector.get("canonical").asText(), Bytes.toHex(signed.canonical()), name);
+            assertEquals(
+                    vector.get("content_digest").asText(), Bytes.toHex(Request.contentDigest(signed.canonical())), name);
+            assertEquals(vector.get("signature").asText(), Bytes.toHex(signed.signature()), name);
+            JsonNode document = Documents.submission(signed, null);
+            assertEquals(2, document.get("request").get("canonical_version").asInt());
+            assertEquals(period != null, document.has("deduplication"), name);
+        }
+    }
+
+    @Test
+    void anotherPeriodThanTheSignedOneIsNotSent() {
+        Submission signed = Party.generate("O=A").signCommand(Transaction.of(STATE), Deduplication.within(60));
+        assertEquals("MALFORMED_REQUEST", codeOf(() -> Documents.submission(signed, Deduplication.within(61))));
+        assertTrue(Documents.submission(signed, Deduplication.within(60)).has("deduplication"));
+        assertFalse(Documents.submission(Party.generate("O=A").sign(Transaction.of()), null).get("request").has("canonical_version"));
+    }
+
+    private static Deduplication periodOf(JsonNode vector) {
+        if (!vector.get("duration_s").isNull()) {
+            return Deduplication.within(vector.get("duration_s").asDouble());
+        }
+        return vector.get("after_offset").isNull() ? null : Deduplication.after(vector.get("after_offset").asLong());
+    }
+
+    @Test
     void changeIds() {
         for (JsonNode vector : Golden.json("vectors/change_id.json")) {
             byte[] found = Request.changeId(

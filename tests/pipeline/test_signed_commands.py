@@ -1,0 +1,52 @@
+"""The audit of requests whose signature covers the command. No Spark: the function that its tasks run."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from ledger_api.client import Deduplication, Party
+from pipeline.audit.signatures import unsigned
+from pipeline.judging.columns import decode
+from pipeline.judging.plan import counted, make_plan, survey
+from replica.notary.position import begin
+from replica.notary.reading import read_records
+from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
+from replica.notary.requests import Submission
+from tests.pipeline.judged import TOPIC
+from tests.pipeline.signed_log import ACTIVATION, PARTY, PARTY_KEY
+
+BANK, OTHER = Party(PARTY, PARTY_KEY), Party("O=B")
+
+
+def record(sequence: int, submission: Submission) -> bytes:
+    return encode_record(RequestRecordV2(2, ACTIVATION, sequence, 1_000_000, submission, 60_000_000, NO_OFFSET))
+
+
+def log() -> list[bytes]:
+    """Both versions: good, forged, and of the other party; the last one is relayed under another command, so void."""
+    minute = Deduplication(60.0)
+    good = BANK.sign("11" * 32, command_id="c", user_id="u", sign_command=True, deduplication=minute)
+    submissions = [
+        good,
+        replace(good, signature=BANK.key.sign(b"other").signature),
+        BANK.sign("22" * 32),
+        replace(BANK.sign("33" * 32), signature=good.signature),
+        OTHER.sign("44" * 32, act_as=[PARTY], sign_command=True),
+        replace(good, command_id="d"),
+    ]
+    barrier = BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2)
+    return [encode_record(barrier), *[record(at, one) for at, one in enumerate(submissions)]]
+
+
+def test_signatures_of_both_versions_are_audited() -> None:
+    """Goal: the audit reads version 2 as replicas do. Method: a log with each case, by columns; the replicas' own
+    reading says which records count."""
+    values = log()
+    columns = decode(0, pa.array(values, pa.binary()))
+    plan, _ = make_plan(begin(TOPIC), [survey(columns)])
+    found = counted(columns, plan.rules_of(columns))
+    reading = read_records(begin(TOPIC), list(enumerate(values)))
+    rows = columns.rows[found.requests].tolist()
+    assert rows == [entry.offset for entry in reading.counted] == [1, 2, 3, 4, 5]
+    assert unsigned(columns, found.requests, after=-1) == [2, 4]
