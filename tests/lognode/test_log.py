@@ -20,6 +20,7 @@ from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.node import LogNode
+from replica.log.raft.opening import Opened
 from replica.log.raft.process import find_identity
 from replica.log.raft.proof import problem_of
 from replica.log.raft.segments import SegmentLog
@@ -60,7 +61,8 @@ class NodesHere:
     def start_node(self, name: str, *, new_group: bool = False) -> None:
         settings = self.settings(name)
         identity, files = find_identity(settings, new_group=new_group)
-        node = LogNode(settings, identity.node_id, SegmentLog(files, settings.segment_bytes), identity.key)
+        log = SegmentLog(files, settings.segment_bytes)
+        node = LogNode(settings, Opened.of(settings.group, identity.node_id, log, identity.key))
         self.nodes[name] = node
         self._running[name] = asyncio.create_task(node.run(new_group=new_group))
 

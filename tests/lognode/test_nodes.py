@@ -13,7 +13,7 @@ import pytest
 
 from replica.log.raft.client import CallFailed, LogClient
 from replica.notary.errors import LogUnavailable
-from tests.lognode.real_nodes import GROUP, WAIT_S, Nodes, bodies_of
+from tests.lognode.real_nodes import GROUP, WAIT_S, Nodes, bodies_of, freeze
 
 pytestmark = pytest.mark.slow  # `make lognode`: nothing runs on the log node yet
 
@@ -166,6 +166,37 @@ async def test_members_leave_and_join_by_command(nodes: Nodes) -> None:
     assert (again.returncode, "LOG_MEMBERS_REFUSED" in again.stderr) == (1, True)
     last = await nodes.append(batch(1))
     assert bodies_of(await nodes.log_of("r3", last.last_idx)) == batch(1)
+
+
+async def test_a_new_member_copies_sealed_segments_from_whoever_has_them_whole(tmp_path: Path) -> None:
+    """Goal: whole files, from the first peer whose files are good. Method: one peer frozen, one with a changed file."""
+    nodes = Nodes(tmp_path, 5, unacknowledged_max=100, hello_max_s=1.0)
+    try:
+        ids = await nodes.start_group(nodes.names[:4])
+        sent: list[bytes] = []
+        for number in range(30):
+            await nodes.append(batch(number, size=1_000))
+            sent += batch(number, size=1_000)
+        leader = await nodes.leader()
+        frozen, damaged, _ = sorted(set(nodes.names[:4]) - {leader})
+        await nodes.until(lambda states: all(len(list(nodes.disk(name).glob("*.seal"))) > 3 for name in states))
+        segment = nodes.segments(damaged)[2]
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 8
+        segment.write_bytes(data)
+        freeze(nodes.running[frozen])
+        nodes.start("r5")
+        states = await nodes.until(lambda states: "r5" in states and states["r5"]["node_id"] in states[leader]["connected"])
+        await nodes.change(leader, [*ids.values(), states["r5"]["node_id"]])
+        last = await nodes.append([b"the end"])
+        assert bodies_of(await nodes.log_of("r5", last.last_idx)) == [*sent, b"the end"]
+        assert [line["peer"] for line in nodes.lines("r5", "log_copy_interrupted")] == [frozen]
+        (refused,) = nodes.lines("r5", "log_segment_refused")
+        assert refused["peer"] == damaged
+        assert "another SHA-256 than its seal" in refused["why"]
+        assert nodes.lines("r5", "log_segments_copied")[0]["entries"] > len(sent) // 2
+    finally:
+        nodes.stop_all()
 
 
 async def test_the_leader_says_where_the_log_ends(nodes: Nodes) -> None:

@@ -19,6 +19,7 @@ from ha.raft.messages import AppendEntries, Entry, HardState, Kind, Message, Nod
 from replica.log.raft import wire
 from replica.log.raft.members import objection, standing
 from replica.log.raft.node import LogNode
+from replica.log.raft.opening import Opened
 from replica.log.raft.outbox import Questions
 from replica.log.raft.records import merkle_root
 from replica.log.raft.segments import Job, SegmentLog, fresh
@@ -185,7 +186,7 @@ def node_with(tmp_path: Path, log: list[Entry], commit_idx: int = 0) -> LogNode:
     steps: list[int | list[Entry]] = [log] if log else []
     segments.carry_out(Job(HardState(2, None, 0), steps, commit_idx))
     settings = LogNodeSettings(group="g", name="r2", listen="127.0.0.1:1", data_dir=tmp_path)
-    return LogNode(settings, "r2.b", SegmentLog(files, 2**16), SEEDS["r2.b"])
+    return LogNode(settings, Opened.of("g", "r2.b", SegmentLog(files, 2**16), SEEDS["r2.b"]))
 
 
 def message_of(log: list[Entry], prev_idx: int = 0) -> AppendEntries:

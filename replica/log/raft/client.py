@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from ha.raft.messages import Entry, NodeId, TxId
 from replica.log.raft import wire
 from replica.log.raft.links import give_up_on_silence
+from replica.log.raft.notes import Seal
 from replica.log.raft.settings import split_address
 from replica.log.raft.wire import (
     Answer,
@@ -21,6 +22,8 @@ from replica.log.raft.wire import (
     Ends,
     Entries,
     Failed,
+    FindSealed,
+    FoundSealed,
     FrameRefused,
     Frames,
     Hello,
@@ -29,7 +32,9 @@ from replica.log.raft.wire import (
     Place,
     Placed,
     Read,
+    ReadSealed,
     Refusal,
+    SealedBytes,
     Status,
     Told,
     Tx,
@@ -38,7 +43,7 @@ from replica.log.raft.wire import (
 )
 from replica.notary.errors import LogUnavailable
 
-AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed, Nominated, TxTold)
+AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed, Nominated, TxTold, FoundSealed, SealedBytes)
 _CHUNK_BYTES = 256 * 1024
 _SILENCE_MAX_S = 10.0  # a machine that acknowledges nothing for this long is gone
 
@@ -77,7 +82,7 @@ class LogClient:
         frames = Frames(wire.HELLO_MAX_BYTES)
         try:
             async with asyncio.timeout(answer_max_s):
-                reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+                reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=_CHUNK_BYTES)
                 try:
                     give_up_on_silence(writer.transport, _SILENCE_MAX_S)
                     writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client")))
@@ -129,6 +134,14 @@ class LogClient:
     async def tx(self, at: TxId) -> TxTold:
         """What became of an entry, as far as this node knows."""
         return await self._call(Tx(next(self._numbers), at.view, at.idx), TxTold)
+
+    async def find_sealed(self, idx: int) -> Seal | None:
+        """The seal of the node's sealed segment that has this entry; None: it has none."""
+        return (await self._call(FindSealed(next(self._numbers), idx), FoundSealed)).seal
+
+    async def read_sealed(self, first_idx: int, at: int, size: int) -> bytes:
+        """Bytes of a sealed segment's file; fewer where it ends, or is gone."""
+        return (await self._call(ReadSealed(next(self._numbers), first_idx, at, size), SealedBytes)).data
 
     async def nominate(self, name: str) -> None:
         """Ask the leader, which this node must be, to hand over to a member. Raises CallFailed."""

@@ -25,10 +25,11 @@ from ha.raft.tx_status import TxStatus
 from replica.log.raft import wire
 from replica.log.raft.links import Lines, Links, failed
 from replica.log.raft.members import objection
+from replica.log.raft.opening import Opened
 from replica.log.raft.outbox import HELD_MAX, Calls, Outbox, Questions, Recent, Waiting
-from replica.log.raft.segments import Job, SegmentLog
+from replica.log.raft.segments import Job
 from replica.log.raft.settings import LogNodeSettings
-from replica.log.raft.signing import LogDiffers, SignedLog, encode_keys, public_key_of
+from replica.log.raft.signing import encode_keys
 from replica.log.raft.wire import (
     Answer,
     Append,
@@ -38,11 +39,15 @@ from replica.log.raft.wire import (
     End,
     Ends,
     Entries,
+    FindSealed,
+    FoundSealed,
     Nominate,
     Nominated,
     Place,
     Placed,
     Read,
+    ReadSealed,
+    SealedBytes,
     Status,
     Told,
     Tx,
@@ -79,20 +84,22 @@ class _Reader:
 class LogNode:
     """One node. Run it once; it ends by `stop`, or by an error that it raises."""
 
-    def __init__(self, settings: LogNodeSettings, node_id: NodeId, log: SegmentLog, key: bytes) -> None:
-        """`key`: seed of the node's Ed25519 key. Raises LogIncomplete where the disk lacks what it once had."""
+    def __init__(self, settings: LogNodeSettings, opened: Opened, *, may_copy: bool = False) -> None:
+        """`may_copy`: end where a leader is far ahead, so that peers' segments can be copied (`leader_ahead`).
+
+        Raises LogIncomplete where the disk lacks what it once had.
+        """
+        log, node_id = opened.log, opened.node_id
         self.settings = settings
         self.node_id = node_id
         self._log = log
         core = settings.raft()
-        self._signed = SignedLog(settings.group, node_id, key)
-        try:
-            entries = self._signed.opened(log.entries(), log.hard_state.commit_idx)
-            self.raft = Raft.restored(node_id, core, random.SystemRandom().random, log.hard_state, entries)
-        except LogDiffers as error:
-            raise LogIncomplete(f"the disk has another log than was signed: {error.detail}") from None
+        self._signed = opened.signed
+        self.raft = Raft.restored(node_id, core, random.SystemRandom().random, log.hard_state, opened.shape)
+        self.leader_ahead: str | None = None  # the leader's name, when this node ended to copy segments
+        self._copies_from_idx = log.last_idx if may_copy and log.last_idx <= log.hard_state.commit_idx else None
         self._tick_s = core.tick_ms / 1_000
-        self._key = public_key_of(key)
+        self._key = opened.signed.public_key
         self.links = Links(settings, node_id, self, self._key)
         self._recent = Recent(log.last_idx + 1, settings.recent_max_bytes)
         self._framed: tuple[AppendEntries | None, list[bytes]] = None, []  # the newest message, encoded
@@ -182,11 +189,21 @@ class LogNode:
 
     def receive(self, src: NodeId, message: Message) -> None:
         """Handle a message of a peer's core."""
+        if self._is_far(message):
+            self.leader_ahead = name_of(src)
+            self.stop()
+            return
         try:
             self.raft.receive(src, message)
             self._carry_out()
         except Exception as error:  # the caller is a socket, which cannot end the node
             self.fail(error)
+
+    def _is_far(self, message: Message) -> bool:
+        """Whether a leader is so far ahead that copying segments is better: nothing has come yet since the start."""
+        if self._copies_from_idx != self.raft.last_idx or not isinstance(message, AppendEntries):
+            return False
+        return message.prev_idx > self.raft.last_idx + self.settings.unacknowledged_max
 
     def _carry_out(self) -> None:
         """Give the core's effects to the disk and the links, in the order that it demands."""
@@ -357,6 +374,10 @@ class LogNode:
                 self._take_question(call, reply)
             case Place():
                 reply(self._placed(call))
+            case FindSealed():
+                reply(FoundSealed(call.call, self._log.sealed_with(call.idx)))
+            case ReadSealed():
+                reply(self._sealed_bytes(call))
             case Tx():
                 reply(self._tx(call))
             case Nominate():
@@ -495,6 +516,12 @@ class LogNode:
                 reply(Ends(call.call, leads_view, idx, self._log.raw_upto(idx)))
             else:
                 reply(failed(call, "NOT_LEADER", "this node no longer leads", self.raft.state.leader_id))
+
+    def _sealed_bytes(self, call: ReadSealed) -> Answer:
+        try:
+            return SealedBytes(call.call, self._log.read_sealed(call.first_idx, call.at, call.size))
+        except OSError as error:
+            return failed(call, "REFUSED", f"the segment cannot be read: {error}")
 
     def _placed(self, call: Place) -> Answer:
         end_idx = self._readable_idx

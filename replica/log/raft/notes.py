@@ -11,7 +11,7 @@ from replica.log.raft.files import Files
 from replica.notary.untrusted import UNREADABLE
 
 _DIGEST_BYTES = 32
-_UNFINISHED = ".new"
+UNFINISHED = ".new"
 Note = TypeVar("Note", bound=msgspec.Struct)
 
 
@@ -60,7 +60,7 @@ def decode_note(raw: bytes, kind: type[Note]) -> Note | None:
 
 def write_note(files: Files, name: str, note: msgspec.Struct) -> None:
     """Replace the file `name`; it is on disk when this returns."""
-    unfinished = name + _UNFINISHED
+    unfinished = name + UNFINISHED
     files.create(unfinished)
     files.write(unfinished, 0, encode_note(note))
     files.sync(unfinished)
@@ -71,5 +71,5 @@ def write_note(files: Files, name: str, note: msgspec.Struct) -> None:
 def remove_unfinished(files: Files) -> None:
     """Remove what a crash left of a replacement."""
     for name in files.names():
-        if name.endswith(_UNFINISHED):
+        if name.endswith(UNFINISHED):
             files.remove(name)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import secrets
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import structlog
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry
 from replica.log.raft.client import CallFailed, LogClient
+from replica.log.raft.copying import copy_segments
 from replica.log.raft.files import Folder
 from replica.log.raft.node import LogNode
 from replica.log.raft.notes import Identity, Seal, decode_note, write_note
+from replica.log.raft.opening import Opened
 from replica.log.raft.segments import SegmentLog, fresh
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import SEED_BYTES
@@ -76,17 +79,35 @@ async def run_node(settings: LogNodeSettings, *, new_group: bool = False) -> Non
         identity, folder = find_identity(settings, new_group=new_group)
         log = SegmentLog(folder, settings.segment_bytes)
         await _repair(settings, log)
-        node = LogNode(settings, identity.node_id, log, identity.key)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, node.stop)
-        reloads: set[asyncio.Task[None]] = set()
-        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.create_task(_reload(node))))
-        _log.info("log_node_started", node_id=identity.node_id, last_idx=log.last_idx, view=node.raft.view)
-        await node.run(new_group=new_group)
+        opened = Opened.of(settings.group, identity.node_id, log, identity.key)
+        leader = await _take_part(settings, opened, new_group=new_group, may_copy=True)
+        while leader is not None:
+            copying = asyncio.create_task(copy_segments(settings, folder, opened, leader), name="copying")
+            _on_signals(copying.cancel, lambda: None)  # certificates are read again afterwards in any case
+            await asyncio.wait({copying})
+            if copying.cancelled():
+                break
+            leader = await _take_part(settings, opened, may_copy=copying.result() > 0)
         _log.info("log_node_stopped", node_id=identity.node_id)
     finally:
         os.close(lock)
+
+
+async def _take_part(
+    settings: LogNodeSettings, opened: Opened, *, new_group: bool = False, may_copy: bool
+) -> str | None:
+    """Run the node until it is stopped, or until a leader is so far ahead that segments are copied: its name."""
+    node = LogNode(settings, opened, may_copy=may_copy)
+    reloads: set[asyncio.Task[None]] = set()
+    _on_signals(node.stop, lambda: reloads.add(asyncio.create_task(_reload(node))))
+    _log.info("log_node_started", node_id=opened.node_id, last_idx=opened.log.last_idx, view=node.raft.view)
+    await node.run(new_group=new_group)
+    return node.leader_ahead
+
+
+def _on_signals(stop: Callable[[], object], reload: Callable[[], object]) -> None:
+    for number, react in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGHUP, reload)):
+        asyncio.get_running_loop().add_signal_handler(number, react)
 
 
 async def _reload(node: LogNode) -> None:

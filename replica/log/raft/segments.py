@@ -18,17 +18,19 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import accumulate
 
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry, HardState, Kind, TxId
 from replica.log.raft.files import Files
-from replica.log.raft.notes import Hard, Seal, decode_note, remove_unfinished, write_note
+from replica.log.raft.notes import UNFINISHED, Hard, Seal, decode_note, remove_unfinished, write_note
 from replica.log.raft.records import (
     FILE_HEADER_BYTES,
     MARK_BYTES,
     NONCE_BYTES,
     FileHeader,
     Scan,
+    Walk,
     decode_file_header,
     encode,
     encode_mark,
@@ -40,11 +42,17 @@ from replica.notary.untrusted import UNREADABLE
 
 HARD_STATE = "hard-state"
 SEGMENT_BYTES = 64 * 2**20
-_SEGMENT, _SEAL, _UNFINISHED = ".segment", ".seal", ".new"
+SEGMENT_MAX_BYTES = 2**30
+_SEGMENT, _SEAL = ".segment", ".seal"
 _DIGITS = 20
 _LANDMARK_EVERY = 64  # entries that are read to find one
 _READ_AHEAD = 1_024  # entries at a time, when all are read
 _CHUNK_BYTES = 2**20
+
+
+def segment_name(first_idx: int) -> str:
+    """The file of the segment that begins with this entry."""
+    return f"{first_idx:0{_DIGITS}}{_SEGMENT}"
 
 
 @dataclass(slots=True)
@@ -64,7 +72,7 @@ class Segment:
     @property
     def name(self) -> str:
         """The file's."""
-        return f"{self.first_idx:0{_DIGITS}}{_SEGMENT}"
+        return segment_name(self.first_idx)
 
     @property
     def seal_name(self) -> str:
@@ -162,7 +170,7 @@ class SegmentLog:
 
     def _open_unsealed(self, first: int, *, is_last: bool) -> Scan:
         """A segment without a seal: whole, but for the end of the last one. Raises LogIncomplete."""
-        name = f"{first:0{_DIGITS}}{_SEGMENT}"
+        name = segment_name(first)
         data = self._files.read(name)
         header = decode_file_header(data)
         if header is None or header.first_idx != first:
@@ -343,7 +351,7 @@ class SegmentLog:
 
     def _write_file(self, name: str, size: int, data: bytes) -> None:
         """Create a file with all of `data` and of this size, or none."""
-        files, unfinished = self._files, name + _UNFINISHED
+        files, unfinished = self._files, name + UNFINISHED
         files.create(unfinished)
         files.reserve(unfinished, size)
         files.write(unfinished, 0, data)
@@ -403,6 +411,45 @@ class SegmentLog:
         seal = Seal(segment.first_idx, segment.next_idx - 1, segment.end, digest, root)
         write_note(self._files, segment.seal_name, seal)
         segment.seal = seal
+
+    def sealed_with(self, idx: int) -> Seal | None:
+        """The seal of the sealed segment that has this entry, if it is not damaged."""
+        place = bisect_right(self._firsts, idx) - 1
+        segment = self._segments[place] if place >= 0 else None
+        whole = segment is not None and segment.seal is not None and segment.header is not None
+        return segment.seal if segment is not None and whole and idx < segment.next_idx else None
+
+    def read_sealed(self, first_idx: int, at: int, size: int) -> bytes:
+        """Bytes of a sealed segment's file; fewer at its end, none where there is no such segment."""
+        seal = self.sealed_with(first_idx)
+        if seal is None or seal.first_idx != first_idx:
+            return b""
+        return self._files.read_at(segment_name(first_idx), at, min(size, max(seal.size - at, 0)))
+
+    def adopt(self, seal: Seal, walk: Walk) -> None:
+        """Take a peer's sealed segment, the next one of this log, whose file is here, synced, as an unfinished one."""
+        assert seal.first_idx == self.last_idx + 1
+        raw_counts = [sum(walk.raws[at : at + _LANDMARK_EVERY]) for at in range(0, len(walk.raws), _LANDMARK_EVERY)]
+        segment = Segment(
+            first_idx=seal.first_idx,
+            next_idx=seal.last_idx + 1,
+            view=walk.view,
+            end=seal.size,
+            header=walk.header,
+            landmarks=walk.starts[::_LANDMARK_EVERY],
+            raw_before=list(accumulate(raw_counts, initial=0))[:-1],
+            raw_count=sum(raw_counts),
+        )
+        self._files.rename(segment.name + UNFINISHED, segment.name)
+        self._files.sync_names()
+        self._add(segment)
+        self._seal(segment, seal.file_digest, seal.root)
+        self.committed(seal.last_idx)
+
+    def committed(self, idx: int) -> None:
+        """Everything up to `idx`, which is written, is known to be committed."""
+        self._commit_idx = max(self._commit_idx, idx)
+        self.hard_state = self.hard_state._replace(commit_idx=max(self.hard_state.commit_idx, idx))
 
     def repair(self, seal: Seal, entries: Sequence[Entry]) -> bool:
         """Rewrite a damaged sealed segment from a peer's entries. False: they are not the sealed ones."""

@@ -91,10 +91,12 @@ class SignedLog:
 
     def __init__(self, group: str, node_id: NodeId, seed: bytes) -> None:
         self.keys: dict[NodeId, bytes] = {}
+        self.public_key = public_key_of(seed)
         self._group = group
         self._node_id = node_id
         self._signing_key = SigningKey(seed)
         self._tree = LogTree()
+        self._unsigned: list[Entry] = []  # configurations of `extend` that no signature covers yet
 
     @property
     def last_idx(self) -> int:
@@ -115,6 +117,38 @@ class SignedLog:
             last = entry, self._compared(entry)
         if last is not None:
             self._verify(*last)
+
+    def extend(self, leaves: Sequence[bytes], marks: Sequence[Entry]) -> None:
+        """Add the next entries at once, from a source that is not trusted. Raises LogDiffers; then nothing is changed.
+
+        `leaves`: of all of them; `marks`: those of other kinds than RAW, and perhaps some more. What comes after the
+        last signature is verified with the next one. A configuration's keys count once a node known before signed it.
+        """
+        before, keys, unsigned = self._tree.size, dict(self.keys), list(self._unsigned)
+        self._tree.keep()
+        try:
+            last_idx = max((entry.idx for entry in marks if entry.kind is Kind.SIGNATURE), default=0)
+            for entry in marks:
+                if entry.kind is Kind.RECONFIGURATION:
+                    self._unsigned.append(entry)
+                    if entry.idx == 1:
+                        self.extended()
+                elif entry.kind is Kind.SIGNATURE and (self._unsigned or entry.idx == last_idx):
+                    self._tree.grow(leaves[self._tree.size - before : entry.idx - 1 - before])
+                    self._verify(entry, self._compared(entry))
+                    self.extended()
+            self._tree.grow(leaves[self._tree.size - before :])
+            self._tree.keep()
+        except LogDiffers:
+            self._tree.cut(before)
+            self.keys, self._unsigned = keys, unsigned
+            raise
+
+    def extended(self) -> None:
+        """No more comes by `extend`, or what came is signed: learn the keys of its configurations."""
+        for entry in self._unsigned:
+            self._learn(entry)
+        self._unsigned = []
 
     def opened(self, entries: Iterable[Entry], commit_idx: int) -> Iterator[Entry]:
         """Pass a whole log on, verifying it on the way; `commit_idx` is known to be committed. Raises LogDiffers."""

@@ -27,17 +27,20 @@ class LogTree:
         self._kept: list[tuple[int, Peaks]] = [(0, ())]  # ascending sizes, with their peaks
 
     def grow(self, leaves: Iterable[bytes]) -> None:
-        """Add leaves at the end."""
-        peaks, size, more = self._peaks, self.size, list(leaves)
-        for leaf in more:
-            node, whole = leaf, size
-            while whole & 1:
-                node = sha256(NODE + peaks.pop() + node).digest()
-                whole >>= 1
-            peaks.append(node)
-            size += 1
-        self.size = size
-        self._leaves += more
+        """Add leaves at the end: on each level, what is there joins the first of what comes, pair by pair."""
+        nodes, below = list(leaves), self.size
+        self._leaves += nodes
+        self.size += len(nodes)
+        whole: list[bytes] = []  # new roots of whole subtrees, the smallest first
+        while nodes:
+            if below & 1:
+                nodes.insert(0, self._peaks.pop())
+            if len(nodes) & 1:
+                whole.append(nodes.pop())
+            pairs = zip(nodes[::2], nodes[1::2], strict=True)
+            nodes = [sha256(NODE + left + right).digest() for left, right in pairs]
+            below >>= 1
+        self._peaks += reversed(whole)
 
     def root(self) -> bytes:
         """The root; an empty tree's is the hash of nothing."""

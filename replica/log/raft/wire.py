@@ -13,6 +13,7 @@ import msgspec
 
 from ha.raft.messages import AppendEntries, Entry, Message, NodeId, TxId
 from ha.raft.tx_status import TxStatus
+from replica.log.raft.notes import Seal
 from replica.notary.untrusted import UNREADABLE
 
 PROTOCOL = 1
@@ -21,6 +22,7 @@ _SIZE_BYTES = 4
 _ENTRY_OVERHEAD_BYTES = 40  # of an entry in a frame, beside its body and nodes; at most
 _NODE_MAX_BYTES = 133  # of an id in it
 _BODIES_MAX = 20_000
+PIECE_MAX_BYTES = 2**20  # of a file, in one answer
 READ_MAX = 1_024  # entries in one answer: heartbeats wait while it is made
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=128)]
@@ -104,6 +106,22 @@ class Nominate(msgspec.Struct, frozen=True, array_like=True, tag="nominate"):
     name: _Text
 
 
+class FindSealed(msgspec.Struct, frozen=True, array_like=True, tag="find-sealed"):
+    """Ask for the sealed segment that has this entry."""
+
+    call: _Count
+    idx: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+
+class ReadSealed(msgspec.Struct, frozen=True, array_like=True, tag="read-sealed"):
+    """Bytes of a sealed segment's file."""
+
+    call: _Count
+    first_idx: _Count
+    at: _Count
+    size: Annotated[int, msgspec.Meta(ge=1, le=PIECE_MAX_BYTES)]
+
+
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     """All of it is committed."""
 
@@ -162,6 +180,20 @@ class Nominated(msgspec.Struct, frozen=True, array_like=True, tag="nominated"):
     call: int
 
 
+class FoundSealed(msgspec.Struct, frozen=True, array_like=True, tag="found-sealed"):
+    """None: this node has sealed no such segment, or it is damaged."""
+
+    call: int
+    seal: Seal | None
+
+
+class SealedBytes(msgspec.Struct, frozen=True, array_like=True, tag="sealed-bytes"):
+    """As many as there are; none where there is no such segment."""
+
+    call: int
+    data: bytes
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The call has no effect, and never will have one. `NOT_LEADER`: ask `leader_id`; `OVERLOADED`: later."""
 
@@ -171,8 +203,10 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader_id: str | None = None
 
 
-Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate | Tx
-Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Nominated | TxTold | Failed
+Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate | Tx | FindSealed | ReadSealed
+Answer: TypeAlias = (
+    Appended | Entries | Told | Ends | Placed | Nominated | TxTold | FoundSealed | SealedBytes | Failed
+)
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
 messages = msgspec.msgpack.Decoder(Message)
 calls = msgspec.msgpack.Decoder(Call)
