@@ -33,6 +33,10 @@ LATENCY_GAP_S = 0.002
 READ_WAIT_MS = 1_000
 _POOL_BYTES = 2**24
 _MIB = 2**20
+_FILL_S = 2.0
+_SEALED_MAX_S = 120.0
+_DISK_FILES = 9
+_SEGMENT_MIB = 64
 
 
 def payloads() -> Iterator[bytes]:
@@ -48,7 +52,7 @@ async def measure_log_nodes(folder: Path, sizes: Sizes, report: Report) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     defaults = LogNodeSettings(group=GROUP, name="r1", listen="127.0.0.1:1", data_dir=folder)
     service = ("message_timeout_ms", "election_timeout_ms", "segment_bytes", "entry_max_bytes")
-    nodes = Nodes(folder, 4, **{name: getattr(defaults, name) for name in service})
+    nodes = Nodes(folder, 4, change_max_s=600.0, **{name: getattr(defaults, name) for name in service})
     add_machine(report, PACKAGES)
     _add_conditions(nodes, defaults, report)
     try:
@@ -56,7 +60,7 @@ async def measure_log_nodes(folder: Path, sizes: Sizes, report: Report) -> None:
         await _measure_throughput(nodes, sizes, report)
         await _measure_read_back(nodes, report)
         _measure_memory(nodes, report)
-        await _measure_joining(nodes, report)
+        await _measure_joining(nodes, sizes, report)
     finally:
         nodes.stop_all()
 
@@ -70,6 +74,33 @@ def _add_conditions(nodes: Nodes, settings: LogNodeSettings, report: Report) -> 
         "each record", f"{RECORD_BYTES} bytes, all different; synced on two nodes before it counts; hashed, signed"
     )
     report.line("load", f"one client, {CALLS_OPEN} calls of {CALL_RECORDS} records open at a time")
+
+
+async def _fill(nodes: Nodes, leader: str, records: int) -> None:
+    """Append until the log has so many, and wait until each node has sealed its full segments."""
+    client, bodies = await nodes.client(leader), payloads()
+    while (await client.end()).records < records:
+        await _load(client, bodies, _FILL_S)
+    await client.close()
+    for name in nodes.names[:3]:
+        async with asyncio.timeout(_SEALED_MAX_S):
+            while len(nodes.segments(name)) > len(list(nodes.disk(name).glob("*.seal"))) + 1:
+                await nodes.append([b"one more"])  # a node looks at its segments as it writes
+                await asyncio.sleep(0.05)
+
+
+def _disk_mb_s(folder: Path) -> float:
+    """Of the same kind of work: files of a segment's size, each synced, median of several."""
+    data, took = os.urandom(_MIB), list[float]()
+    for _ in range(_DISK_FILES):
+        with tempfile.TemporaryFile(dir=folder) as file:
+            began_s = perf_counter()
+            for _ in range(_SEGMENT_MIB):
+                file.write(data)
+            file.flush()
+            os.fdatasync(file.fileno())
+            took.append(perf_counter() - began_s)
+    return round(_SEGMENT_MIB * _MIB / median(took) / 1e6, 1)
 
 
 def _sync_ms(folder: Path) -> float:
@@ -178,9 +209,12 @@ def _memory_mib(pid: int, field: str) -> float:
     return round(kib / 1_024, 1)
 
 
-async def _measure_joining(nodes: Nodes, report: Report) -> None:
+async def _measure_joining(nodes: Nodes, sizes: Sizes, report: Report) -> None:
     report.section("The replicated log: a new member")
     leader = await nodes.leader()
+    await _fill(nodes, leader, sizes.join_records)
+    disk_mb_s = _disk_mb_s(nodes.folder)
+    report.add("raft_disk_write_mb_s", disk_mb_s, "this disk takes, one file, synced", f"{number(disk_mb_s)} MB/s")
     size = sum(path.stat().st_size for path in nodes.segments(leader))
     entries = (await nodes.status(leader) or {})["last_idx"]
     nodes.start("r4")
@@ -190,4 +224,8 @@ async def _measure_joining(nodes: Nodes, report: Report) -> None:
     took_s = monotonic() - began_s
     speed = size / took_s / 1e6
     report.add("raft_join_mb_s", round(speed, 1), "log copied to it", f"{number(speed)} MB/s")
+    share = speed / disk_mb_s
+    report.add("raft_join_share_of_disk", round(share, 2), "of what the disk takes", f"{share:.0%}")
+    (line,) = nodes.lines("r4", "log_segments_copied")
+    report.line("copied as whole segments", f"{line['entries']:,} of them; the rest one by one")
     report.line("until it is a member", f"{took_s:.1f} s for {entries:,} entries, {size / _MIB:,.0f} MiB")

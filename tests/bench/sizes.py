@@ -14,6 +14,7 @@ class Sizes:
     full_speed_s: float  # of the run that must cost neither the lock nor a health check
     rival_pools: tuple[int, ...]  # connections that the alternative is tried with
     log_records: int  # in the log before the first kill
+    join_records: int  # in the log that a new log node gets
     kills: int  # of the whole group and of the core alone, in turn
     kills_disconnected: int
     freezes: int  # of the core alone, and as many of the whole group
@@ -27,6 +28,7 @@ FULL = Sizes(
     full_speed_s=180.0,
     rival_pools=(8, 16, 32),
     log_records=1_000_000,
+    join_records=10_000_000,
     kills=20,
     kills_disconnected=6,
     freezes=2,
@@ -39,6 +41,7 @@ QUICK = Sizes(
     full_speed_s=15.0,
     rival_pools=(8,),
     log_records=20_000,
+    join_records=500_000,
     kills=4,
     kills_disconnected=2,
     freezes=1,

@@ -40,6 +40,7 @@ class Nodes:
         self.authority = authority
         self.settings = {"message_timeout_ms": 100, "election_timeout_ms": 1_000, "segment_bytes": 2**16} | settings
         self.settings.setdefault("entry_max_bytes", 2**14)
+        self.change_max_s = float(str(self.settings.get("change_max_s", WAIT_S)))
         self.names = [f"r{number}" for number in range(1, count + 1)]
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(self.names, free_ports(count), strict=True)}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -215,7 +216,7 @@ class Nodes:
     async def change(self, leader: str, ids: Iterable[str]) -> None:
         client = await self.client(leader)
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(self.change_max_s):
                 await client.change(sorted(ids))
         finally:
             await client.close()

@@ -186,7 +186,9 @@ async def test_a_new_member_copies_sealed_segments_from_whoever_has_them_whole(t
         segment.write_bytes(data)
         freeze(nodes.running[frozen])
         nodes.start("r5")
-        states = await nodes.until(lambda states: "r5" in states and states["r5"]["node_id"] in states[leader]["connected"])
+        states = await nodes.until(
+            lambda states: "r5" in states and states["r5"]["node_id"] in states[leader]["connected"]
+        )
         await nodes.change(leader, [*ids.values(), states["r5"]["node_id"]])
         last = await nodes.append([b"the end"])
         assert bodies_of(await nodes.log_of("r5", last.last_idx)) == [*sent, b"the end"]

@@ -204,9 +204,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 
 Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate | Tx | FindSealed | ReadSealed
-Answer: TypeAlias = (
-    Appended | Entries | Told | Ends | Placed | Nominated | TxTold | FoundSealed | SealedBytes | Failed
-)
+Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Nominated | TxTold | FoundSealed | SealedBytes | Failed
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
 messages = msgspec.msgpack.Decoder(Message)
 calls = msgspec.msgpack.Decoder(Call)
