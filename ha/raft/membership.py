@@ -135,5 +135,9 @@ class Membership:
         return tuple(sorted(self._former - self.active_nodes() - self.retired_committed - named))
 
     def may_join(self, nodes: Iterable[NodeId]) -> bool:
-        """Whether no id has left before. Ids never return: a former id stands for a disk and votes that are gone."""
-        return self.retired_committed.isdisjoint(nodes)
+        """Whether no id has been left out before, even by a configuration that is still pending.
+
+        Ids never return. One that is a member again when its removal ends would be named as removable.
+        """
+        newest = self.configurations[-1].nodes if self.configurations else frozenset()
+        return ((self._former | self.active_nodes()) - newest).isdisjoint(nodes)

@@ -194,21 +194,6 @@ def changed_data(change: Callable[[bytes], bytes]) -> Peer:
     return peer
 
 
-LIARS: dict[str, tuple[Callable[[], Peer], str]] = {
-    "a bit flipped": (lambda: changed_data(lambda data: data[:500] + bytes([data[500] ^ 1]) + data[501:]), "SHA-256"),
-    "cut short": (lambda: changed_data(lambda data: data[:-9]), "bytes at 0 of a file"),
-    "another body, all digests right": (lambda: Forger(one_body), "signed"),
-    "entries left out": (lambda: Forger(lambda entries: [*entries[:3], *entries[4:]]), "entry 4 is damaged"),
-    "a log with other keys": (lambda: Peer(other_log()), "begins with another entry"),
-    "a member that nobody added": (lambda: Peer(usurped()), "is not r7.x's"),
-    "another segment": (lambda: changed_seal(first_idx=50, last_idx=60), "asked for entry 1"),
-    "a wrong root": (lambda: changed_seal(root=bytes(32)), "Merkle root"),
-    "no size": (lambda: changed_seal(size=0), "asked for entry 1"),
-    "a size beyond all": (lambda: changed_seal(size=2**40), "asked for entry 1"),
-    "zeros": (zeros, "no header"),
-}
-
-
 def other_log() -> list[Entry]:
     writer = Writer.__new__(Writer)
     writer.node_id, writer.log = "r1.a", []
@@ -220,10 +205,25 @@ def other_log() -> list[Entry]:
     return writer.log
 
 
-def zeros() -> Peer:
+def zeroed() -> Peer:
     peer = changed_data(lambda data: bytes(len(data)))
     peer.seal_of = lambda seal: msgspec.structs.replace(seal, file_digest=sha256(bytes(seal.size)).digest())
     return peer
+
+
+LIARS: dict[str, tuple[Callable[[], Peer], str]] = {
+    "a bit flipped": (lambda: changed_data(lambda data: data[:500] + bytes([data[500] ^ 1]) + data[501:]), "SHA-256"),
+    "cut short": (lambda: changed_data(lambda data: data[:-9]), "bytes at 0 of a file"),
+    "another body, all digests right": (lambda: Forger(one_body), "signed"),
+    "entries left out": (lambda: Forger(lambda entries: [*entries[:3], *entries[4:]]), "entry 4 is damaged"),
+    "a log with other keys": (lambda: Peer(other_log()), "begins with another entry"),
+    "a member that nobody added": (lambda: Peer(usurped()), "is not r7.x's"),
+    "another segment": (lambda: changed_seal(first_idx=50, last_idx=60), "asked for entry 1"),
+    "a wrong root": (lambda: changed_seal(root=bytes(32)), "Merkle root"),
+    "no size": (lambda: changed_seal(size=0), "asked for entry 1"),
+    "a size beyond all": (lambda: changed_seal(size=2**40), "asked for entry 1"),
+    "zeros": (zeroed, "no header"),
+}
 
 
 @pytest.mark.parametrize("lie", LIARS)

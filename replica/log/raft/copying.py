@@ -37,8 +37,8 @@ class SegmentRefused(Exception):
     """A peer's segment is damaged, or not of this log: another peer may have it."""
 
 
-async def copy_segments(settings: LogNodeSettings, files: Files, opened: Opened, leader: str) -> int:
-    """Copy all that peers have sealed after the end of this log, which is committed; returns the number of entries.
+async def copy_segments(settings: LogNodeSettings, files: Files, opened: Opened, leader: str) -> None:
+    """Copy all that peers have sealed after the end of this log, which is committed.
 
     The followers are asked before the leader, which has other work. Raises OSError.
     """
@@ -48,19 +48,24 @@ async def copy_segments(settings: LogNodeSettings, files: Files, opened: Opened,
             first, _ = await client.read(1, 1)
     except (LogUnavailable, CallFailed):
         first = []
-    for name in sorted(settings.peers, key=lambda name: (name == leader, name)) if first else []:
-        try:
-            async with _client(settings, name) as client:
-                await _Copy(files, opened, first[0], client, settings.hello_max_s).run()
-        except (LogUnavailable, CallFailed) as error:
-            _log.warning("log_copy_interrupted", peer=name, why=str(error))
-        except SegmentRefused as error:
-            _log.error("log_segment_refused", peer=name, why=str(error))
+    names = sorted(settings.peers, key=lambda name: (name == leader, name)) if first else []
+    while names:  # until nobody has more: the log grows meanwhile
+        at_idx = opened.log.last_idx
+        for name in list(names):
+            try:
+                async with _client(settings, name) as client:
+                    await _Copy(files, opened, first[0], client, settings.hello_max_s).run()
+            except (LogUnavailable, CallFailed) as error:
+                _log.warning("log_copy_interrupted", peer=name, why=str(error))
+                names.remove(name)
+            except SegmentRefused as error:
+                _log.error("log_segment_refused", peer=name, why=str(error))
+                names.remove(name)
+        if opened.log.last_idx == at_idx:
+            break
     opened.signed.extended()
     remove_unfinished(files)
-    copied = opened.log.last_idx - before
-    _log.info("log_segments_copied", entries=copied, last_idx=opened.log.last_idx)
-    return copied
+    _log.info("log_segments_copied", entries=opened.log.last_idx - before, last_idx=opened.log.last_idx)
 
 
 @asynccontextmanager

@@ -81,13 +81,13 @@ async def run_node(settings: LogNodeSettings, *, new_group: bool = False) -> Non
         await _repair(settings, log)
         opened = Opened.of(settings.group, identity.node_id, log, identity.key)
         leader = await _take_part(settings, opened, new_group=new_group, may_copy=True)
-        while leader is not None:
+        if leader is not None:
             copying = asyncio.create_task(copy_segments(settings, folder, opened, leader), name="copying")
             _on_signals(copying.cancel, lambda: None)  # certificates are read again afterwards in any case
             await asyncio.wait({copying})
-            if copying.cancelled():
-                break
-            leader = await _take_part(settings, opened, may_copy=copying.result() > 0)
+            if not copying.cancelled():
+                copying.result()
+                await _take_part(settings, opened, may_copy=False)
         _log.info("log_node_stopped", node_id=identity.node_id)
     finally:
         os.close(lock)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,11 +23,12 @@ from zlib import crc32
 import msgspec
 
 from ha.raft.messages import Entry, Kind, NodeId
-from replica.notary.merkle import tree_levels
+from replica.notary.merkle import NODE
 
 FORMAT = 1
 MARK = 255
 NONCE_BYTES = 16
+LANDMARK_EVERY = 64  # entries that are read to find one
 _MAGIC = b"NOTLOG\r\n"
 _FILE_HEADER = struct.Struct(f"<8sIQ{NONCE_BYTES}sI")
 _HEADER = struct.Struct("<IIQQB")
@@ -194,8 +196,7 @@ class Walk:
         self.header = header
         self.leaves: list[bytes] = []
         self.marks: list[Entry] = []  # entries of all kinds but RAW, and the first of each view
-        self.raws = bytearray()  # for each entry whether it is RAW
-        self.starts: list[int] = []  # the byte at which each entry begins
+        self.landmarks: list[int] = []  # the byte at which each 64th entry begins
         self.end = FILE_HEADER_BYTES
         self.next_idx = header.first_idx
         self.view = 0
@@ -205,25 +206,33 @@ class Walk:
     def feed(self, data: bytes) -> None:
         """Take the next bytes. At something that is no record it stands still for ever."""
         data = self._left + data
-        at, seed, header_bytes = 0, self._seed, _HEADER.size
-        while at + header_bytes <= len(data):
+        at, next_idx, present, seed, leaves = 0, self.next_idx, self.view, self._seed, self.leaves
+        header_bytes, last = _HEADER.size, len(data) - _HEADER.size
+        while at <= last:
             size, crc, idx, view, kind = _HEADER.unpack_from(data, at)
             end = at + header_bytes + size
             checked = data[at : at + 4] + data[at + 8 : end]  # all but the CRC
-            if end > len(data) or crc32(checked, seed) != crc:
+            if crc32(checked, seed) != crc or end > len(data):
                 break
             if kind != MARK:
-                if idx != self.next_idx or view < self.view or kind not in _KINDS:
+                if idx != next_idx or view < present or kind not in _KINDS:
                     break
-                self.leaves.append(sha256(_LEAF + checked).digest())
-                self.starts.append(self.end + at)
-                self.raws.append(kind == 0)
-                if kind or view > self.view:
+                if not len(leaves) % LANDMARK_EVERY:
+                    self.landmarks.append(self.end + at)
+                leaves.append(sha256(_LEAF + checked).digest())
+                if kind or view > present:
                     self.marks.append(Record(idx, view, kind, data[at + header_bytes : end], end).entry())
-                self.next_idx, self.view = idx + 1, view
+                next_idx, present = idx + 1, view
             at = end
-        self.end += at
+        self.end, self.next_idx, self.view = self.end + at, next_idx, present
         self._left = data[at:]
+
+    def raw_before(self) -> list[int]:
+        """How many RAW entries of the file are before each landmark; the last item: in all of it."""
+        first = self.header.first_idx
+        others = [entry.idx - first for entry in self.marks if entry.kind is not Kind.RAW]
+        places = [*range(0, len(self.leaves), LANDMARK_EVERY), len(self.leaves)]
+        return [place - bisect_left(others, place) for place in places]
 
 
 def leaf_of(idx: int, view: int, kind: int, payload: bytes) -> bytes:
@@ -238,7 +247,11 @@ def leaf_of_entry(entry: Entry) -> bytes:
 
 def merkle_root(leaves: Sequence[bytes]) -> bytes:
     """The root over a segment's entries: the same on every node that has the same entries, whatever its files."""
-    return tree_levels(leaves)[-1][0]
+    level = leaves
+    while len(level) > 1:
+        pairs = [sha256(NODE + left + right).digest() for left, right in zip(level[::2], level[1::2], strict=False)]
+        level = [*pairs, level[-1]] if len(level) % 2 else pairs
+    return level[0]
 
 
 def root_of(entries: Iterable[Entry]) -> bytes:

@@ -18,7 +18,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import accumulate
 
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry, HardState, Kind, TxId
@@ -26,6 +25,7 @@ from replica.log.raft.files import Files
 from replica.log.raft.notes import UNFINISHED, Hard, Seal, decode_note, remove_unfinished, write_note
 from replica.log.raft.records import (
     FILE_HEADER_BYTES,
+    LANDMARK_EVERY,
     MARK_BYTES,
     NONCE_BYTES,
     FileHeader,
@@ -44,7 +44,6 @@ SEGMENT_BYTES = 64 * 2**20
 SEGMENT_MAX_BYTES = 2**30
 _SEGMENT, _SEAL = ".segment", ".seal"
 _DIGITS = 20
-_LANDMARK_EVERY = 64  # entries that are read to find one
 _READ_AHEAD = 1_024  # entries at a time, when all are read
 _CHUNK_BYTES = 2**20
 
@@ -80,7 +79,7 @@ class Segment:
 
     def note(self, at: int, record_end: int, idx: int, view: int, kind: int) -> None:
         """An entry stands at the byte `at`."""
-        if (idx - self.first_idx) % _LANDMARK_EVERY == 0:
+        if (idx - self.first_idx) % LANDMARK_EVERY == 0:
             self.landmarks.append(at)
             self.raw_before.append(self.raw_count)
         self.raw_count += kind == Kind.RAW
@@ -88,10 +87,10 @@ class Segment:
 
     def around(self, first: int, last: int) -> tuple[int, int, int]:
         """The bytes, from and to, that have the entries first..last, and the index that they begin with."""
-        place = (first - self.first_idx) // _LANDMARK_EVERY
-        until = (last - self.first_idx) // _LANDMARK_EVERY + 1
+        place = (first - self.first_idx) // LANDMARK_EVERY
+        until = (last - self.first_idx) // LANDMARK_EVERY + 1
         to = self.landmarks[until] if until < len(self.landmarks) else self.end
-        return self.landmarks[place], to, self.first_idx + place * _LANDMARK_EVERY
+        return self.landmarks[place], to, self.first_idx + place * LANDMARK_EVERY
 
 
 @dataclass(slots=True)
@@ -244,8 +243,8 @@ class SegmentLog:
             if segment.next_idx <= idx:
                 count += segment.raw_count
             elif segment.first_idx <= idx:
-                place = (idx - segment.first_idx) // _LANDMARK_EVERY
-                since = self.read(segment.first_idx + place * _LANDMARK_EVERY, idx)
+                place = (idx - segment.first_idx) // LANDMARK_EVERY
+                since = self.read(segment.first_idx + place * LANDMARK_EVERY, idx)
                 return count + segment.raw_before[place] + sum(entry.kind is Kind.RAW for entry in since)
         return count
 
@@ -261,9 +260,9 @@ class SegmentLog:
 
     def _idx_in(self, segment: Segment, number: int, last_idx: int) -> int | None:
         place = bisect_right(segment.raw_before, number) - 1
-        first = segment.first_idx + place * _LANDMARK_EVERY
+        first = segment.first_idx + place * LANDMARK_EVERY
         number -= segment.raw_before[place] if place >= 0 else 0
-        for entry in self.read(first, min(first + _LANDMARK_EVERY - 1, last_idx)) if place >= 0 else []:
+        for entry in self.read(first, min(first + LANDMARK_EVERY - 1, last_idx)) if place >= 0 else []:
             if entry.kind is Kind.RAW:
                 if number == 0:
                     return entry.idx
@@ -378,7 +377,7 @@ class SegmentLog:
         data = memoryview(self._files.read_at(segment.name, start, end - start))
         kept = [record for _, record in Scan(data, segment.header, at=0, next_idx=first) if record.idx <= idx]
         segment.next_idx, segment.view, segment.end = idx + 1, kept[-1].view, start + kept[-1].end
-        place = (idx - segment.first_idx) // _LANDMARK_EVERY
+        place = (idx - segment.first_idx) // LANDMARK_EVERY
         segment.raw_count = segment.raw_before[place] + sum(record.kind == Kind.RAW for record in kept)
         del segment.landmarks[place + 1 :], segment.raw_before[place + 1 :]
         self._files.cut(segment.name, segment.end)
@@ -428,16 +427,16 @@ class SegmentLog:
     def adopt(self, seal: Seal, walk: Walk) -> None:
         """Take a peer's sealed segment, the next one of this log, whose file is here, synced, as an unfinished one."""
         assert seal.first_idx == self.last_idx + 1
-        raw_counts = [sum(walk.raws[at : at + _LANDMARK_EVERY]) for at in range(0, len(walk.raws), _LANDMARK_EVERY)]
+        *raw_before, raw_count = walk.raw_before()
         segment = Segment(
             first_idx=seal.first_idx,
             next_idx=seal.last_idx + 1,
             view=walk.view,
             end=seal.size,
             header=walk.header,
-            landmarks=walk.starts[::_LANDMARK_EVERY],
-            raw_before=list(accumulate(raw_counts, initial=0))[:-1],
-            raw_count=sum(raw_counts),
+            landmarks=walk.landmarks,
+            raw_before=raw_before,
+            raw_count=raw_count,
         )
         self._files.rename(segment.name + UNFINISHED, segment.name)
         self._files.sync_names()

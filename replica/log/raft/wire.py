@@ -240,7 +240,9 @@ class Frames:
                 end = at + _SIZE_BYTES + size
                 if len(unread) < end:
                     return
-                frame, at = bytes(unread[at + _SIZE_BYTES : end]), end
+                with memoryview(unread) as view:  # copies once
+                    frame = bytes(view[at + _SIZE_BYTES : end])
+                at = end
                 yield frame
         finally:
             del unread[:at]

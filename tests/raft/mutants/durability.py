@@ -90,6 +90,11 @@ def _(_: Any) -> Any:
     return lambda members, nodes: True
 
 
+@mutant("ids_come_back_while_they_leave", "An id that was left out does not come back", Membership, "may_join")
+def _(_: Any) -> Any:
+    return lambda members, nodes: members.retired_committed.isdisjoint(nodes)
+
+
 @mutant(
     "restored_keeps_unsigned",
     "A node that came back and is elected cuts its unsigned end off",
