@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from multiprocessing import get_context
 
 import structlog
 
@@ -30,6 +32,7 @@ from replica.notary.untrusted import UNREADABLE
 
 _log = structlog.get_logger(__name__)
 _PIECES_OPEN = 4
+_TAKEN_TOGETHER = 2  # segments that are fetched, and being verified
 _WALK_BYTES = 2**22
 
 
@@ -49,20 +52,21 @@ async def copy_segments(settings: LogNodeSettings, files: Files, opened: Opened,
     except (LogUnavailable, CallFailed):
         first = []
     names = sorted(settings.peers, key=lambda name: (name == leader, name)) if first else []
-    while names:  # until nobody has more: the log grows meanwhile
-        at_idx = opened.log.last_idx
-        for name in list(names):
-            try:
-                async with _client(settings, name) as client:
-                    await _Copy(files, opened, first[0], client, settings.hello_max_s).run()
-            except (LogUnavailable, CallFailed) as error:
-                _log.warning("log_copy_interrupted", peer=name, why=str(error))
-                names.remove(name)
-            except SegmentRefused as error:
-                _log.error("log_segment_refused", peer=name, why=str(error))
-                names.remove(name)
-        if opened.log.last_idx == at_idx:
-            break
+    with ProcessPoolExecutor(1, get_context("spawn")) as walker:
+        while names:  # until nobody has more: the log grows meanwhile
+            at_idx = opened.log.last_idx
+            for name in list(names):
+                try:
+                    async with _client(settings, name) as client:
+                        await _Copy(files, opened, first[0], client, settings.hello_max_s, walker=walker).run()
+                except (LogUnavailable, CallFailed) as error:
+                    _log.warning("log_copy_interrupted", peer=name, why=str(error))
+                    names.remove(name)
+                except SegmentRefused as error:
+                    _log.error("log_segment_refused", peer=name, why=str(error))
+                    names.remove(name)
+            if opened.log.last_idx == at_idx:
+                break
     opened.signed.extended()
     remove_unfinished(files)
     _log.info("log_segments_copied", entries=opened.log.last_idx - before, last_idx=opened.log.last_idx)
@@ -83,7 +87,18 @@ async def _client(settings: LogNodeSettings, name: str) -> AsyncIterator[LogClie
 class _Copy:
     """What one peer has sealed. While one file is verified and synced, the next one is fetched."""
 
-    def __init__(self, files: Files, opened: Opened, first: Entry, client: LogClient, answer_max_s: float) -> None:
+    def __init__(
+        self,
+        files: Files,
+        opened: Opened,
+        first: Entry,
+        client: LogClient,
+        answer_max_s: float,
+        *,
+        walker: Executor | None = None,
+    ) -> None:
+        """`walker`: where files are read and hashed, a process of its own if it can be: that is most of the work."""
+        self._walker = walker
         self._files = files
         self._opened = opened
         self._first = first
@@ -93,17 +108,27 @@ class _Copy:
     async def run(self) -> None:
         """Copy until the peer has no more. Raises LogUnavailable, CallFailed, SegmentRefused, TimeoutError, OSError."""
         next_idx = self._opened.log.last_idx + 1
-        taking: asyncio.Task[None] | None = None
+        taking: deque[asyncio.Task[None]] = deque()
         try:
-            while (seal := await self._find(next_idx)) is not None:
+            while (seal := await self._worth_while(next_idx)) is not None:
                 await self._fetch(seal)
-                if taking is not None:
-                    await taking
-                taking = asyncio.create_task(self._take(seal, next_idx), name="segment")
+                while len(taking) >= _TAKEN_TOGETHER:
+                    await taking.popleft()
+                before = taking[-1] if taking else None
+                taking.append(asyncio.create_task(self._take(seal, next_idx, before), name="segment"))
                 next_idx = seal.last_idx + 1
         finally:
-            if taking is not None:
-                await taking
+            results = await asyncio.gather(*taking, return_exceptions=True)
+        for result in results:
+            if result is not None:
+                raise result
+
+    async def _worth_while(self, idx: int) -> Seal | None:
+        """The segment with this entry; None also where it brings little, and nothing follows it."""
+        seal = await self._find(idx)
+        if seal is not None and seal.last_idx - idx < idx - seal.first_idx and not await self._find(seal.last_idx + 1):
+            return None
+        return seal
 
     async def _find(self, idx: int) -> Seal | None:
         async with asyncio.timeout(self._answer_max_s):
@@ -138,15 +163,17 @@ class _Copy:
         if digest.digest() != seal.file_digest:
             raise SegmentRefused(f"the file from entry {seal.first_idx} on has another SHA-256 than its seal")
 
-    async def _take(self, seal: Seal, next_idx: int) -> None:
-        walk, _ = await asyncio.gather(
-            asyncio.to_thread(self._verified, seal, next_idx), asyncio.to_thread(self._files.sync, _unfinished(seal))
-        )
-        await asyncio.to_thread(self._adopt, seal, walk, next_idx)
+    async def _take(self, seal: Seal, next_idx: int, before: asyncio.Task[None] | None) -> None:
+        loop = asyncio.get_running_loop()
+        walking = loop.run_in_executor(self._walker, walk_file, self._files, seal)
+        walk, _ = await asyncio.gather(walking, asyncio.to_thread(self._files.sync, _unfinished(seal)))
+        if before is not None:
+            await before
+        self._verify(seal, walk, next_idx)
+        self._adopt(seal, walk, next_idx)
 
-    def _verified(self, seal: Seal, next_idx: int) -> Walk:
-        """The file, once the log's tree has its entries from `next_idx` on. Raises SegmentRefused."""
-        walk = self._walk(seal)
+    def _verify(self, seal: Seal, walk: Walk, next_idx: int) -> None:
+        """Grow the log's tree by the entries from `next_idx` on. Raises SegmentRefused; then it is as before."""
         known = next_idx - seal.first_idx
         if seal.first_idx == 1 and walk.leaves[:1] != [leaf_of_entry(self._first)]:
             raise SegmentRefused("it begins with another entry than the leader's log")
@@ -154,25 +181,6 @@ class _Copy:
             self._opened.signed.extend(walk.leaves[known:], [each for each in walk.marks if each.idx >= next_idx])
         except LogDiffers as error:
             raise SegmentRefused(error.detail) from None
-        return walk
-
-    def _walk(self, seal: Seal) -> Walk:
-        """The whole file, read and checked by itself. Raises SegmentRefused."""
-        name = _unfinished(seal)
-        header = decode_file_header(self._files.read_at(name, 0, FILE_HEADER_BYTES))
-        if header is None or header.first_idx != seal.first_idx:
-            raise SegmentRefused(f"the file from entry {seal.first_idx} on has no header that holds")
-        walk = Walk(header)
-        try:
-            for at in range(FILE_HEADER_BYTES, seal.size, _WALK_BYTES):
-                walk.feed(self._files.read_at(name, at, min(_WALK_BYTES, seal.size - at)))
-        except UNREADABLE as error:
-            raise SegmentRefused(f"entry {walk.next_idx} cannot be read: {error}") from None
-        if (walk.end, walk.next_idx) != (seal.size, seal.last_idx + 1):
-            raise SegmentRefused(f"entry {walk.next_idx} is damaged")
-        if merkle_root(walk.leaves) != seal.root:
-            raise SegmentRefused(f"the entries from {seal.first_idx} on have another Merkle root than their seal")
-        return walk
 
     def _adopt(self, seal: Seal, walk: Walk, next_idx: int) -> None:
         """Make a verified file part of the log; of one that overlaps, only its new entries."""
@@ -187,6 +195,25 @@ class _Copy:
         opened.signed.committed(seal.last_idx)
         marks = [each for each in walk.marks if each.idx >= next_idx]
         opened.shape.add([*marks, Entry(walk.view, seal.last_idx)], seal.last_idx)
+
+
+def walk_file(files: Files, seal: Seal) -> Walk:
+    """A copied file, read and checked by itself. Raises SegmentRefused."""
+    name = _unfinished(seal)
+    header = decode_file_header(files.read_at(name, 0, FILE_HEADER_BYTES))
+    if header is None or header.first_idx != seal.first_idx:
+        raise SegmentRefused(f"the file from entry {seal.first_idx} on has no header that holds")
+    walk = Walk(header)
+    try:
+        for at in range(FILE_HEADER_BYTES, seal.size, _WALK_BYTES):
+            walk.feed(files.read_at(name, at, min(_WALK_BYTES, seal.size - at)))
+    except UNREADABLE as error:
+        raise SegmentRefused(f"entry {walk.next_idx} cannot be read: {error}") from None
+    if (walk.end, walk.next_idx) != (seal.size, seal.last_idx + 1):
+        raise SegmentRefused(f"entry {walk.next_idx} is damaged")
+    if merkle_root(walk.leaves) != seal.root:
+        raise SegmentRefused(f"the entries from {seal.first_idx} on have another Merkle root than their seal")
+    return walk
 
 
 def _unfinished(seal: Seal) -> str:

@@ -207,19 +207,20 @@ class Walk:
         """Take the next bytes. At something that is no record it stands still for ever."""
         data = self._left + data
         at, next_idx, present, seed, leaves = 0, self.next_idx, self.view, self._seed, self.leaves
-        header_bytes, last = _HEADER.size, len(data) - _HEADER.size
+        header_bytes, last, unpack = _HEADER.size, len(data) - _HEADER.size, _HEADER.unpack_from
+        check, digest = crc32, sha256  # names of this function are found faster
         while at <= last:
-            size, crc, idx, view, kind = _HEADER.unpack_from(data, at)
+            size, crc, idx, view, kind = unpack(data, at)
             end = at + header_bytes + size
             checked = data[at : at + 4] + data[at + 8 : end]  # all but the CRC
-            if crc32(checked, seed) != crc or end > len(data):
+            if check(checked, seed) != crc or end > len(data):
                 break
             if kind != MARK:
                 if idx != next_idx or view < present or kind not in _KINDS:
                     break
                 if not len(leaves) % LANDMARK_EVERY:
                     self.landmarks.append(self.end + at)
-                leaves.append(sha256(_LEAF + checked).digest())
+                leaves.append(digest(_LEAF + checked).digest())
                 if kind or view > present:
                     self.marks.append(Record(idx, view, kind, data[at + header_bytes : end], end).entry())
                 next_idx, present = idx + 1, view
