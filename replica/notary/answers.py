@@ -10,7 +10,7 @@ from replica.notary.requests import TimeWindow
 from replica.notary.rules import Conflict
 
 
-class Notarised(msgspec.Struct, frozen=True, tag="notarised"):
+class Notarised(msgspec.Struct, frozen=True, gc=False, tag="notarised"):
     """Final: the same content under the same id is notarised for ever, at `log_offset`, where it first was.
 
     `record_offset` is this submission's own record. It is None for a look-up, and when the recorded answer was given

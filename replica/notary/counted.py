@@ -8,7 +8,7 @@ from replica.notary.records import NoteRecord, RequestRecord, SettlementRecord
 from replica.notary.requests import Request
 
 
-class CountedRequest(msgspec.Struct, frozen=True):
+class CountedRequest(msgspec.Struct, frozen=True, gc=False):
     """A request record that counts. `judged_us` is the highest stamp so far, its own included. `change_id` identifies
     its command."""
 

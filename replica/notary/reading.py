@@ -197,6 +197,9 @@ def are_known(record_format: int, rules_version: int) -> bool:
 
 def first_time(seen: list[list[int]], sequence: int) -> bool:
     """Note a sequence number in the ascending ranges; False if it was there. In-order numbers take constant time."""
+    if seen and seen[-1][1] == sequence:  # the usual case
+        seen[-1][1] += 1
+        return True
     at = len(seen)
     while at and sequence < seen[at - 1][0]:
         at -= 1

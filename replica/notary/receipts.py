@@ -16,7 +16,7 @@ RECEIPT_TAG = b"notary/receipt/1"
 PATH_MAX = 32
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Proof that the holder of `notary_key` notarised `tx_id` with the content of `content_digest`.
 
     The Ed25519 signature covers `statement(tree_size, root)`; `path` leads from the leaf to that root.

@@ -65,7 +65,7 @@ class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     rules_version: int
 
 
-class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
     """One submission. `stamp_us` is the submission time by the active's clock, in microseconds UTC."""
 
     format: int
@@ -75,7 +75,7 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     submission: Submission
 
 
-class RequestRecordV2(RequestRecord, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+class RequestRecordV2(RequestRecord, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
     """One submission, with its deduplication period: an acceptance of its command counts if it was judged at most
     `deduplication_us` microseconds before this record, at a log offset above `after_offset` (-1: at any)."""
 

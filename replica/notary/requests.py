@@ -7,6 +7,7 @@ and used as the index's key, so no step converts them.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -46,7 +47,7 @@ class TimeWindow(msgspec.Struct, frozen=True, gc=False):
         return (self.from_us is None or self.from_us <= time_us) and (self.until_us is None or time_us < self.until_us)
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """A notarisation request in canonical order: inputs and references ascending, no duplicate, no overlap."""
 
     tx_id: bytes
@@ -61,7 +62,7 @@ class Request(msgspec.Struct, frozen=True):
         return len(self.inputs) + len(self.references)
 
 
-class Submission(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Submission(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A signed request and the command it was submitted under; this is what a request record carries.
 
     `request` holds the canonical bytes, verbatim as signed. The rest is bounded by `check_command`; `act_as` is sorted.
@@ -161,9 +162,14 @@ def check_note(name: str, text: str) -> None:
 
 def check_command(user_id: str, command_id: str, act_as: tuple[str, ...], submission_id: str) -> None:
     """Bound the texts of a command. Raises BadRequest."""
-    check_user_id(user_id)
     _check_text("command_id", command_id, ID_MAX_BYTES)
     _check_text("submission_id", submission_id, ID_MAX_BYTES)
+    _check_actors(user_id, act_as)
+
+
+@lru_cache(1_024)  # few users have most commands; what is refused is not kept
+def _check_actors(user_id: str, act_as: tuple[str, ...]) -> None:
+    check_user_id(user_id)
     if not 1 <= len(act_as) <= ACT_AS_MAX:
         raise BadRequest(f"act_as names 1 to {ACT_AS_MAX} parties, not {len(act_as)}")
     for party in act_as:

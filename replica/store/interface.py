@@ -19,7 +19,7 @@ from replica.notary.position import Position
 from replica.notary.rules import DEDUPLICATING_FROM
 
 
-class Command(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True, gc=False):
     """A submission about to be logged: one row of command deduplication. Times are microseconds UTC."""
 
     change_id: bytes
@@ -91,7 +91,7 @@ class Reach:
         return accepted_us >= least_us and ledger_offset > above
 
 
-class Completion(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True, gc=False):
     """The result of one attempt, before it gets its ledger offset.
 
     `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes from

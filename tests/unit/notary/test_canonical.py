@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replica.notary import canonical
 from replica.notary.canonical import change_id, content_digest, decode_request, encode_request, summarise
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import STATES_LIMIT, TIME_MAX_US, Request, TimeWindow, make_request
@@ -73,6 +75,51 @@ def test_any_bytes_either_decode_or_are_refused(raw: bytes) -> None:
     """Goal: readers of the log meet no other error. Method: random bytes and random endings."""
     with suppress(BadRequest):
         decode_request(raw)
+
+
+@st.composite
+def near_plain_bytes(draw: st.DrawFn) -> bytes:
+    """Bytes of a request without references and window, or nearly so: one field may be wrong, or the order."""
+    refs = sorted(draw(st.lists(st.binary(min_size=36, max_size=36), unique=True, max_size=18)))
+    if draw(st.booleans()) and len(refs) > 1:
+        at = draw(st.integers(1, len(refs) - 1))
+        refs[at - 1], refs[at] = draw(st.sampled_from([(refs[at], refs[at - 1]), (refs[at], refs[at])]))
+    party = draw(
+        st.sampled_from(
+            [PARTY.encode(), b"O=\xc3\x9cber", b"", b"\xff", b"a\nb", b"p" * 512, b"p" * 513, b"p" * 70_000]
+        )
+    )
+    counts = draw(st.sampled_from([(len(refs), 0)] * 6 + [(len(refs) + 1, 0), (len(refs) + 256, 0), (len(refs), 1)]))
+    tag = draw(st.sampled_from([b"notary/request/1"] * 6 + [b"notary/request/2"]))
+    window = draw(st.sampled_from([bytes(17)] * 6 + [b"\1" + bytes(16), bytes(16) + b"\1", b"\2" + bytes(15) + b"\1"]))
+    size = min(len(party), 2**16 - 1) + draw(st.sampled_from([0] * 6 + [-1, 1]))
+    length = max(0, min(size, 2**16 - 1)).to_bytes(2, "big")
+    head = tag + draw(st.binary(min_size=32, max_size=32)) + b"".join(count.to_bytes(2, "big") for count in counts)
+    raw = head + b"".join(refs) + window + length + party
+    return raw[: draw(st.sampled_from([len(raw)] * 6 + [len(raw) - 1, 50, 0]))]
+
+
+@settings(max_examples=1_500, deadline=None, derandomize=True)
+@given(near_plain_bytes())
+def test_the_short_way_for_usual_requests_decides_as_the_long_way(raw: bytes) -> None:
+    """Goal: readers agree on what is void, whichever way they take. Method: result or reason, for usual bytes and for
+    bytes that are wrong in one place."""
+
+    def outcome(decode: Callable[[bytes], tuple[Request, bytes]]) -> object:
+        try:
+            return decode(raw)
+        except BadRequest as error:
+            return error.code, error.detail
+
+    assert outcome(decode_request) == outcome(canonical._decode_any)
+
+
+def test_usual_requests_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the comparison of both ways compares something. Method: the long way is not called."""
+    monkeypatch.setattr(canonical, "_decode_any", lambda _: pytest.fail("the long way"))
+    for inputs in ((), (1,), tuple(range(16))):
+        request = request_of(1, inputs)
+        assert decode_request(encode_request(request))[0] == request
 
 
 def _patched(request: Request, at: int, patch: bytes) -> bytes:
