@@ -14,13 +14,9 @@ _RECORD_BYTES = 160  # of a request record beside the request and the command's 
 
 def weight_of(submission: Submission, states: int) -> int:
     """What a submission of so many states weighs."""
-    texts = (submission.user_id, submission.command_id, submission.submission_id, *submission.act_as)
-    size = len(submission.request) + _RECORD_BYTES + sum([_utf8_bytes(text) for text in texts])
-    return max(states, size // STATE_REF_BYTES)
-
-
-def _utf8_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    texts = "".join((submission.user_id, submission.command_id, submission.submission_id, *submission.act_as))
+    texts_bytes = len(texts) if texts.isascii() else len(texts.encode())
+    return max(states, (len(submission.request) + _RECORD_BYTES + texts_bytes) // STATE_REF_BYTES)
 
 
 class AdmissionBudget:

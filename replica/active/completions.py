@@ -36,6 +36,7 @@ def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None
 
 def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) -> Completion:
     submission = entry.record.submission
+    deduplication_us, deduplication_after = _deduplication(entry.record, period)
     return Completion(
         entry.offset,
         entry.change_id,
@@ -49,7 +50,8 @@ def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) 
         verdict.notarised_offset,
         entry.judged_us,
         msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
-        *_deduplication(entry.record, period),
+        deduplication_us,
+        deduplication_after,
     )
 
 

@@ -16,6 +16,7 @@ from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting, send
+from replica.link.interface import SubmitOptions
 from replica.notary.acceptances import Acceptance, counts, decode_acceptance
 from replica.notary.answers import Answer, DeduplicationBound, Earlier, NotNow, Refused
 from replica.notary.errors import Code, InvariantBroken
@@ -134,6 +135,8 @@ class LogAdmission:
         now_us = max(self._clock.wall_us(), 0 if position is None else position.stamp_us)
         changes = [waiting.command.change_id for waiting in batch]
         newest = self._index.commands.newest(changes, [TIME_MAX_US] * len(batch)) if batch else []
+        if not any(newest):
+            return [None] * len(batch)
         found: list[Acceptance | None] = []
         for waiting, value in zip(batch, newest, strict=True):
             acceptance, terms = (None if value is None else decode_acceptance(value)), waiting.terms
@@ -150,7 +153,12 @@ class LogAdmission:
         """Set the terms of all but those that must ask the database; returns the answers of those whose terms cannot be
         honoured."""
         refused: list[tuple[Waiting, Answer]] = []
+        options: SubmitOptions | None = None  # of the terms found last: what came together shares them
+        terms: Terms | None = None
         for waiting in batch:
+            if waiting.options is options:
+                waiting.terms = terms
+                continue
             after = waiting.options.deduplication_after
             try:
                 found = (
@@ -168,6 +176,7 @@ class LogAdmission:
                 refused.append((waiting, found))
             else:
                 waiting.terms = found
+                options, terms = waiting.options, found
         return refused
 
     def _terms_after(self, ledger_offset: int) -> Terms | NotNow | None:

@@ -46,9 +46,9 @@ class ReadBack:
         self.answer_unreadable(applied)
         answered = match(applied, ours, self._appender.waiting)
         self._appender.read_back([waiting for waiting, _, _ in answered])
-        periods = {entry.offset: waiting.period for waiting, entry, _ in answered}
         states = sum([waiting.states for waiting, _, _ in answered])
         by_log = self._appender.formats.rules >= DEDUPLICATING_FROM
+        periods = {} if by_log else {entry.offset: waiting.period for waiting, entry, _ in answered}
         held = (0, 0) if by_log else (len(answered), states)  # of the budget, until the completions are published
         offsets = self._publisher.add(applied, *held, periods)
         if answered:

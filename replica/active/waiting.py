@@ -14,7 +14,7 @@ from replica.notary.requests import Submission
 from replica.store.interface import Command
 
 
-class Waiting(msgspec.Struct):
+class Waiting(msgspec.Struct, gc=False):
     """A submission in the core, and the caller that waits for its answer. `states` is its weight (admission_budget.py).
     Once it is admitted, `period` or `terms` is the deduplication period that the database or the log honours."""
 

@@ -36,12 +36,7 @@ _WINDOW = struct.Struct(">BQQ")
 _LENGTH = struct.Struct(">H")
 _HAS_FROM, _HAS_UNTIL = 1, 2
 _NO_WINDOW = bytes(_WINDOW.size)
-_PLAIN_INPUTS_MAX = 16
-_PLAIN = [
-    (struct.Struct(f">16s32s4s{'36s' * count}{_WINDOW.size}sH"), _COUNTS.pack(count, 0))
-    for count in range(_PLAIN_INPUTS_MAX + 1)
-]
-"""By number of inputs: the layout of a request without references and window, and what its counts are."""
+_PLAIN_INPUTS_MAX = 1_024
 
 
 def encode_request(request: Request) -> bytes:
@@ -74,25 +69,36 @@ def decode_request(raw: bytes) -> tuple[Request, bytes]:
 
 
 def _plain_fields(raw: bytes) -> tuple[bytes, tuple[bytes, ...], str, int] | None:
-    """Transaction id, inputs, party and where its length stands, of canonical bytes of the usual kind: few inputs, no
+    """Transaction id, inputs, party and where its length stands, of canonical bytes of the usual kind: no
     references, no window. None for all others, valid or not: `_decode_any` decides about them.
 
     Readers of the log spend much of their time here, so one call takes all fields, and nothing is looked at twice.
     """
-    inputs_n = raw[_REFS_AT - 3] if len(raw) > _REFS_AT else _PLAIN_INPUTS_MAX + 1
-    if inputs_n > _PLAIN_INPUTS_MAX:
+    counts = raw[_CONTENT_AT:_REFS_AT]
+    layout = _plain_layout(counts)
+    if layout is None:
         return None
-    layout, head = _PLAIN[inputs_n]
     party_at = layout.size
     if not party_at < len(raw) <= party_at + PARTY_MAX_BYTES:
         return None
-    tag, tx_id, counts, *inputs, window, party_n = layout.unpack_from(raw)
-    if tag != REQUEST_TAG or counts != head or window != _NO_WINDOW or len(raw) != party_at + party_n:
+    tag, tx_id, _, *inputs, window, party_n = layout.unpack_from(raw)
+    if tag != REQUEST_TAG or window != _NO_WINDOW or len(raw) != party_at + party_n:
         return None
     party = _known_party(raw[party_at:])
     if party is None or not all(map(lt, inputs, inputs[1:])):
         return None
     return tx_id, tuple(inputs), party, party_at - _LENGTH.size
+
+
+@lru_cache(64)  # at most a megabyte
+def _plain_layout(counts: bytes) -> struct.Struct | None:
+    """The layout of a request whose numbers of inputs and references are these bytes; None unless it is usual."""
+    if len(counts) != _COUNTS.size:
+        return None
+    inputs_n, references_n = _COUNTS.unpack(counts)
+    if references_n or inputs_n > _PLAIN_INPUTS_MAX:
+        return None
+    return struct.Struct(f">16s32s4s{'36s' * inputs_n}{_WINDOW.size}sH")
 
 
 @lru_cache(1_024)  # few parties sign most requests

@@ -180,7 +180,8 @@ def encode_record(record: Record) -> bytes:
     """The bytes of a record as the log keeps them. Raises InvariantBroken when they are more than a log accepts. So
     encode all records of a group before the first one is appended."""
     value = _encoder.encode(record)
-    check_sizes([value])
+    if len(value) > RECORD_MAX_BYTES:
+        check_sizes([value])
     return value
 
 

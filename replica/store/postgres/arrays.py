@@ -10,7 +10,7 @@ each element its length (-1 for NULL) and its bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -73,10 +73,13 @@ def int8s(values: Sequence[int | None]) -> Int8Array:
 
 def texts(values: Sequence[str]) -> TextArray:
     """A column of texts."""
-    return TextArray(_header(1, 0, _TEXT, len(values), 1) + _elements([value.encode() for value in values]))
+    return TextArray(_header(1, 0, _TEXT, len(values), 1) + _elements(list(map(str.encode, values))))
 
 
-def _elements(values: Iterable[bytes]) -> bytes:
+def _elements(values: Sequence[bytes]) -> bytes:
+    if len(lengths := set(map(len, values))) == 1:  # as for ids, and texts that are all made in the same way
+        length = _length(lengths.pop())
+        return length + length.join(values)
     return b"".join([part for value in values for part in (_length(len(value)), value)])
 
 
