@@ -30,6 +30,7 @@ class Intake:
         self._failures = parts.failures
         self.budget = AdmissionBudget(parts.settings)
         self._queue: FairQueue[Waiting] = FairQueue(parts.settings.user_queue_max, parts.settings.user_states_max)
+        self._aside = self._aside_states = 0  # left the queue, and wait for the database: not in the pipeline
         self._may_go = asyncio.Event()  # something is queued, and the pipeline has room
         self.stopping = False
 
@@ -71,6 +72,11 @@ class Intake:
             replies.wait(queued, wait_s)
         self.wake()
 
+    def set_aside(self, submissions: int, states: int) -> None:
+        """So many more wait apart from the pipeline; fewer, if negative. They still count as in flight."""
+        self._aside += submissions
+        self._aside_states += states
+
     def leave(self, submissions: int, states: int) -> None:
         """Release so many submissions and states, which makes room."""
         self.budget.leave(submissions, states)
@@ -78,10 +84,8 @@ class Intake:
 
     def wake(self) -> None:
         """Check again whether the queue may go on: a submission was queued, or left the pipeline."""
-        settings, budget = self._settings, self.budget
-        in_pipeline = budget.submissions - len(self._queue)
-        states_in_pipeline = budget.states - self._queue.states
-        if self._queue and in_pipeline < settings.pipeline_max and states_in_pipeline < settings.pipeline_states_max:
+        room, states_room = self._room()
+        if self._queue and room > 0 and states_room > 0:
             self._may_go.set()
         elif not self.stopping:
             self._may_go.clear()
@@ -106,10 +110,16 @@ class Intake:
         return self._queue.clear()
 
     def _take(self) -> list[Waiting]:
+        room, states_room = self._room()
+        return self._queue.take(min(room, self._settings.admit_batch_max), states_room)
+
+    def _room(self) -> tuple[int, int]:
+        """How many more submissions, and states, the pipeline takes."""
         settings, queue, budget = self._settings, self._queue, self.budget
-        room = settings.pipeline_max - (budget.submissions - len(queue))
-        states_room = settings.pipeline_states_max - (budget.states - queue.states)
-        return queue.take(min(room, settings.admit_batch_max), states_room)
+        return (
+            settings.pipeline_max - (budget.submissions - len(queue) - self._aside),
+            settings.pipeline_states_max - (budget.states - queue.states - self._aside_states),
+        )
 
     def _may_linger(self) -> bool:
         """Under load, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""

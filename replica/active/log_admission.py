@@ -7,6 +7,7 @@ others are logged, and the log decides.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from replica.active.answering import Answering
@@ -25,10 +26,13 @@ from replica.notary.requests import TIME_MAX_US
 from replica.notary.rules import TX_KEY
 from replica.store.interface import AdmissionResult, Admitted, Command, ParticipantStore
 
+_ASIDE_PART = 2  # so many times fewer submissions wait for the database than are in the pipeline
+
 
 class LogAdmission:
     """Admits batch by batch, and waits for nothing. A submission that names a ledger offset whose log offset only the
-    database knows is put aside meanwhile, so that a database that hangs holds up no other submission."""
+    database knows is put aside meanwhile, so that a database that hangs holds up no other submission. These have a bound of
+    their own, and whoever has some there leaves as much free."""
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class LogAdmission:
         self._publisher = publisher
         self._batch: list[Waiting] = []
         self._aside: list[Waiting] = []
+        self._aside_of: Counter[str] = Counter()  # by user
         self._put_aside = asyncio.Event()
         self.bound = asyncio.Lock()  # see Admission; nothing here relies on what is pruned
 
@@ -88,19 +93,33 @@ class LogAdmission:
         found = [waiting for waiting in self._aside if waiting.options.deduplication_after == after]
         for waiting in found:
             waiting.terms = terms
-        self.decide(found)
         self._aside = [waiting for waiting in self._aside if waiting.terms is None]
+        self._aside_of.subtract(waiting.command.user_id for waiting in found)
+        self._aside_of = +self._aside_of  # without users that have none
+        self._intake.set_aside(-len(found), -sum([waiting.states for waiting in found]))
+        self.decide(found)
         self._intake.wake()
 
     def admit(self, batch: Sequence[Waiting]) -> None:
         """Answer what is known already, log the rest, and put aside what waits for the database."""
         refused = self._set_terms(batch)
         done = {id(waiting) for waiting, _ in refused}
+        for waiting in batch:
+            if waiting.terms is None and id(waiting) not in done and not self._set_aside(waiting):
+                detail = f"{len(self._aside)} submissions that name a ledger offset wait for the database"
+                refused.append((waiting, NotNow(Code.OVERLOADED.name, detail, self._settings.retry_after_s)))
         self.decide([waiting for waiting in batch if waiting.terms is not None], refused)
-        aside = [waiting for waiting in batch if waiting.terms is None and id(waiting) not in done]
-        if aside:
-            self._aside += aside
-            self._put_aside.set()
+
+    def _set_aside(self, waiting: Waiting) -> bool:
+        """Let a submission wait for the database, apart from all others; False if its user has no room there."""
+        user = waiting.command.user_id
+        if self._aside_of[user] >= max(1, self._settings.pipeline_max // _ASIDE_PART) - len(self._aside):
+            return False
+        self._aside.append(waiting)
+        self._aside_of[user] += 1
+        self._intake.set_aside(1, waiting.states)
+        self._put_aside.set()
+        return True
 
     def decide(self, due: Sequence[Waiting], answers: Sequence[tuple[Waiting, Answer]] = ()) -> None:
         """Answer what was accepted or is on its way, and log the rest. `answers`: of others, to be sent as well."""

@@ -1,11 +1,16 @@
 """Commands decided in the log (rules 2), in miniature: acceptances, periods, indexes that lag or lead, the raise.
 
 Fencing is not modelled again: protocol.py shows that a record counts only with the activation in force. Here a
-fail-over simply drops what was in flight. This model covers everything that rules 2 add:
+fail-over simply drops what was in flight. But a deposed active may go on answering from its index, until it notices.
+This model covers everything that rules 2 add:
 
 - a record is judged by the newest acceptance of its command *below its own offset*, by the log's time, within the
   period that it asks for; a notarised verdict adds an acceptance, a deduplicated one adds none;
-- the active answers from its own index what was accepted before, without logging it;
+- or above the log offset that it names; the time is that of the log: the highest stamp so far, so a record that comes
+  late, or from a slow clock, is not judged by its own stamp;
+- the active answers from its own index what was accepted before with the same transaction, without logging it; what was
+  accepted with another one is refused by the log only;
+- acceptances are a table of their own, written before the states: a crash in between leaves it ahead;
 - until the raise, the database remembers commands, as pending and as accepted; every acceptance is indexed already;
 - an older release reads the log without indexing acceptances: an index is *complete* only up to an offset of its own.
 
@@ -44,18 +49,27 @@ class Rules:
     looks_up_by_log_time: bool = True  # the active judges what it finds by the later of its clock and the log's time
     first_offset: bool = True  # a deduplicated success names where the transaction was first notarised
     older_release_lags: bool = True  # else an older release carries the mark of completeness along with its position
+    refuses_by_log: bool = True  # else the active refuses from its index as well what another transaction holds
+    takes_newest: bool = True  # else the first acceptance of a command decides for ever
+    above_after: bool = True  # else the acceptance at the very offset that a record names counts as well
+    indexes_rules_1: bool = True  # acceptances are indexed before the raise already
+    commands_first: bool = True  # else the states are written first, with the mark of the acceptances
+    highest_stamp: bool = True  # else a record is judged by its own stamp
+    own_period: bool = True  # else the period of the accepted one counts, not that of the one that is judged
 
 
 OURS = Rules()
 
 
 class Submission(NamedTuple):
-    """What a client sends. `period`: for how long before it an acceptance of the same command counts."""
+    """What a client sends. `period`: for how long before it an acceptance of the same command counts; `after`: above
+    which log offset."""
 
     name: str
     command: str
     tx: str
     period: int
+    after: int = -1
 
 
 class Record(NamedTuple):
@@ -74,6 +88,7 @@ class Acceptance(NamedTuple):
     tx: str
     judged: int
     offset: int
+    period: int = 0  # what the accepted one had asked for; no rule of ours looks at it
 
 
 class Completion(NamedTuple):
@@ -92,7 +107,7 @@ class Index(NamedTuple):
     highest: int = 0
     notarised: frozenset[tuple[str, int]] = frozenset()
     acceptances: frozenset[Acceptance] = frozenset()
-    complete: int = 0
+    complete: int = 0  # beyond the position after a crash between the two tables' writes
 
 
 class Replica(NamedTuple):
@@ -111,6 +126,7 @@ class Database(NamedTuple):
 class State(NamedTuple):
     replicas: tuple[Replica, Replica] = (Replica(), Replica())
     active: str | None = None
+    deposed: str | None = None  # was active, and has not noticed yet that it is no more
     serving: bool = False
     clock: int = 0
     log: tuple[Record, ...] = ()
@@ -120,6 +136,7 @@ class State(NamedTuple):
     wrong: str | None = None  # an answer that was given without the log, and that the log contradicts
     failovers: int = 0
     swaps: int = 0
+    crashes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +147,8 @@ class Scenario:
     raises: bool = False  # an operator may raise the rules, else they are 2 from the start
     failovers: int = 1
     swaps: int = 0  # of a replica's release, there or back
+    crashes: int = 0  # between the writes of the two tables
+    unnoticed: bool = False  # a deposed active goes on answering from its index
     clock_max: int = 2
     lag: int = 0  # how far the clock of B lags
     many_writers: bool = False  # a retry may be logged while the first one is on its way, as nobody knows all of them
@@ -155,16 +174,25 @@ def judge(index: Index, record: Record, offset: int, judged: int, clock: int, ru
     if record.rules >= 2:
         found = _newest(index, submission.command, offset, rules)
         now = judged if rules.by_log_time else clock
-        if found is not None and (not rules.expires or now - found.judged <= submission.period):
+        if found is not None and _counts(found, submission, now, rules):
             if found.tx != submission.tx:
                 return Completion(submission, Verdict.REUSED)
             return Completion(submission, Verdict.DEDUPLICATED, first if rules.first_offset else found.offset)
     return Completion(submission, Verdict.ACCEPTED, offset if first is None else first)
 
 
+def _counts(found: Acceptance, submission: Submission, now: int, rules: Rules) -> bool:
+    """Whether an acceptance lies within what a submission asks for."""
+    if found.offset < submission.after or (found.offset == submission.after and rules.above_after):
+        return False
+    return not rules.expires or now - found.judged <= (submission.period if rules.own_period else found.period)
+
+
 def _newest(index: Index, command: str, offset: int, rules: Rules) -> Acceptance | None:
     """The newest acceptance of a command below `offset`."""
     known = [one for one in index.acceptances if one.command == command]
+    if not rules.takes_newest:
+        return min((one for one in known if one.offset < offset), key=lambda one: one.offset, default=None)
     if rules.filters_first:
         return max((one for one in known if one.offset < offset), key=lambda one: one.offset, default=None)
     newest = max(known, key=lambda one: one.offset, default=None)
@@ -176,12 +204,14 @@ def apply(
 ) -> tuple[Index, list[Completion]]:
     """Read the record at the index's position."""
     offset = index.position
-    keeps_up = index.complete == offset and (is_new or not rules.older_release_lags)
-    index = index._replace(position=offset + 1, complete=offset + 1 if keeps_up else index.complete)
+    keeps_up = index.complete >= offset and (is_new or not rules.older_release_lags)
+    index = index._replace(
+        position=offset + 1, complete=max(index.complete, offset + 1) if keeps_up else index.complete
+    )
     if record.submission is None:
         settled = [Completion(one, Verdict.SETTLED) for one in sorted(record.settles)]
         return index._replace(rules=max(index.rules, record.rules)), settled
-    judged = max(index.highest, record.stamp)
+    judged = max(index.highest, record.stamp) if rules.highest_stamp else record.stamp
     completion = judge(index, record, offset, judged, clock, rules)
     index = index._replace(highest=judged)
     accepted = completion.verdict is Verdict.ACCEPTED
@@ -190,8 +220,9 @@ def apply(
         index = index._replace(notarised=index.notarised | {(record.submission.tx, offset)})
     adds = is_first or (accepted and rules.repeats_add_one)
     adds = adds or (completion.verdict is Verdict.DEDUPLICATED and not rules.deduplicated_adds_none)
-    if adds and is_new and rules.indexes_acceptances:
-        acceptance = Acceptance(record.submission.command, record.submission.tx, judged, offset)
+    if adds and is_new and rules.indexes_acceptances and (record.rules >= 2 or rules.indexes_rules_1):
+        command, tx, period = record.submission[1:4]
+        acceptance = Acceptance(command, tx, judged, offset, period)
         index = index._replace(acceptances=index.acceptances | {acceptance})
     return index, [completion]
 
@@ -218,15 +249,34 @@ def successors(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]
         assert record.submission is not None
         yield f"{record.submission.name} lands", landed
     for name in REPLICAS:
-        yield from _reading(state, name, rules)
-        if state.active is None and _may_activate(state, name, rules):
+        yield from _reading(state, name, rules, scenario)
+        if state.active is None and name != state.deposed and _may_activate(state, name, rules):
             yield f"{name} activates", _activate(state, name)
         if state.active == name:
             yield from _publishing(state, name, rules)
             yield from _serving(state, name, rules, scenario)
+    yield from _deposing(state, rules, scenario)
+
+
+def _deposing(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]:
+    """The active dies, or is deposed and goes on answering from its index; what it logs is void by then."""
     if state.active is not None and state.failovers < scenario.failovers:
         lost = state._replace(active=None, serving=False, flight=frozenset(), failovers=state.failovers + 1)
         yield f"{state.active} dies", lost
+        if scenario.unnoticed and state.serving:
+            yield f"{state.active} is deposed, and does not notice", lost._replace(deposed=state.active)
+    if state.deposed is None:
+        return
+    yield f"{state.deposed} notices", state._replace(deposed=None)
+    if state.sent < len(scenario.submissions):
+        submission, index = scenario.submissions[state.sent], _replica(state, state.deposed).index
+        found = _answerable(index, submission, state.clock, rules)
+        if index.rules >= 2 and found is not None:
+            taken = state._replace(sent=state.sent + 1)
+            yield (
+                f"{state.deposed} answers {submission.name}, deposed",
+                _answered(taken, submission, found, state.clock),
+            )
 
 
 def _operators(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]:
@@ -237,7 +287,7 @@ def _operators(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]
     if state.swaps >= scenario.swaps or in_force >= 2 or database.raised >= 2:
         return
     for name in REPLICAS:
-        if name == state.active:
+        if name in (state.active, state.deposed):
             continue
         replica = _replica(state, name)
         title = f"{name} goes {'back to the older' if replica.is_new else 'to the newer'} release"
@@ -254,7 +304,7 @@ def _with(state: State, name: str, replica: Replica) -> State:
     return state._replace(replicas=(replica, second) if name == "A" else (first, replica))
 
 
-def _reading(state: State, name: str, rules: Rules) -> Iterator[Step]:
+def _reading(state: State, name: str, rules: Rules, scenario: Scenario) -> Iterator[Step]:
     """Read on by one record; or read the whole log again in the background, to complete what is indexed of commands."""
     replica = _replica(state, name)
     index = replica.index
@@ -262,13 +312,25 @@ def _reading(state: State, name: str, rules: Rules) -> Iterator[Step]:
         whole = read_all(state.log[: index.position])[0]
         filled = index._replace(acceptances=whole.acceptances, complete=index.position)
         yield f"{name} completes its commands", _with(state, name, replica._replace(index=filled))
-    if index.position == len(state.log):
+    if index.position == len(state.log) or name == state.deposed:
         return
     record = state.log[index.position]
     if record.rules >= 2 and (not replica.is_new or (rules.waits_for_complete and index.complete < index.position)):
         return
-    index, _ = apply(index, record, state.clock, rules, replica.is_new)
-    yield f"{name} reads on", _with(state, name, replica._replace(index=index))
+    read, _ = apply(index, record, state.clock, rules, replica.is_new)
+    yield f"{name} reads on", _with(state, name, replica._replace(index=read))
+    if (
+        state.crashes < scenario.crashes
+        and name != state.active
+        and replica.is_new
+        and index.complete >= index.position
+    ):
+        if rules.commands_first:
+            torn = index._replace(acceptances=read.acceptances, complete=read.complete)
+        else:
+            torn = read._replace(acceptances=index.acceptances)
+        crashed = _with(state, name, replica._replace(index=torn))
+        yield f"{name} crashes between the two tables", crashed._replace(crashes=state.crashes + 1)
 
 
 def _may_activate(state: State, name: str, rules: Rules) -> bool:
@@ -278,7 +340,7 @@ def _may_activate(state: State, name: str, rules: Rules) -> bool:
     if index.position < len(state.log):
         return False
     writes = max(state.database.raised, index.rules)
-    return writes == 1 or (replica.is_new and (not rules.waits_for_complete or index.complete == index.position))
+    return writes == 1 or (replica.is_new and (not rules.waits_for_complete or index.complete >= index.position))
 
 
 def _activate(state: State, name: str) -> State:
@@ -343,15 +405,23 @@ def _serving(state: State, name: str, rules: Rules, scenario: Scenario) -> Itera
         return
     on_its_way = any(record.submission.command == submission.command for record in _unread(state, index))
     clock = _clock(state, name, scenario)
-    now = max(clock, index.highest) if rules.looks_up_by_log_time else clock
-    found = _newest(index, submission.command, len(state.log), rules)
-    if found is not None and now - found.judged <= submission.period:
+    found = _answerable(index, submission, clock, rules)
+    if found is not None:
         yield f"{name} answers {submission.name} from its index", _answered(taken, submission, found, clock)
     elif on_its_way and not scenario.many_writers:
         yield f"{name} finds {submission.name} in flight", taken
     else:
         sent = taken._replace(flight=taken.flight | {Record(2, submission, clock)})
         yield f"{name} sends {submission.name}", sent
+
+
+def _answerable(index: Index, submission: Submission, clock: int, rules: Rules) -> Acceptance | None:
+    """The acceptance by which an active answers without the log; None: the log decides."""
+    now = max(clock, index.highest) if rules.looks_up_by_log_time else clock
+    found = _newest(index, submission.command, index.position, rules)
+    if found is None or not _counts(found, submission, now, rules):
+        return None
+    return found if found.tx == submission.tx or not rules.refuses_by_log else None
 
 
 class _Request(NamedTuple):
@@ -382,13 +452,21 @@ def _admit_by_database(state: State, submission: Submission, clock: int) -> Stat
 
 
 def _answered(state: State, submission: Submission, found: Acceptance, clock: int) -> State:
-    """An answer without the log: note what is wrong with it, by the log's own acceptances."""
+    """An answer without the log: note what is wrong with it, by the log's own acceptances.
+
+    A success names an acceptance that is in the log: that stays true. A refusal must be what the log would answer now.
+    """
     accepting = [one for one in _accepting(state.log) if one.command == submission.command]
+    if found.tx == submission.tx:
+        is_true = any(one.tx == found.tx for one in accepting)
+        return (
+            state if is_true else state._replace(wrong=f"{submission.name} was told a success that is not in the log")
+        )
     by_log = max(accepting, key=lambda one: one.offset, default=None)
     now = clock if found.offset < 0 else max(clock, max((one.stamp for one in state.log), default=0))
-    if by_log is None or by_log.tx != found.tx:
-        return state._replace(wrong=f"{submission.name} was answered by an acceptance that is not in the log")
-    if now - by_log.judged > submission.period and found.tx != submission.tx:
+    if by_log is None or by_log.tx == submission.tx:
+        return state._replace(wrong=f"{submission.name} was refused by an acceptance that is not the log's newest")
+    if now - by_log.judged > submission.period:
         return state._replace(wrong=f"{submission.name} was refused although the period is over")
     return state
 
@@ -418,9 +496,8 @@ def violations(state: State, rules: Rules) -> Iterator[Violation]:
     for replica in state.replicas:
         seen = replica.index
         whole = read_all(state.log[: seen.position], rules, state.clock)[0]
-        if seen.notarised != whole.notarised or (
-            seen.complete == seen.position and seen.acceptances != whole.acceptances
-        ):
+        known = frozenset(one for one in seen.acceptances if one.offset < seen.position)
+        if seen.notarised != whole.notarised or (seen.complete >= seen.position and known != whole.acceptances):
             yield Violation.INDEX_DIVERGED
     in_flight = {record.submission for record in (*state.flight, *state.log) if record.submission is not None}
     if state.serving and any(one not in in_flight for one in state.database.pending):
@@ -434,9 +511,10 @@ def _accepting(log: tuple[Record, ...]) -> list[Acceptance]:
         if record.submission is None:
             continue
         highest = max(highest, record.stamp)
-        command, tx, period = record.submission[1:]
+        command, tx, period, after = record.submission[1:]
         before = next((one for one in reversed(accepting) if one.command == command), None)
-        counts = record.rules >= 2 and before is not None and highest - before.judged <= period
+        within = before is not None and highest - before.judged <= period and before.offset > after
+        counts = record.rules >= 2 and within
         if not counts:
             accepting.append(Acceptance(command, tx, highest, offset))
     return accepting
@@ -444,17 +522,18 @@ def _accepting(log: tuple[Record, ...]) -> list[Acceptance]:
 
 def _accepted_within(log: tuple[Record, ...], rules: Rules, clock: int) -> Iterator[Violation]:
     """Whatever judged it: two accepting completions of a command, and the second one's period reaches the first."""
-    accepted, highest = dict[str, int](), 0
+    accepted, highest = dict[str, tuple[int, int]](), 0
     completions = iter([one for one in read_all(log, rules, clock)[1] if one.verdict is not Verdict.SETTLED])
-    for record in log:
+    for offset, record in enumerate(log):
         if record.submission is None:
             continue
         highest = max(highest, record.stamp)
         if next(completions).verdict is Verdict.ACCEPTED:
-            before = accepted.get(record.submission.command)
-            if before is not None and highest - before <= record.submission.period:
+            command, _, period, after = record.submission[1:]
+            judged, at = accepted.get(command, (0, -1))
+            if at >= 0 and highest - judged <= period and at > after:
                 yield Violation.ACCEPTED_TWICE
-            accepted[record.submission.command] = highest
+            accepted[command] = highest, offset
 
 
 def _against_the_specification(log: tuple[Record, ...], rules: Rules, clock: int) -> Iterator[Violation]:

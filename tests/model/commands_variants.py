@@ -28,6 +28,15 @@ REUSED = Scenario((FIRST, OTHER, THIRD), many_writers=True, failovers=0)
 TWO_COMMANDS = Scenario((FIRST, SAME_TX, NEXT_TX), clock_max=1, many_writers=True)
 LAGGING_CLOCK = Scenario((FIRST, BETWEEN, THIRD), lag=2)
 RAISED = Scenario((FIRST, OTHER), raises=True, failovers=2, clock_max=1)
+DEPOSED = Scenario((FIRST, OTHER, Submission("s3", "c1", "T2", period=3)), unnoticed=True)
+AFTER = Scenario(
+    (FIRST, Submission("s2", "c1", "T2", 9, after=1), Submission("s3", "c1", "T3", 9, after=1)),
+    failovers=0,
+    clock_max=0,
+)
+PERIODS = Scenario((Submission("s1", "c1", "T1", 0), OTHER), many_writers=True, clock_max=1)
+TORN = Scenario((FIRST, OTHER), crashes=2, failovers=2, clock_max=1)
+TORN_RAISE = Scenario((FIRST, OTHER), raises=True, crashes=1, failovers=1, swaps=2, clock_max=0)
 RELEASES = Scenario((FIRST, OTHER), raises=True, failovers=2, swaps=2, clock_max=0)
 
 
@@ -72,10 +81,17 @@ UNSAFE = (
         Violation.OTHER_COMPLETION,
         19,
     ),
+    Variant("refused from the index", Rules(refuses_by_log=False), DEPOSED, Violation.WRONG_ANSWER, 12),
+    Variant("first acceptance decides for ever", Rules(takes_newest=False), REUSED, Violation.ACCEPTED_TWICE, 12),
+    Variant("acceptance at the named offset counts", Rules(above_after=False), AFTER, Violation.REFUSED_FREE, 9),
+    Variant("acceptances of rules 1 not indexed", Rules(indexes_rules_1=False), RAISED, Violation.ACCEPTED_TWICE, 15),
+    Variant("states written first", Rules(commands_first=False), TORN, Violation.INDEX_DIVERGED, 8),
+    Variant("judged by the record's own stamp", Rules(highest_stamp=False), LAGGING_CLOCK, Violation.REFUSED_FREE, 20),
+    Variant("period of the accepted one", Rules(own_period=False), PERIODS, Violation.ACCEPTED_TWICE, 9),
     Variant("only the raiser settles", Rules(settles_always=False), RAISED, Violation.LEFT_PENDING, 14),
     Variant(
-        "found in the index by the own clock alone",
-        Rules(looks_up_by_log_time=False),
+        "refused from the index by the own clock alone",  # a success is true whatever the clock
+        Rules(looks_up_by_log_time=False, refuses_by_log=False),
         LAGGING_CLOCK,
         Violation.WRONG_ANSWER,
         19,
@@ -88,6 +104,11 @@ SCENARIOS = {
     "lagging clock": LAGGING_CLOCK,
     "raised": RAISED,
     "releases": RELEASES,
+    "deposed": DEPOSED,
+    "after an offset": AFTER,
+    "periods": PERIODS,
+    "torn": TORN,
+    "torn raise": TORN_RAISE,
 }
 
 

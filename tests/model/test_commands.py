@@ -9,12 +9,16 @@ import pytest
 
 from tests.model.commands import OURS, Rules, Scenario, State, Verdict, read_all, start, successors
 from tests.model.commands_variants import (
+    AFTER,
+    DEPOSED,
     LAGGING_CLOCK,
     RAISED,
     RELEASES,
     RETRIED,
     REUSED,
     SCENARIOS,
+    TORN,
+    TORN_RAISE,
     UNSAFE,
     Variant,
     break_it,
@@ -73,6 +77,24 @@ def answered_by_a_lagging_clock(state: State) -> bool:
     return state.active == "B" and state.serving and state.sent == 3 and not state.flight
 
 
+def accepted_again_while_a_deposed_active_answers(state: State) -> bool:
+    accepted = [one.submission.tx for one in read_all(state.log)[1] if one.verdict is Verdict.ACCEPTED]
+    return state.deposed is not None and accepted == ["T1", "T2"] and state.sent == 2
+
+
+def refused_by_the_acceptance_above_the_offset(state: State) -> bool:
+    return [one.verdict for one in read_all(state.log)[1]] == [Verdict.ACCEPTED, Verdict.ACCEPTED, Verdict.REUSED]
+
+
+def served_with_a_table_that_is_ahead(state: State) -> bool:
+    return state.serving and any(one.index.complete > one.index.position for one in state.replicas)
+
+
+def raised_after_a_torn_write(state: State) -> bool:
+    in_force = max((record.rules for record in state.log), default=1)
+    return in_force == 2 and state.crashes == 1 and state.swaps == 2 and state.serving
+
+
 @pytest.mark.parametrize(
     ("scenario", "goal"),
     [
@@ -81,6 +103,10 @@ def answered_by_a_lagging_clock(state: State) -> bool:
         (RAISED, settled_under_rules_2),
         (RELEASES, read_again_in_the_background),
         (LAGGING_CLOCK, answered_by_a_lagging_clock),
+        (DEPOSED, accepted_again_while_a_deposed_active_answers),
+        (AFTER, refused_by_the_acceptance_above_the_offset),
+        (TORN, served_with_a_table_that_is_ahead),
+        (TORN_RAISE, raised_after_a_torn_write),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

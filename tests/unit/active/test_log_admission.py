@@ -7,18 +7,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ha.ending import Cause
+from ledger_api.client import Party
+from replica.active.terms import Terms, terms_of
 from replica.index.memory import MemoryCommands
 from replica.link.interface import SubmitOptions
 from replica.log.interface import LogRecords
 from replica.log.memory import Delivery, MemoryReader, MemoryTopic
-from replica.notary.answers import Accepted, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, DeduplicationBound, Notarised, NotNow, Refused
 from replica.notary.errors import Code
 from replica.notary.formats import Formats
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import Replica, World, state, submission
+from tests.worlds.core_world import PARTY, Replica, World, name_of, state, submission
 from tests.worlds.ha_world import LoopClock
 
 
@@ -283,5 +286,91 @@ def test_an_active_with_a_slow_clock_repeats_no_success_that_the_log_would_judge
         assert isinstance(first, Notarised)
         assert isinstance(again, Notarised)
         assert again.record_offset == first.log_offset + 2
+
+    play(story)
+
+
+def test_those_that_wait_for_the_database_leave_room_for_all_others() -> None:
+    """Goal: a database that hangs holds up only who needs it, however many those are. Method: one user fills the
+    pipeline with submissions that name a ledger offset, while the database hangs; another user submits."""
+
+    async def story(_: World, replica: Replica) -> None:
+        await replica.submit(submission(1, [state(1)]))
+        await asyncio.sleep(1.0)  # published
+        slow_offsets(replica, 5.0)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        by_offset = asyncio.create_task(
+            replica.submit(
+                *[submission(number, [state(number)]) for number in range(100, 164)],
+                options=SubmitOptions(deduplication_after=1),
+            )
+        )
+        await asyncio.sleep(0.1)
+        (other,) = await replica.submit(submission(3, [state(3)], user_id="other"))
+        assert isinstance(other, Notarised)
+        assert loop.time() - began_s < 0.5
+        answers = await by_offset
+        refused = [answer for answer in answers if not isinstance(answer, Notarised)]
+        assert {getattr(answer, "code", None) for answer in refused} == {Code.OVERLOADED.name}
+        assert len(answers) - len(refused) == 4  # it leaves as much free as it has
+
+    play(story, pipeline_max=16)
+
+
+def test_a_record_that_nobody_signed_for_is_answered_and_forgotten() -> None:
+    """Goal: should a front end let one through, its sender alone is answered, and the command is free again. Method:
+    a signature for another command goes straight to the core; then the command as it is meant."""
+
+    async def story(_: World, replica: Replica) -> None:
+        signed = Party(PARTY).sign(name_of(1), [state(1)], command_id="c", user_id="u", sign_command=True)
+        (bad,) = await replica.submit(replace(signed, command_id="d"))
+        assert isinstance(bad, NotNow)
+        assert bad.code == Code.INTERNAL.name
+        (good,) = await replica.submit(submission(1, [state(1)], command_id="d", user_id="u"))
+        assert isinstance(good, Notarised)
+        assert not good.duplicate
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("period_s", "honoured_us"),
+    [(604_800.0, 604_800_000_000), (604_800.000001, None), (0.0, 0), (604_799.9999994, 604_799_999_999)],
+    ids=["the maximum", "a microsecond more", "none at all", "rounded"],
+)
+def test_a_period_is_honoured_to_the_microsecond_or_refused(period_s: float, honoured_us: int | None) -> None:
+    """Goal: no period is shortened. Method: at the maximum, and one microsecond past it."""
+    found = terms_of(SubmitOptions(deduplication_s=period_s), 604_800.0)
+    assert found == (DeduplicationBound(604_800.0, 0) if honoured_us is None else Terms(honoured_us))
+
+
+_REUSED, _BEYOND = Code.COMMAND_ID_REUSED.name, Code.OFFSET_AFTER_END.name
+
+
+@pytest.mark.parametrize(
+    ("after", "codes"),
+    [
+        (0, [_REUSED, _REUSED]),
+        (1, [_REUSED, _REUSED]),
+        (2, [None, _REUSED]),  # the first is accepted, and that counts for the second
+        (3, [_BEYOND, _BEYOND]),
+        (2**63 - 1, [_BEYOND, _BEYOND]),
+    ],
+)
+def test_a_ledger_offset_counts_from_its_completion_on(after: int, codes: list[str | None]) -> None:
+    """Goal: an offset is mapped exactly, from memory and from the database alike. Method: a command accepted at ledger
+    offset 2, asked for at once and after it is published; each offset around it, and the highest there is."""
+
+    async def story(_: World, replica: Replica) -> None:
+        for number, command in ((1, "b"), (2, "c")):
+            await replica.submit(submission(number, [state(number)], command_id=command))
+        found: list[str | None] = []
+        for number in (10, 11):
+            options = SubmitOptions(deduplication_after=after)
+            (answer,) = await replica.submit(submission(number, [state(number)], command_id="c"), options=options)
+            found.append(getattr(answer, "code", None))
+            await asyncio.sleep(1.0)
+        assert found == codes
 
     play(story)
