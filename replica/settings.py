@@ -54,7 +54,8 @@ class CoreSettings(BaseModel):
         20_000,
         ge=1,
         le=1_000_000,
-        description="Submissions between admission and published completion; past it, 503 OVERLOADED.",
+        description="Submissions until they are answered, under rules 1 until their completion is published; past it, "
+        "503 OVERLOADED.",
     )
     states_in_flight_max: int = Field(
         400_000,
@@ -66,7 +67,8 @@ class CoreSettings(BaseModel):
         5_000,
         ge=1,
         le=1_000_000,
-        description="Of those, submissions between the fair queue and their published completion.",
+        description="Of those, submissions that have left the fair queue. Under rules 2, half as many more may wait "
+        "for the database, because they name a ledger offset.",
     )
     pipeline_states_max: int = Field(
         200_000, ge=10_000, le=100_000_000, description="States of those submissions together."
@@ -156,7 +158,8 @@ class CoreSettings(BaseModel):
         7 * 86_400.0,
         gt=0,
         le=DEDUPLICATION_LIMIT_S,
-        description="How long an accepted command blocks another run of the same command id.",
+        description="Longest deduplication period, and that of submissions that ask for none: for so long an accepted "
+        "command blocks another run of the same command id.",
     )
     scrub_records_per_s: float = Field(
         100.0,

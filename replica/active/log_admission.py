@@ -31,8 +31,8 @@ _ASIDE_PART = 2  # so many times fewer submissions wait for the database than ar
 
 class LogAdmission:
     """Admits batch by batch, and waits for nothing. A submission that names a ledger offset whose log offset only the
-    database knows is put aside meanwhile, so that a database that hangs holds up no other submission. These have a bound of
-    their own, and whoever has some there leaves as much free."""
+    database knows is put aside meanwhile: a database that hangs holds up no other submission. These have a bound
+    of their own, and whoever has some there leaves as much free."""
 
     def __init__(
         self,

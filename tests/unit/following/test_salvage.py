@@ -18,6 +18,7 @@ from replica.active.signer import FileSigner
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.history import Event, Invoke, Ok, Refused, invoke_submission
+from replica.checker.judge import JudgedRequest, ReferenceJudge
 from replica.following.apply import Applier, judge_records
 from replica.following.index_check import begin_check, check_complete, continue_check
 from replica.following.salvaged import SalvagesFound, keep_salvage, read_salvages, salvages_in
@@ -111,6 +112,40 @@ def test_a_state_of_the_lost_tail_stays_spent_within_one_run() -> None:
     assert spent is not None and again is not None and referred is not None
     assert (spent.outcome, referred.outcome) == (Outcome.CONFLICT, Outcome.CONFLICT)
     assert (again.outcome, again.notarised_offset) == (Outcome.NOTARISED, 9)
+
+
+def test_a_lost_tail_of_rules_2_forgets_commands_and_no_transaction() -> None:
+    """Goal: lost records are no acceptances, for every reader alike. Method: a command of the archive and two of the
+    tail are sent again; the product, however the log is cut, and the reference judge."""
+    hour_us = 3_600_000_000
+    maker = LogMaker()
+    maker.barrier(1, format=2)
+    for number, command in ((1, "archived"), (2, "lost"), (3, "gone")):
+        maker.submit(request_of(number, (number,)), command=command, deduplication_us=hour_us)
+    tail = LostTail(maker.log, 2, (3,), 3)
+    found = tail.salvage()
+    start = len(maker.values)
+    maker.barrier(2, format=2)
+    again = [
+        (request_of(4, (4,)), "archived", Outcome.COMMAND_ID_REUSED, None),
+        (request_of(2, (2,)), "lost", Outcome.NOTARISED, 2),
+        (request_of(2, (2,)), "lost", Outcome.DEDUPLICATED, 2),
+        (request_of(5, (5,)), "lost", Outcome.COMMAND_ID_REUSED, None),
+        (request_of(6, (6,)), "gone", Outcome.NOTARISED, start + 5),
+        (request_of(3, (3,)), "another", Outcome.NOTARISED, 3),
+        (request_of(7, (3,)), "spends again", Outcome.CONFLICT, None),
+    ]
+    for request, command, _, _ in again:
+        maker.submit(request, command=command, deduplication_us=hour_us)
+    log, held = restored(tail, found, maker.values[start:]), Salvages([found])
+    applied, _ = judge_records(read(log, held), begin(RESTORED), log, held)
+    verdicts = [verdict for entry, verdict in applied.decided() if entry.offset >= start and verdict is not None]
+    assert [(one.outcome, one.notarised_offset) for one in verdicts] == [(each[2], each[3]) for each in again]
+    judged = [one for one in ReferenceJudge(held).judge(log) if isinstance(one, JudgedRequest) and one.offset >= start]
+    assert [one.notarised_offset for one in judged] == [each[3] for each in again]
+    commands = read(log, held, 1).commands
+    assert dict(commands.entries()) == dict(read(log, held).commands.entries())
+    assert commands.entry_count == 4  # of the archive, and what was accepted since
 
 
 def test_nobody_reads_past_a_lost_record_without_its_salvage() -> None:
