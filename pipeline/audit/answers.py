@@ -18,12 +18,17 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.findings import FindingCode
 from pipeline.jobs.tasks import Batches
-from pipeline.jobs.verdicts import NOTARISED
 from replica.notary.errors import BadRequest, Code
+from replica.notary.outcomes import NOTARISED
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.untrusted import UNREADABLE
 
-DECIDED_BY_LOG = {Code.STATE_CONFLICT.name, Code.TX_ID_REUSED.name, Code.TIME_WINDOW_CLOSED.name}
+DECIDED_BY_LOG = {
+    Code.STATE_CONFLICT.name,
+    Code.TX_ID_REUSED.name,
+    Code.TIME_WINDOW_CLOSED.name,
+    Code.COMMAND_ID_REUSED.name,  # under rules 2; under rules 1 the database refuses it, and no record is named
+}
 _ARROW = pa.schema(
     [
         ("log_offset", pa.int64()),

@@ -18,17 +18,18 @@ from pyspark.sql import functions as F
 from pipeline.audit.findings import FindingCode
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, numbered_batches
-from pipeline.jobs.verdicts import NOTARISED
-from pipeline.judging.columns import FORMAT, Columns
+from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Counted, Plan, counted
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code
-from replica.notary.records import RequestRecord, SettledCommand, SettlementRecord, decode_record
+from replica.notary.outcomes import DEDUPLICATED, NOTARISED
+from replica.notary.records import RequestRecord, SettledCommand, SettlementRecord, decode_record, format_named
 from replica.notary.requests import Submission
 from replica.notary.rules import Conflict, Usage
 from replica.store.interface import Completion
 from replica.store.open import export_range
 
+SUCCESSES = (NOTARISED, DEDUPLICATED)
 RANGE_COMPLETIONS = 100_000
 _BATCH_ROWS = 10_000
 _LOGGED = pa.schema(
@@ -121,7 +122,7 @@ def wrong_completions(logged: DataFrame, published: DataFrame, from_offset: int,
         F.when(F.col("theirs").isNull(), FindingCode.COMPLETION_MISSING.value)
         .when(F.col("ours").isNull(), FindingCode.COMPLETION_EXTRA.value)
         .when(
-            (F.col("theirs.outcome") == NOTARISED) & (F.col("ours.outcome") != NOTARISED),
+            F.col("theirs.outcome").isin(*SUCCESSES) & ~F.col("ours.outcome").isin(*SUCCESSES),
             FindingCode.DOUBLE_SPEND.value,
         )
         .otherwise(FindingCode.COMPLETION_DIFFERS.value)
@@ -156,7 +157,8 @@ def _logged(columns: Columns, found: Counted) -> Iterator[dict[str, Any]]:
     rows = zip(columns.rows[found.requests].tolist(), found.judged_us.tolist(), strict=True)
     settled = zip(found.settlements.tolist(), found.settled_us.tolist(), strict=True)
     for row, judged_us in [*rows, *settled]:
-        record = decode_record(columns.value(row), FORMAT)
+        value = columns.value(row)
+        record = decode_record(value, format_named(value))
         if isinstance(record, RequestRecord):
             commands: Sequence[Submission | SettledCommand] = (record.submission,)
         elif isinstance(record, SettlementRecord):

@@ -19,13 +19,13 @@ from pipeline.jobs.judge import Judged, judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import numbered
 from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
-from pipeline.judging.columns import FORMAT, Columns
+from pipeline.judging.columns import Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.plan import counted
-from replica.notary.canonical import decode_request
-from replica.notary.records import RequestRecord, decode_record, record_digest
+from replica.notary.records import RequestRecord, RequestRecordV2, decode_record, format_named, record_digest
 from replica.notary.requests import format_state_ref
 from replica.notary.signatures import signature_holds
+from replica.notary.terms import request_in
 
 Subject = Callable[[Columns, Array], Array]
 """Of the requests picked (indexes into `Columns.rows`), those that are of interest."""
@@ -57,16 +57,13 @@ def of_state(ref: bytes) -> Subject:
 
 def of_party(name: str) -> Subject:
     """Requests of the party with this X.500 name."""
-    suffix = len(name.encode()).to_bytes(2, "big") + name.encode()
+    wanted = np.frombuffer(name.encode(), np.uint8)
 
     def pick(columns: Columns, among: Array) -> Array:
-        ends = columns.canonical_at[among] + columns.canonical_bytes[among]
-        lengths = ends - columns.content_at()[1][among] - 2
-        near = among[lengths == len(suffix) - 2]
-        at = columns.canonical_at[near] + columns.canonical_bytes[near] - len(suffix)
-        found = columns.at(at, len(suffix)).view(np.uint8).reshape(-1, len(suffix))
-        same: Array = np.all(found == np.frombuffer(suffix, np.uint8), axis=1)
-        mine: Array = near[same]
+        starts, sizes = columns.parties(among)
+        near = sizes == len(wanted)
+        found = columns.at(starts[near], len(wanted)).view(np.uint8).reshape(-1, len(wanted))
+        mine: Array = among[near][np.all(found == wanted, axis=1)]
         return mine
 
     return pick
@@ -93,11 +90,11 @@ def trace(spark: SparkSession, log: LogSlices, work: Path, subject: Subject, lim
 
 def evidence(offset: int, value: bytes, judged: Judged) -> dict[str, Any]:
     """What a counting request record proves by itself."""
-    record = decode_record(value, FORMAT)
+    record = decode_record(value, format_named(value))
     if not isinstance(record, RequestRecord):
         raise TypeError(f"the record at offset {offset} is no request")
     submission = record.submission
-    request, digest = decode_request(submission.request)
+    request, digest = request_in(record)
     barrier_at, barrier = [item for item in judged.plan.barriers if item[0] < offset][-1]
     return {
         "offset": offset,
@@ -110,6 +107,8 @@ def evidence(offset: int, value: bytes, judged: Judged) -> dict[str, Any]:
         "command_id": submission.command_id,
         "act_as": list(submission.act_as),
         "submission_id": submission.submission_id,
+        "deduplication_us": record.deduplication_us if isinstance(record, RequestRecordV2) else None,
+        "after_offset": record.after_offset if isinstance(record, RequestRecordV2) else None,
         "submitted_us": record.stamp_us,
         "epoch": barrier.epoch,
         "replica": barrier.replica,

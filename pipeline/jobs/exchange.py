@@ -1,4 +1,6 @@
-"""Passes claims from slices of the log to ranges of keys: a file for each slice, of which each range reads a part.
+"""Passes rows from slices of the log to ranges of keys: a file for each slice, of which each range reads a part.
+
+Rows are claims (judging/claims.py) or commands (judging/commands.py), of one type in a file.
 
 The file begins with the offset of each range's part: 8 bytes for each range, and 8 for the end of the last.
 """
@@ -7,26 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pipeline.judging.claims import CLAIM_BYTES, claims_in
 from pipeline.judging.cursor import Array
 from replica.notary.errors import InvariantBroken
 
 _EDGE_BYTES = 8
 
 
-def write_parts(path: Path, claims: Array, starts: Array) -> None:
-    """Write a slice's claims as `by_range` gives them."""
-    edges = len(starts) * _EDGE_BYTES + starts.astype(np.int64) * CLAIM_BYTES
+def write_parts(path: Path, rows: Array, starts: Array) -> None:
+    """Write a slice's rows, range by range, and where each range starts."""
+    edges = len(starts) * _EDGE_BYTES + starts.astype(np.int64) * rows.itemsize
     with path.open("wb") as file:
         file.write(edges.astype("<i8").tobytes())
-        file.write(claims.data if claims.flags.c_contiguous else claims.tobytes())
+        file.write(rows.data if rows.flags.c_contiguous else rows.tobytes())
 
 
-def read_range(paths: Sequence[str], number: int) -> Array:
-    """All claims on one range of keys, in the order of the files. Raises InvariantBroken when a file is cut."""
+def read_range(paths: Sequence[str], number: int, dtype: np.dtype[Any]) -> Array:
+    """All rows of one range of keys, in the order of the files. Raises InvariantBroken when a file is cut."""
     parts = [(path, *_edges(path, number)) for path in paths]
     raw = np.empty(sum(end - start for _, start, end in parts), np.uint8)
     filled = 0
@@ -37,7 +39,7 @@ def read_range(paths: Sequence[str], number: int) -> Array:
                 if file.readinto(raw[filled : filled + end - start].data) != end - start:
                     raise InvariantBroken(f"{path} ends before its part for range {number}")
             filled += end - start
-    return claims_in(raw)
+    return raw.view(dtype)
 
 
 def _edges(path: str, number: int) -> tuple[int, int]:

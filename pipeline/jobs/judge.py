@@ -1,17 +1,18 @@
 """Judges a whole log on Spark: the plan of what counts, the claims by ranges of keys, and the requests that lose.
 
 1. Survey each slice; the plan follows on the driver, from a few hundred bytes for each slice.
-2. Write the claims of each slice, range by range of keys. Sort each range, and find the contested keys in it.
-3. One task reads the claims on contested keys in log order, and lists the requests that lose.
+2. Write the claims of each slice, range by range of keys. Sort each range, and find the contested keys in it. Where
+   rules 2 judge, or acceptances are wanted, do the same with commands, in ranges of their own.
+3. One task reads what is contested in log order, and lists the requests that lose.
 
 The next job (index or verdicts) needs only the slices' files, each range's order and the list of the losers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
-from itertools import groupby
+from itertools import chain
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from pipeline.jobs.tasks import attempt_file, numbered
 from pipeline.judging.claims import (
     CLAIM,
     CLAIM_BYTES,
-    CONSUMES,
     borders_between,
     by_range,
     claims_of,
@@ -35,9 +35,12 @@ from pipeline.judging.claims import (
     taken,
 )
 from pipeline.judging.columns import UNDECODABLE, Columns
-from pipeline.judging.contested import Resolver, contested, offsets_marked
+from pipeline.judging.commands import COMMAND, COMMAND_BYTES, Command, by_width, commands_of, rows, shared
+from pipeline.judging.contested import Claim, contested, resolve
 from pipeline.judging.cursor import Array
-from pipeline.judging.plan import Plan, Survey, counted, make_plan, refuse_newer_rules, survey
+from pipeline.judging.marks import offsets_marked
+from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
+from pipeline.judging.reasons import EXCEPTION
 from replica.notary.errors import SalvageMissing
 from replica.notary.position import begin
 from replica.notary.salvage import LOST_TAG
@@ -47,52 +50,112 @@ SAMPLED_KEYS = 1 << 16  # of the whole log, to part the keys by
 _SORTED_ROWS = 1 << 16  # of contested claims that are in memory at a time, for each range
 
 
+class Sorted(msgspec.Struct, frozen=True):
+    """Rows of one type in files: those of each slice by ranges of keys (see `exchange`), and for each range a file with
+    the places of its rows by key and offset."""
+
+    parts: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of ranges."""
+        return len(self.orders)
+
+    def rows(self, number: int, dtype: np.dtype[Any]) -> Array:
+        """The rows of one range, by key and offset."""
+        return taken(read_range(self.parts, number, dtype), np.fromfile(self.orders[number], np.uint32))
+
+
 class Judged(msgspec.Struct, frozen=True):
     """A judged log: files in the work folder that any worker can read, and the plan.
 
-    `parts`: the claims of each slice, see `exchange`. `orders`: for each range of keys a file with the places of its
-    claims by key and offset. `dropped`: requests that lose a contested key, as bits of `offsets_marked`.
+    `dropped`: requests that get nothing of what they contested, as bits of `offsets_marked`. Where commands were
+    looked at: `commands`; `unusual`, see `commands.acceptances`, as bits; and `by_command`, what stands against
+    requests because of their commands, an array of EXCEPTION.
     """
 
     plan: Plan
     slice_ends: tuple[int, ...]  # the offset after each slice
-    parts: tuple[str, ...]
-    orders: tuple[str, ...]
+    by_key: Sorted
     dropped: str
+    commands: Sorted
+    unusual: str
+    by_command: str
     claim_count: int
     contested_count: int
     dropped_count: int
 
     def claims(self, number: int) -> Array:
         """The claims on one range of keys, by key and offset."""
-        return taken(read_range(self.parts, number), np.fromfile(self.orders[number], np.uint32))
+        return self.by_key.rows(number, CLAIM)
 
     def dropped_marks(self) -> Array:
         """The requests that lose, as bits; mapped from disk, so only the parts in use are in memory."""
         marks: Array = np.load(self.dropped, mmap_mode="r")
         return marks
 
+    def unusual_marks(self) -> Array:
+        """Likewise the requests that are accepted though outside their window, or not accepted though inside."""
+        marks: Array = np.load(self.unusual, mmap_mode="r")
+        return marks
+
 
 def judge_log(
-    spark: SparkSession, log: LogSlices, work: Path, *, closed: bool = False, ranges: int | None = None
+    spark: SparkSession,
+    log: LogSlices,
+    work: Path,
+    *,
+    closed: bool = False,
+    commands: bool = False,
+    ranges: int | None = None,
 ) -> Judged:
     """Judge all records of a log. `closed`: keep the claims of requests outside their window, which verdicts need.
+    `commands`: look at commands, which acceptances need, also where no rules in force judge them.
 
     `work`: a folder that every worker reaches. `ranges`: how many ranges of keys; by default as many as need at most
     RANGE_BYTES each. Raises InvariantBroken on a gap, FormatUnknown, and what the slices raise.
     """
     work.mkdir(parents=True, exist_ok=True)
-    plan, ends, samples, claim_count = plan_log(spark, log)
-    refuse_newer_rules(plan.barriers)
-    borders = borders_between(samples, ranges or max(1, -(-claim_count * CLAIM_BYTES // RANGE_BYTES)))
-    parts = _write_claims(spark, log, plan, borders, work, closed=closed)
-    orders, contested_files = _order_claims(spark, parts, len(borders) + 1, work)
-    dropped, contested_count, dropped_count = _resolve(spark, contested_files, plan.position.offset + 1, work)
-    return Judged(plan, ends, parts, orders, dropped, claim_count, contested_count, dropped_count)
+    surveyed = plan_log(spark, log)
+    plan, claim_count = surveyed.plan, surveyed.claim_count
+    commands = commands or plan.judges_commands
+    borders = borders_between(surveyed.samples, ranges or _ranges(claim_count * CLAIM_BYTES))
+    widths = ranges or _ranges(surveyed.request_count * COMMAND_BYTES)
+    files = _write_rows(spark, log, plan, borders, work, closed=closed or commands, widths=widths if commands else 0)
+    orders, contested_files = _order_claims(spark, files[0], len(borders) + 1, work, commands=commands)
+    command_orders, shared_files = _order_commands(spark, files[1], widths, work) if commands else ((), [])
+    resolved = _resolve(spark, contested_files, shared_files, plan.position.offset + 1, work)
+    return Judged(
+        plan,
+        surveyed.slice_ends,
+        Sorted(files[0], orders),
+        resolved.dropped,
+        Sorted(files[1], command_orders),
+        resolved.unusual,
+        resolved.by_command,
+        claim_count,
+        resolved.seen,
+        resolved.dropped_count,
+    )
 
 
-def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, tuple[int, ...], list[bytes], int]:
-    """The plan for a log, where its slices end, a sample of the keys that are claimed, and how many claims at most."""
+def _ranges(size: int) -> int:
+    return max(1, -(-size // RANGE_BYTES))
+
+
+class Surveyed(msgspec.Struct, frozen=True):
+    """A log's plan, where its slices end, a sample of the keys that are claimed, and how many claims and requests there
+    are at most."""
+
+    plan: Plan
+    slice_ends: tuple[int, ...]
+    samples: list[bytes]
+    claim_count: int
+    request_count: int
+
+
+def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
+    """Survey all slices of a log."""
     per_slice = max(8, SAMPLED_KEYS // max(1, len(log)))
 
     def look(number: int) -> Iterator[dict[str, Any]]:
@@ -101,22 +164,25 @@ def plan_log(spark: SparkSession, log: LogSlices) -> tuple[Plan, tuple[int, ...]
             refuse_lost(columns)
             states = int((columns.inputs_n + columns.references_n).sum())
             found = msgspec.msgpack.encode((survey(columns), sample_keys(columns, per_slice)))
-            yield {"number": number, "survey": found, "claims": len(columns.rows) + states}
+            yield {"number": number, "survey": found, "requests": len(columns.rows), "states": states}
 
     surveys: dict[int, Survey] = {}
     samples: list[bytes] = []
-    claim_count = 0
-    for row in numbered(spark, len(log), look, "number bigint, survey binary, claims bigint").collect():
+    request_count = state_count = 0
+    for row in numbered(
+        spark, len(log), look, "number bigint, survey binary, requests bigint, states bigint"
+    ).collect():
         surveys[row.number], keys = msgspec.msgpack.decode(row.survey, type=tuple[Survey, list[bytes]])
         samples += keys
-        claim_count += row.claims
+        request_count += row.requests
+        state_count += row.states
     plan, again = make_plan(begin(log.topic_id), surveys.values())
     if again:
         numbers = [number for number, found in surveys.items() if found.first_offset in set(again)]
         surveys |= _survey_again(spark, log, plan, numbers)
         plan, _ = make_plan(begin(log.topic_id), surveys.values())
     ends = tuple(surveys[number].end_offset for number in sorted(surveys))
-    return plan, ends, samples, claim_count
+    return Surveyed(plan, ends, samples, request_count + state_count, request_count)
 
 
 def refuse_lost(columns: Columns) -> None:
@@ -139,66 +205,121 @@ def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list
     return {row.number: msgspec.msgpack.decode(row.survey, type=Survey) for row in rows}
 
 
-def _write_claims(
-    spark: SparkSession, log: LogSlices, plan: Plan, borders: Array, work: Path, *, closed: bool
-) -> tuple[str, ...]:
-    """A file for each slice."""
+def _write_rows(
+    spark: SparkSession, log: LogSlices, plan: Plan, borders: Array, work: Path, *, closed: bool, widths: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A file of claims for each slice, and one of commands, in so many ranges; none if `widths` is 0."""
 
     def write(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
-        claims = claims_of(columns, counted(columns, plan.rules_of(columns)), closed=closed)
+        found = counted(columns, plan.rules_of(columns))
         path = attempt_file(work, f"slice-{number:05d}", ".claims")
-        write_parts(path, *by_range(claims, borders))
-        yield {"number": number, "path": str(path)}
+        write_parts(path, *by_range(claims_of(columns, found, closed=closed), borders))
+        commands_path = attempt_file(work, f"slice-{number:05d}", ".commands")
+        if widths:
+            write_parts(commands_path, *by_width(commands_of(columns, found), widths))
+        yield {"number": number, "path": str(path), "commands": str(commands_path)}
 
-    rows = numbered(spark, len(log), write, "number bigint, path string").collect()
-    return tuple(row.path for row in sorted(rows, key=attrgetter("number")))
+    found = numbered(spark, len(log), write, "number bigint, path string, commands string").collect()
+    ordered = sorted(found, key=attrgetter("number"))
+    return tuple(row.path for row in ordered), tuple(row.commands for row in ordered if widths)
 
 
 def _order_claims(
-    spark: SparkSession, parts: tuple[str, ...], ranges: int, work: Path
+    spark: SparkSession, parts: tuple[str, ...], ranges: int, work: Path, *, commands: bool
 ) -> tuple[tuple[str, ...], list[str]]:
-    """For each range, the order of its claims; and the files with those on contested keys, by offset."""
+    """For each range, the order of its claims; and the files with those that are contested, by offset."""
 
     def order(number: int) -> Iterator[dict[str, Any]]:
-        claims = read_range(parts, number)
+        claims = read_range(parts, number, CLAIM)
         places = in_order(claims)
-        path = attempt_file(work, f"range-{number:05d}", ".order")
-        places.astype(np.uint32).tofile(path)
-        disputed = contested(claims, places)
-        disputed_path = ""
-        if len(disputed):
-            disputed_path = str(attempt_file(work, f"range-{number:05d}", ".contested"))
-            taken(disputed, np.argsort(disputed["offset"], kind="stable")).tofile(disputed_path)
-        yield {"number": number, "path": str(path), "contested": disputed_path}
+        disputed = contested(claims, places, commands=commands)
+        yield {"number": number, **_order_files(work, f"range-{number:05d}", places, disputed)}
 
+    return _ordered(spark, ranges, order)
+
+
+def _order_commands(
+    spark: SparkSession, parts: tuple[str, ...], ranges: int, work: Path
+) -> tuple[tuple[str, ...], list[str]]:
+    """For each range, the order of its commands; and the files with those that are shared, by offset."""
+
+    def order(number: int) -> Iterator[dict[str, Any]]:
+        commands = read_range(parts, number, COMMAND)
+        places = in_order(commands)
+        disputed = shared(taken(commands, places))
+        yield {"number": number, **_order_files(work, f"commands-{number:05d}", places, disputed)}
+
+    return _ordered(spark, ranges, order)
+
+
+def _order_files(work: Path, name: str, places: Array, disputed: Array) -> dict[str, str]:
+    path = attempt_file(work, name, ".order")
+    places.astype(np.uint32).tofile(path)
+    disputed_path = ""
+    if len(disputed):
+        disputed_path = str(attempt_file(work, name, ".contested"))
+        taken(disputed, np.argsort(disputed["offset"], kind="stable")).tofile(disputed_path)
+    return {"path": str(path), "contested": disputed_path}
+
+
+def _ordered(
+    spark: SparkSession, ranges: int, order: Callable[[int], Iterator[dict[str, Any]]]
+) -> tuple[tuple[str, ...], list[str]]:
     found = numbered(spark, ranges, order, "number bigint, path string, contested string").collect()
-    rows = sorted(found, key=attrgetter("number"))
-    return tuple(row.path for row in rows), [row.contested for row in rows if row.contested]
+    ordered = sorted(found, key=attrgetter("number"))
+    return tuple(row.path for row in ordered), [row.contested for row in ordered if row.contested]
 
 
-def _resolve(spark: SparkSession, files: list[str], end_offset: int, work: Path) -> tuple[str, int, int]:
+class _ResolvedFiles(msgspec.Struct, frozen=True):
+    """Files of what was resolved, see Judged; how many contested claims were seen, and how many requests dropped."""
+
+    dropped: str
+    unusual: str
+    by_command: str
+    seen: int
+    dropped_count: int
+
+
+def _resolve(
+    spark: SparkSession, claim_files: list[str], command_files: list[str], end_offset: int, work: Path
+) -> _ResolvedFiles:
     """One task, in log order; the driver learns only how many there were."""
 
     def decide(_: int) -> Iterator[dict[str, Any]]:
-        path = attempt_file(work, "dropped", ".npy")
-        resolver, seen, dropped = Resolver(), 0, []
-        claims = merge(*[_contested_claims(file) for file in files], key=itemgetter(0))
-        for offset, rows in groupby(claims, key=itemgetter(0)):
-            keys = [(key, consumes) for _, key, consumes in rows]
-            seen += len(keys)
-            dropped += resolver.dropped([(offset, keys)])
-        np.save(path, offsets_marked(dropped, end_offset))
-        yield {"path": str(path), "seen": seen, "dropped": len(dropped)}
+        paths = [attempt_file(work, name, ".npy") for name in ("dropped", "unusual", "by-command")]
+        files = [_contested_claims(file) for file in claim_files] + [_shared_commands(file) for file in command_files]
+        resolved = resolve(merge(*files, key=itemgetter(0)))
+        np.save(paths[0], offsets_marked(resolved.dropped, end_offset))
+        np.save(paths[1], offsets_marked(resolved.unusual, end_offset))
+        np.save(paths[2], np.array(resolved.by_command, EXCEPTION))
+        dropped_path, unusual_path, by_command_path = map(str, paths)
+        yield {
+            "dropped": dropped_path,
+            "unusual": unusual_path,
+            "by_command": by_command_path,
+            "seen": resolved.seen,
+            "dropped_count": len(resolved.dropped),
+        }
 
-    (row,) = numbered(spark, 1, decide, "path string, seen bigint, dropped bigint").collect()
-    return row.path, row.seen, row.dropped
+    schema = "dropped string, unusual string, by_command string, seen bigint, dropped_count bigint"
+    (row,) = numbered(spark, 1, decide, schema).collect()
+    return _ResolvedFiles(**row.asDict())
 
 
-def _contested_claims(path: str) -> Iterator[tuple[int, bytes, bool]]:
-    """Contested claims of one range, by offset: (offset, key, whether it would be consumed)."""
-    claims = np.memmap(path, CLAIM, mode="r")
-    for start in range(0, len(claims), _SORTED_ROWS):
-        part = claims[start : start + _SORTED_ROWS]
-        consumes = part["role"] & CONSUMES != 0
-        yield from zip(part["offset"].tolist(), part["key"].tolist(), consumes.tolist(), strict=True)
+def _contested_claims(path: str) -> Iterator[tuple[int, Claim | Command]]:
+    """Contested claims of one range, by offset: (offset, (key, role, what the key would stand for))."""
+    for part in _parts(path, CLAIM):
+        claims = zip(part["key"].tolist(), part["role"].tolist(), part["stands"].tolist(), strict=True)
+        yield from zip(part["offset"].tolist(), claims, strict=True)
+
+
+def _shared_commands(path: str) -> Iterator[tuple[int, Claim | Command]]:
+    """Shared commands of one range, by offset."""
+    return chain.from_iterable(map(rows, _parts(path, COMMAND)))
+
+
+def _parts(path: str, dtype: np.dtype[Any]) -> Iterator[Array]:
+    mapped = np.memmap(path, dtype, mode="r")
+    for start in range(0, len(mapped), _SORTED_ROWS):
+        yield mapped[start : start + _SORTED_ROWS]

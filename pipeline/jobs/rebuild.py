@@ -1,6 +1,7 @@
 """Rebuilds the committed-state index from the log: the same index that a replica makes from it, in less time.
 
-Each range of keys becomes a table file, written where it was sorted; RocksDB takes the files as they are.
+Each range of keys becomes a table file, written where it was sorted; RocksDB takes the files as they are. States and
+transactions become one database, acceptances of commands another.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from pipeline.jobs.judge import Judged, judge_log
+from pipeline.jobs.judge import judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import attempt_file, numbered
+from pipeline.judging.commands import COMMAND
+from pipeline.judging.commands import acceptances as accepted
+from pipeline.judging.commands import key_values as acceptance_values
 from pipeline.judging.entries import entries, key_values
-from replica.index.tables import adopt_tables, write_table
+from replica.index.tables import Tables, adopt_tables, write_table
 from replica.notary.position import Position
 
 
@@ -26,6 +30,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
     position: Position
     entry_count: int
+    command_count: int | None  # acceptances of commands; None where the replica completes them from the log
     table_count: int
     contested_count: int  # claims on keys that more than one request wanted
     dropped_count: int  # requests that got nothing for one of them
@@ -38,46 +43,64 @@ def rebuild_index(
     folder: Path,
     work: Path,
     *,
+    commands: bool = False,
     ranges: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Rebuilt:
     """Make an index in `folder`, which must be new, of everything in the log.
 
-    `work`: a folder that all workers and this process reach, best on the file system of `folder`; what is left in it
-    may be deleted. `progress` gets a line of progress for each step. A rebuild that dies leaves no index in `folder`.
-    Raises as `judge_log` and `adopt_tables` do.
+    It has the acceptances of commands if rules that judge them are in force anywhere in the log, or `commands` asks
+    for them. `work`: a folder that all workers and this process reach, best on the file system of `folder`; what is
+    left in it may be deleted. `progress` gets a line of progress for each step. A rebuild that dies leaves no index in
+    `folder`. Raises as `judge_log` and `adopt_tables` do.
     """
     began_s = monotonic()
     progress(f"judging {len(log)} slices of the log")
-    judged = judge_log(spark, log, work, ranges=ranges)
+    judged = judge_log(spark, log, work, commands=commands, ranges=ranges)
     judged_s = monotonic()
     progress(
-        f"writing {len(judged.orders)} tables; {judged.dropped_count} requests lost {judged.contested_count} claims"
+        f"writing {len(judged.by_key) + len(judged.commands)} tables; {judged.dropped_count} requests lost"
+        f" {judged.contested_count} claims"
     )
-    tables = _write_tables(spark, judged, work)
+
+    def entries_in(number: int) -> Iterator[tuple[bytes, bytes]]:
+        return key_values(entries(judged.claims(number), judged.dropped_marks()))
+
+    def acceptances_in(number: int) -> Iterator[tuple[bytes, bytes]]:
+        return acceptance_values(accepted(judged.commands.rows(number, COMMAND), judged.unusual_marks()))
+
+    tables = _write_tables(spark, work, "range", len(judged.by_key), entries_in)
+    of_commands = None
+    if judged.commands:
+        of_commands = _write_tables(spark, work, "commands", len(judged.commands), acceptances_in)
     written_s = monotonic()
-    entry_count = sum(count for _, count in tables)
-    folder.mkdir(parents=True, exist_ok=True)
-    adopt_tables(folder, [Path(path) for path, _ in tables], entry_count, judged.plan.position)
+    adopt_tables(folder, tables, judged.plan.position, of_commands)
     steps_s = {
         "judge": judged_s - began_s,
         "write_tables": written_s - judged_s,
         "adopt": monotonic() - written_s,
     }
     return Rebuilt(
-        judged.plan.position, entry_count, len(tables), judged.contested_count, judged.dropped_count, steps_s
+        judged.plan.position,
+        tables.entry_count,
+        None if of_commands is None else of_commands.entry_count,
+        len(tables.paths) + (0 if of_commands is None else len(of_commands.paths)),
+        judged.contested_count,
+        judged.dropped_count,
+        steps_s,
     )
 
 
-def _write_tables(spark: SparkSession, judged: Judged, work: Path) -> list[tuple[str, int]]:
-    """Table files in key order, and the number of entries in each."""
+def _write_tables(
+    spark: SparkSession, work: Path, name: str, ranges: int, found: Callable[[int], Iterator[tuple[bytes, bytes]]]
+) -> Tables:
+    """Table files in key order: one for each range that has entries."""
 
     def write(number: int) -> Iterator[dict[str, Any]]:
-        found = entries(judged.claims(number), judged.dropped_marks())
-        if len(found):
-            path = attempt_file(work, f"range-{number:05d}", ".sst")
-            write_table(path, key_values(found))
-            yield {"number": number, "path": str(path), "entries": len(found)}
+        path = attempt_file(work, f"{name}-{number:05d}", ".sst")
+        if count := write_table(path, found(number)):
+            yield {"number": number, "path": str(path), "entries": count}
 
-    rows = numbered(spark, len(judged.orders), write, "number bigint, path string, entries bigint").collect()
-    return [(row.path, row.entries) for row in sorted(rows, key=lambda row: row.number)]
+    rows = numbered(spark, ranges, write, "number bigint, path string, entries bigint").collect()
+    ordered = sorted(rows, key=lambda row: row.number)
+    return Tables([Path(row.path) for row in ordered], sum(row.entries for row in ordered))

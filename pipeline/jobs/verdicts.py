@@ -15,17 +15,19 @@ from pipeline.jobs.tasks import Batches, fixed_binaries, numbered_batches
 from pipeline.judging.claims import CONSUMES, content_digests
 from pipeline.judging.columns import Columns
 from pipeline.judging.cursor import Array, spread
-from pipeline.judging.entries import CONFLICT, DUPLICATE, REUSED, WINDOW, conflicts, entries, exceptions
+from pipeline.judging.entries import conflicts, entries, exceptions
 from pipeline.judging.plan import Counted, Plan, counted
-from replica.notary.errors import Code
-from replica.notary.rules import hash_of_tx_id
+from pipeline.judging.reasons import CONFLICT, DEDUPLICATED, DUPLICATE, OTHER_COMMAND, REUSED, WINDOW
+from replica.notary.outcomes import CODE_OF, NOTARISED
+from replica.notary.rules import Outcome, hash_of_tx_id
 
-NOTARISED = "NOTARISED"
-CODES = {
-    DUPLICATE: NOTARISED,
-    REUSED: Code.TX_ID_REUSED.name,
-    CONFLICT: Code.STATE_CONFLICT.name,
-    WINDOW: Code.TIME_WINDOW_CLOSED.name,
+OUTCOMES = {
+    DEDUPLICATED: Outcome.DEDUPLICATED,
+    OTHER_COMMAND: Outcome.COMMAND_ID_REUSED,
+    DUPLICATE: Outcome.NOTARISED,
+    REUSED: Outcome.TX_ID_REUSED,
+    CONFLICT: Outcome.CONFLICT,
+    WINDOW: Outcome.TIME_WINDOW_CLOSED,
 }
 
 
@@ -50,12 +52,16 @@ def requests(spark: SparkSession, log: LogSlices, plan: Plan, slices: Sequence[i
 
 def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> DataFrame:
     """In: requests, and the judgement of their log with the claims of closed windows.
-    Out: the same rows with `outcome` (NOTARISED or a code of the error catalogue) and `notarised_offset`.
+    Out: the same rows with `outcome` (see replica.notary.outcomes) and `notarised_offset`.
     """
+    ranges = len(judged.by_key)
 
     def against(number: int) -> Batches:
-        claims = judged.claims(number)
-        found = exceptions(claims, entries(claims, judged.dropped_marks()))
+        if number < ranges:
+            claims = judged.claims(number)
+            found = exceptions(claims, entries(claims, judged.dropped_marks()))
+        else:
+            found = np.load(judged.by_command)
         yield pa.RecordBatch.from_pydict(
             {
                 "offset": found["offset"],
@@ -64,14 +70,14 @@ def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> Dat
             }
         )
 
-    found = numbered_batches(spark, len(judged.orders), against, "offset bigint, reason int, notarised_offset bigint")
+    found = numbered_batches(spark, ranges + 1, against, "offset bigint, reason int, notarised_offset bigint")
     deciding = found.groupBy("offset").agg(F.min(F.struct("reason", "notarised_offset")).alias("deciding"))
     reason = F.col("deciding.reason")
     code = F.lit(NOTARISED)
-    for value, name in CODES.items():
-        code = F.when(reason == value, F.lit(name)).otherwise(code)
+    for value, outcome in OUTCOMES.items():
+        code = F.when(reason == value, F.lit(CODE_OF[outcome])).otherwise(code)
     notarised_offset = F.when(reason.isNull(), F.col("offset")).when(
-        reason == DUPLICATE, F.col("deciding.notarised_offset")
+        reason.isin(DUPLICATE, DEDUPLICATED), F.col("deciding.notarised_offset")
     )
     return (
         of_requests.join(deciding, "offset", "left")
@@ -102,7 +108,7 @@ def conflicting_states(spark: SparkSession, judged: Judged) -> DataFrame:
 
     return numbered_batches(
         spark,
-        len(judged.orders),
+        len(judged.by_key),
         find,
         "offset bigint, referred int, state binary, consumed_by binary, consumed_by_hash binary, consumed_at bigint",
     )
@@ -128,8 +134,7 @@ def _request_batch(columns: Columns, found: Counted) -> pa.RecordBatch:
 
 
 def _parties(columns: Columns, pick: Array) -> pa.Array:
-    starts = columns.content_at()[1][pick] + 2
-    sizes = columns.canonical_at[pick] + columns.canonical_bytes[pick] - starts
+    starts, sizes = columns.parties(pick)
     _, positions = spread(starts, sizes, 1)
     offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(columns.raw[positions])]

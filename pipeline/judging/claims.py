@@ -29,20 +29,20 @@ CLAIM_BYTES = CLAIM.itemsize
 CONSUMES, CLOSED = 1, 2
 """Bits of a role. Without CONSUMES the state is only referred to; CLOSED: the request is outside its time window.
 
-A request outside its window never adds to the index: what it could add was added before, or never is.
+A request outside its window never adds to the index of states: what it could add was added before, or never is. Yet it
+may be an acceptance of its command, if it repeats what was notarised (commands.py).
 """
 
 _KEY, _OFFSET, _ROLE, _STANDS = slice(1, 37), slice(37, 45), 45, slice(46, 78)
-_OPAQUE = np.dtype(f"V{CLAIM_BYTES}")  # moved whole; numpy moves a record of fields field by field
 
 
 def claims_of(columns: Columns, found: Counted, *, closed: bool) -> Array:
     """The claims of a slice's counting requests, in any order; of those outside their window only if `closed`.
 
-    Verdicts need the claims of all requests, the index only those of requests inside their window.
+    Verdicts and acceptances need the claims of all requests, the index only those of requests inside their window.
     """
     pick = found.requests
-    is_open = (columns.from_us[pick] <= found.judged_us) & (found.judged_us < columns.until_us[pick])
+    is_open = inside_window(columns, found)
     if not closed:
         pick, is_open = pick[is_open], is_open[is_open]
     offsets = columns.first_offset + columns.rows[pick]
@@ -62,6 +62,13 @@ def claims_of(columns: Columns, found: Counted, *, closed: bool) -> Array:
     return packed.view(CLAIM).reshape(-1)
 
 
+def inside_window(columns: Columns, found: Counted) -> Array:
+    """Which of a slice's counting requests are judged inside their time window."""
+    pick = found.requests
+    inside: Array = (columns.from_us[pick] <= found.judged_us) & (found.judged_us < columns.until_us[pick])
+    return inside
+
+
 def _fill(packed: Array, kind: bytes, keys: Array, stands: Array, *, offsets: Array, roles: Array) -> None:
     packed[:, 0] = kind[0]
     packed[:, 1 : 1 + keys.shape[1]] = keys
@@ -78,22 +85,31 @@ def content_digests(columns: Columns, pick: Array) -> Array:
     return np.frombuffer(b"".join(digests), "V32")
 
 
-def claims_in(raw: bytes | bytearray | Array) -> Array:
-    """Claims that were written one after the other."""
-    return np.frombuffer(raw, CLAIM)
-
-
-def taken(claims: Array, which: Array) -> Array:
-    """The claims at these places, or where this is true."""
+def taken(rows: Array, which: Array) -> Array:
+    """The claims (or commands) at these places, or where this is true."""
     places = np.flatnonzero(which) if which.dtype == np.bool_ else which
-    found: Array = np.ascontiguousarray(claims).view(_OPAQUE).take(places).view(CLAIM)
+    opaque = np.dtype(f"V{rows.itemsize}")  # moved whole; numpy moves a record of fields field by field
+    found: Array = np.ascontiguousarray(rows).view(opaque).take(places).view(rows.dtype)
     return found
 
 
-def prefixes(claims: Array) -> Array:
+def joined(one: Array, other: Array) -> Array:
+    """All rows of both. Whole: numpy joins records of fields in the processor's own byte order."""
+    opaque = np.dtype(f"V{one.itemsize}")
+    found: Array = np.concatenate((one.view(opaque), other.view(opaque))).view(one.dtype)
+    return found
+
+
+def prefixes(rows: Array) -> Array:
     """The first eight bytes of each key as a number. Numbers order as their keys do, except where they are equal."""
-    strided = np.ndarray((len(claims),), ">u8", np.ascontiguousarray(claims), strides=(CLAIM_BYTES,))
+    strided = np.ndarray((len(rows),), ">u8", np.ascontiguousarray(rows), strides=(rows.itemsize,))
     return strided.astype(np.uint64)
+
+
+def kinds(claims: Array) -> Array:
+    """The first byte of each key."""
+    found: Array = np.ndarray((len(claims),), np.uint8, np.ascontiguousarray(claims), strides=(CLAIM_BYTES,))
+    return found
 
 
 def near(ordered: Array) -> Array:
@@ -105,14 +121,22 @@ def near(ordered: Array) -> Array:
     return found
 
 
-def in_order(claims: Array) -> Array:
-    """The places of the claims by key and then offset."""
-    numbers = prefixes(claims)
+def groups(keys: Array) -> tuple[Array, Array]:
+    """For keys in order: the number of each one's group of equals, and where each group starts."""
+    if not len(keys):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    begins = np.concatenate(([True], keys[1:] != keys[:-1]))
+    return np.cumsum(begins) - 1, np.flatnonzero(begins)
+
+
+def in_order(rows: Array) -> Array:
+    """The places of claims (or commands) by key and then offset."""
+    numbers = prefixes(rows)
     order = np.argsort(numbers)
     unsure = np.flatnonzero(near(numbers[order]))
     if len(unsure):
         among = order[unsure]  # runs of equal numbers, next to each other: sorted in full, they stay in their places
-        order[unsure] = among[np.argsort(taken(claims, among).view(f"S{CLAIM_BYTES}"))]
+        order[unsure] = among[np.argsort(taken(rows, among).view(f"S{rows.itemsize}"))]
     return order
 
 

@@ -7,18 +7,20 @@ costs time, but never accepts one that the notary's functions would refuse.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread
-from replica.notary.canonical import REQUEST_TAG
+from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread, text_in
+from replica.notary.canonical import REQUEST_TAG, change_id
 from replica.notary.errors import BadRequest
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
     BarrierRecord,
     RequestRecord,
+    RequestRecordV2,
     SettlementRecord,
     Undecodable,
     decode_record,
@@ -26,8 +28,6 @@ from replica.notary.records import (
 )
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
 from replica.notary.terms import request_in
-
-FORMAT, RULES = 1, 1  # the record format and the rules that the pipeline judges; it reads format 2 as well
 
 UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST, NOTE = range(6)
 """Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict."""
@@ -67,6 +67,9 @@ class Columns:
     until_us: Array  # the largest number where it is
     public_key_at: Array
     signature_at: Array
+    texts_at: Array  # user id, command id and the one party that acts, one after the other; -1 where several act
+    deduplication_us: Array  # 0 in format 1, whose records have no period
+    after_offset: Array  # likewise
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -90,6 +93,43 @@ class Columns:
         start = self.canonical_at + _COUNTS_AT
         return start, start + 4 + STATE_REF_BYTES * states + _WINDOW_BYTES
 
+    def parties(self, pick: Array) -> tuple[Array, Array]:
+        """Start and size of the name of each party, of the requests picked. In version 2 of the canonical bytes the
+        command follows it."""
+        at = self.content_at()[1][pick]
+        return at + 2, gather(self.raw, at, ">u2").astype(np.int64)
+
+    def formats(self, pick: Array) -> Array:
+        """The record format of each request picked. Rules 2 come with format 2 only (reading.py)."""
+        rows = np.ascontiguousarray(self.activation[self.rows[pick]])
+        found: Array = rows.view(np.uint8).reshape(-1, ACTIVATION_ID_BYTES + 1)[:, -1]
+        return found
+
+    def commands(self, pick: Array) -> Iterator[tuple[bytes, str]]:
+        """Change id and command id of each request picked."""
+        data = self.raw.tobytes()
+        user_at, user_bytes = text_in(self.raw, np.maximum(self.texts_at[pick], 0))
+        command_at, command_bytes = text_in(self.raw, np.minimum(user_at + user_bytes, len(data) - PADDING))
+        act_at, act_bytes = text_in(self.raw, np.minimum(command_at + command_bytes + 1, len(data) - PADDING))
+        edges = (user_at, user_at + user_bytes, command_at, command_at + command_bytes, act_at, act_at + act_bytes)
+        of_usual = zip(*[edge.tolist() for edge in edges], strict=True)
+        for number, at, (user, user_end, command, command_end, act, act_end) in zip(
+            pick.tolist(), self.texts_at[pick].tolist(), of_usual, strict=True
+        ):
+            if at < 0:
+                yield self._decoded_command(number)
+            else:
+                command_id = data[command:command_end].decode()
+                acting = (data[act:act_end].decode(),)
+                yield change_id(data[user:user_end].decode(), command_id, acting), command_id
+
+    def _decoded_command(self, number: int) -> tuple[bytes, str]:
+        value = self.value(int(self.rows[number]))
+        record = decode_record(value, format_named(value))
+        assert isinstance(record, RequestRecord)
+        submission = record.submission
+        return change_id(submission.user_id, submission.command_id, submission.act_as), submission.command_id
+
     def refs(self, pick: Array, *, references: bool = False) -> tuple[Array, Array]:
         """Inputs (or references) of the requests picked: for each state, which of the picked, and its 36 bytes."""
         counts = (self.references_n if references else self.inputs_n)[pick]
@@ -102,7 +142,7 @@ class Columns:
 
 _DECODED = (
     "kind", "activation", "sequence", "stamp_us", "rows", "canonical_at", "canonical_bytes", "inputs_n", "references_n",
-    "from_us", "until_us", "public_key_at", "signature_at",
+    "from_us", "until_us", "public_key_at", "signature_at", "texts_at", "deduplication_us", "after_offset",
 )  # fmt: skip
 
 
@@ -159,6 +199,9 @@ class _Decoding:
     canonical_bytes: Array = field(init=False)
     public_key_at: Array = field(init=False)
     signature_at: Array = field(init=False)
+    texts_at: Array = field(init=False)
+    deduplication_us: Array = field(init=False)
+    after_offset: Array = field(init=False)
     inputs_n: Array = field(init=False)
     references_n: Array = field(init=False)
     from_us: Array = field(init=False)
@@ -192,6 +235,7 @@ class _Decoding:
         public_key_at = walk.skip(32)
         walk.expect(walk.pairs() == 0xC440, 2)
         signature_at = walk.skip(64)
+        texts_at = walk.at
         walk.text(ID_MAX_BYTES)
         walk.text(ID_MAX_BYTES)
         walk.expect(walk.bytes() == 0x91, 1)
@@ -199,9 +243,9 @@ class _Decoding:
         walk.text(ID_MAX_BYTES)
         end = self.value_at + self.value_bytes
         usual: Array = walk.fits & (walk.at == end)
+        self.deduplication_us = self.after_offset = np.zeros(len(self.value_at), np.int64)
         if np.any(of_2):
-            walk.uint()
-            walk.uint_or_minus_one()
+            self.deduplication_us, self.after_offset = walk.uint(), walk.uint_or_minus_one()
             usual = np.where(of_2, walk.fits & (walk.at == end), usual)
         self.kind[usual] = REQUEST
         packed = np.empty((int(usual.sum()), ACTIVATION_ID_BYTES + 1), np.uint8)
@@ -212,6 +256,7 @@ class _Decoding:
         self.stamp_us[usual] = stamp_us[usual]
         self.canonical_at, self.canonical_bytes = canonical_at, canonical_bytes
         self.public_key_at, self.signature_at = public_key_at, signature_at
+        self.texts_at = np.where(usual, texts_at, -1)
         return usual
 
     def _decode_one(self, row: int) -> None:
@@ -236,6 +281,8 @@ class _Decoding:
             self.canonical_bytes[row] = len(submission.request)
             self.public_key_at[row] = at + value.index(submission.public_key)
             self.signature_at[row] = at + value.index(submission.signature)
+        if isinstance(record, RequestRecordV2):
+            self.deduplication_us[row], self.after_offset[row] = record.deduplication_us, record.after_offset
 
     def _requests(self) -> None:
         """Check the canonical bytes of request records, and keep of each column what passes."""
@@ -256,7 +303,15 @@ class _Decoding:
         for name in ("inputs_n", "references_n", "from_us", "until_us"):
             setattr(self, name, getattr(found, name)[fits])
         rows = rows[fits]
-        for name in ("canonical_at", "canonical_bytes", "public_key_at", "signature_at"):
+        for name in (
+            "canonical_at",
+            "canonical_bytes",
+            "public_key_at",
+            "signature_at",
+            "texts_at",
+            "deduplication_us",
+            "after_offset",
+        ):
             setattr(self, name, getattr(self, name)[rows])
         self.rows = self.first_row + rows
 

@@ -73,13 +73,14 @@ class Walk:
         self.expect((size > 0) & (value >= 0), size)
         return value
 
-    def uint_or_minus_one(self) -> None:
+    def uint_or_minus_one(self) -> Array:
         """An integer from -1 to 2**63 - 1."""
         minus_one = self.bytes() == 0xFF
         at, fits = self.at, self.fits.copy()
-        self.uint()
+        value = self.uint()
         self.at = np.where(minus_one, np.minimum(at + 1, self._last), self.at)
         self.fits = np.where(minus_one, fits, self.fits)
+        return np.where(minus_one, -1, value)
 
     def binary(self) -> tuple[Array, Array]:
         """A byte string: where it is, and its size."""
@@ -90,9 +91,7 @@ class Walk:
 
     def text(self, max_bytes: int) -> None:
         """A text of 1 to `max_bytes` printable ASCII characters."""
-        head = self.bytes()
-        head_bytes = _STR_HEAD[head]
-        size = np.where(head_bytes > 1, _leading(self.words(1), head_bytes - 1), head & 0x1F)
+        head_bytes, size = _text_head(self._raw, self.at)
         self.expect((head_bytes > 0) & (size > 0) & (size <= max_bytes), head_bytes)
         at = self.skip(size)
         self.fits &= printable(self._raw, at, np.where(self.fits, size, 0))
@@ -115,6 +114,20 @@ def printable(raw: Array, at: Array, size: Array) -> Array:
         more = left > 8
         rest, position, left = rest[more], position[more] + 8, left[more] - 8
     return fits
+
+
+def text_in(raw: Array, at: Array) -> tuple[Array, Array]:
+    """Where the text is that begins at each position, and how many bytes it has. Undefined where none begins."""
+    head_bytes, size = _text_head(raw, at)
+    return at + head_bytes, size
+
+
+def _text_head(raw: Array, at: Array) -> tuple[Array, Array]:
+    """Of the text that begins at each position: the bytes of its head (0: none begins there), and its size."""
+    head = raw[at]
+    head_bytes = _STR_HEAD[head]
+    leading = gather(raw, at + 1, ">u8").astype(np.uint64)
+    return head_bytes, np.where(head_bytes > 1, _leading(leading, head_bytes - 1), head & 0x1F)
 
 
 def _leading(words: Array, size: Array) -> Array:

@@ -6,26 +6,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.judging.claims import CLAIM_BYTES, CLOSED, CONSUMES, near, prefixes, taken
-from pipeline.judging.contested import groups, is_marked
+from pipeline.judging.claims import CLAIM_BYTES, CLOSED, CONSUMES, groups, kinds, near, prefixes, taken
 from pipeline.judging.cursor import Array
+from pipeline.judging.marks import is_marked
+from pipeline.judging.reasons import CONFLICT, DUPLICATE, EXCEPTION, REUSED, WINDOW
 from replica.notary.errors import InvariantBroken
 from replica.notary.rules import STATE_KEY, TX_KEY
 
 KEY_BYTES, TX_KEY_BYTES = 37, 33
 _BLOCK_ROWS = 1 << 14
-DUPLICATE, REUSED, CONFLICT, WINDOW = range(4)
-"""Why a request is not notarised at its own offset; the lowest that applies is its verdict, as in `rules`."""
-
-EXCEPTION = np.dtype([("offset", "i8"), ("reason", "u1"), ("notarised_offset", "i8")])
-"""A reason against a request; `notarised_offset` only means something for a DUPLICATE."""
 
 
 def entries(claims: Array, dropped: Array) -> Array:
     """Of claims in order: those that became entries of the index, in order, each key once.
 
-    `dropped`: the requests that lost a contested key, as `offsets_marked` has them. Raises InvariantBroken if what is
-    left of a key is still contested: then the losers were not all found.
+    `dropped`: the requests that get nothing of what they contested, as `offsets_marked` has them. Raises
+    InvariantBroken if what is left of a key is still contested: then the losers were not all found.
     """
     wins = (claims["role"] & (CONSUMES | CLOSED) == CONSUMES) & ~is_marked(dropped, claims["offset"])
     left = taken(claims, wins)
@@ -41,7 +37,7 @@ def entries(claims: Array, dropped: Array) -> Array:
 
 def key_values(found: Array) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of entries, in order, as the index stores them."""
-    states = int(np.searchsorted(_kinds(found), TX_KEY[0]))
+    states = int(np.searchsorted(kinds(found), TX_KEY[0]))
     for part, key_bytes in ((found[:states], KEY_BYTES), (found[states:], TX_KEY_BYTES)):
         for start in range(0, len(part), _BLOCK_ROWS):
             packed = part[start : start + _BLOCK_ROWS].view(np.uint8).reshape(-1, CLAIM_BYTES)
@@ -53,12 +49,12 @@ def key_values(found: Array) -> Iterator[tuple[bytes, bytes]]:
 def exceptions(claims: Array, found: Array) -> Array:
     """All that stands against a request in one range of keys; `found`: the range's entries. See EXCEPTION.
 
-    A request without any exception, in any range, is notarised at its own offset.
+    A request without any exception, in any range or by its command, is notarised at its own offset.
     """
     against, entry = _too_late(claims, found)
     same = against["stands"] == entry["stands"]
-    reason = np.where(_kinds(against) == TX_KEY[0], np.where(same, DUPLICATE, REUSED), CONFLICT)
-    closed = taken(claims, (claims["role"] & CLOSED != 0) & (_kinds(claims) == TX_KEY[0]))
+    reason = np.where(kinds(against) == TX_KEY[0], np.where(same, DUPLICATE, REUSED), CONFLICT)
+    closed = taken(claims, (claims["role"] & CLOSED != 0) & (kinds(claims) == TX_KEY[0]))
     made = np.zeros(len(against) + len(closed), EXCEPTION)
     made["offset"] = np.concatenate((against["offset"], closed["offset"]))
     made["reason"][: len(against)] = reason
@@ -73,7 +69,7 @@ def conflicts(claims: Array, found: Array) -> tuple[Array, Array]:
     They are part of the answer to a request whose verdict is CONFLICT; for other requests they mean nothing.
     """
     against, entry = _too_late(claims, found)
-    of_states = _kinds(against) == STATE_KEY[0]
+    of_states = kinds(against) == STATE_KEY[0]
     return taken(against, of_states), taken(entry, of_states)
 
 
@@ -86,9 +82,3 @@ def _too_late(claims: Array, found: Array) -> tuple[Array, Array]:
     against, entry = taken(claims, known), taken(found, at[known])
     later = against["offset"] > entry["offset"]
     return taken(against, later), taken(entry, later)
-
-
-def _kinds(claims: Array) -> Array:
-    """The first byte of each key."""
-    kinds: Array = np.ndarray((len(claims),), np.uint8, np.ascontiguousarray(claims), strides=(CLAIM_BYTES,))
-    return kinds

@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 import msgspec
 import numpy as np
 
-from pipeline.judging.columns import FORMAT, NOTE, REQUEST, RULES, SETTLEMENT, Columns
+from pipeline.judging.columns import NOTE, REQUEST, SETTLEMENT, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.errors import FormatUnknown, InvariantBroken
@@ -24,6 +24,7 @@ from replica.notary.leases import witness_in
 from replica.notary.position import BEGIN, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import BarrierRecord, encode_record, record_digest
+from replica.notary.rules import DEDUPLICATING_FROM
 
 _first_offset = attrgetter("first_offset")
 
@@ -82,6 +83,11 @@ class Plan:
     position: Position
     rules: list[Rule]  # ascending by offset
     barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # in force by turns, from the start's on
+
+    @property
+    def judges_commands(self) -> bool:
+        """Whether rules that judge commands are in force anywhere."""
+        return any(barrier.rules_version >= DEDUPLICATING_FROM for _, barrier in self.barriers)
 
     def rules_of(self, columns: Columns) -> list[Rule]:
         """The rules of one slice."""
@@ -236,16 +242,6 @@ class _Making:
             )
         self.barriers.append((offset, record))
         self.seen = ()
-
-
-def refuse_newer_rules(barriers: Iterable[tuple[int, BarrierRecord]]) -> None:
-    """Raise FormatUnknown where commands are judged: jobs judge by states alone, and would give other verdicts."""
-    for offset, barrier in barriers:
-        if (barrier.record_format, barrier.rules_version) != (FORMAT, RULES):
-            raise FormatUnknown(
-                f"the log is under rules {barrier.rules_version} from offset {offset} on, and jobs on Spark judge rules"
-                f" {RULES} only: use notary check, and notary index rebuild --engine replay"
-            )
 
 
 def _in_force(barrier: BarrierRecord) -> bytes:

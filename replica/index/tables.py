@@ -1,52 +1,76 @@
 """An index made of ready table files: a bulk builder writes it without a replica, key range by key range.
 
 Any process may write the files of a range, in any order. `adopt_tables` makes them an index and writes the position
-last. So if a builder dies, RocksIndex refuses what it left, and never takes it for a smaller index.
+last, in each of its two databases. So if a builder dies, RocksIndex refuses what it left, and never takes it for a
+smaller index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
 
-from replica.index.interface import POSITION_KEY
-from replica.index.rocks import encode_counted_position, table_options
+from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
+from replica.index.rocks import COMMANDS_NAME, encode_counted_position, table_options
 from replica.notary.errors import IndexUnreadable
 from replica.notary.position import Position
 
 
-def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write a table file with one entry or more, in ascending key order.
+def write_table(path: Path, entries: Iterator[tuple[bytes, bytes]]) -> int:
+    """Write a table file of entries in ascending key order; returns how many. There is no file if there are none.
 
     Raises IndexUnreadable when the order is wrong, or the file cannot be written.
     """
+    first = next(entries, None)
+    if first is None:
+        return 0
+    count = 0
     try:
         writer = SstFileWriter(table_options())
         writer.open(str(path))
-        for key, value in entries:
+        for count, (key, value) in enumerate(chain([first], entries), 1):  # noqa: B007
             writer[key] = value
         writer.finish()
     except Exception as error:  # rocksdict raises nothing more specific
         raise IndexUnreadable(f"the table {path} cannot be written: {error}") from None
+    return count
 
 
-def adopt_tables(folder: Path, tables: Sequence[Path], entry_count: int, position: Position) -> None:
+class Tables(NamedTuple):
+    """Table files, and the number of entries in all of them. No key is in two files."""
+
+    paths: Sequence[Path]
+    entry_count: int
+
+
+def adopt_tables(folder: Path, tables: Tables, position: Position, commands: Tables | None = None) -> None:
     """Make an index of table files, and move them into its folder. The folder must not hold an index yet.
 
-    No key may be in two files. Raises IndexUnreadable when RocksDB refuses them.
+    `commands`: the acceptances of commands up to the position. Without them a replica completes them from the log.
+    They are made first, as everywhere: acceptances ahead of the states do no harm. Raises IndexUnreadable when RocksDB
+    refuses the files.
     """
     if folder.exists() and any(folder.iterdir()):
         raise IndexUnreadable(f"{folder} is not empty: an index is built in a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    if commands is not None:
+        _adopt(folder / COMMANDS_NAME, commands, COMMANDS_POSITION_KEY, position)
+    _adopt(folder, tables, POSITION_KEY, position)
+
+
+def _adopt(folder: Path, tables: Tables, position_key: bytes, position: Position) -> None:
     moving = IngestExternalFileOptions()
     moving.set_move_files(True)
     try:
         db = Rdict(str(folder), table_options(create=True))
         try:
-            if tables:
-                db.ingest_external_file([str(table) for table in tables], moving)
-            db.put(POSITION_KEY, encode_counted_position(entry_count, position))
+            if tables.paths:
+                db.ingest_external_file([str(path) for path in tables.paths], moving)
+            db.put(position_key, encode_counted_position(tables.entry_count, position))
             db.flush()
         finally:
             db.close()

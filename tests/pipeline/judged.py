@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.jobs.verdicts import OUTCOMES
 from pipeline.judging.claims import CLAIM, CONSUMES, borders_between, by_range, claims_of, in_order, sample_keys, taken
 from pipeline.judging.columns import decode
-from pipeline.judging.contested import Resolver, contested, offsets_marked
+from pipeline.judging.commands import COMMAND, acceptances, by_width, commands_of, rows, shared
+from pipeline.judging.commands import key_values as acceptance_values
+from pipeline.judging.contested import Resolved, contested
+from pipeline.judging.contested import resolve as resolve_contenders
 from pipeline.judging.cursor import Array
-from pipeline.judging.entries import (
-    CONFLICT,
-    DUPLICATE,
-    EXCEPTION,
-    REUSED,
-    WINDOW,
-    entries,
-    exceptions,
-    key_values,
-)
-from pipeline.judging.plan import counted, make_plan, refuse_newer_rules, survey, void_reasons
+from pipeline.judging.entries import entries, exceptions, key_values
+from pipeline.judging.marks import offsets_marked
+from pipeline.judging.plan import counted, make_plan, survey, void_reasons
+from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, EXCEPTION
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
-from replica.notary.counted import CountedRequest
+from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.position import Position, begin
 from replica.notary.rules import Outcome
 
 TOPIC = "topic-1"
-OUTCOMES = {
-    DUPLICATE: Outcome.NOTARISED,
-    REUSED: Outcome.TX_ID_REUSED,
-    CONFLICT: Outcome.CONFLICT,
-    WINDOW: Outcome.TIME_WINDOW_CLOSED,
-}
 
 
 @dataclass(slots=True)
@@ -44,9 +37,10 @@ class Judged:
     """What a log amounts to."""
 
     index: list[tuple[bytes, bytes]] = field(default_factory=list)  # in key order
+    commands: list[tuple[bytes, bytes]] | None = None  # acceptances in key order; None where nobody looked at them
     position: Position | None = None
     verdicts: dict[int, tuple[Outcome, int | None]] = field(default_factory=dict)  # of counting requests
-    judged_us: dict[int, int] = field(default_factory=dict)  # of all that counts
+    judged_us: dict[int, int] = field(default_factory=dict)  # of all that counts and has an effect
     voids: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -57,10 +51,12 @@ def by_replica(values: Sequence[bytes], cuts: Sequence[int] = ()) -> Judged:
         applied = applier.apply(list(enumerate(values))[start:end])
         judged.voids += [(void.offset, void.reason.value) for void in applied.reading.voids]
         for entry, verdict in applied.decided():
-            judged.judged_us[entry.offset] = entry.judged_us
+            if not isinstance(entry, CountedNote):
+                judged.judged_us[entry.offset] = entry.judged_us
             if isinstance(entry, CountedRequest) and verdict is not None:
                 judged.verdicts[entry.offset] = verdict.outcome, verdict.notarised_offset
     judged.index, judged.position = list(applier.index.entries()), applier.position
+    judged.commands = list(applier.index.commands.entries())
     return judged
 
 
@@ -68,9 +64,12 @@ def in_slices(
     values: Sequence[bytes],
     cuts: Sequence[int] = (),
     buckets: int = 4,
-    resolve: Callable[[Array], list[int]] | None = None,
+    resolve: Callable[[Array, Array], Resolved] | None = None,
+    *,
+    commands: bool = True,
 ) -> Judged:
-    """By the pipeline's functions, with the log cut into slices and the keys into ranges."""
+    """By the pipeline's functions, with the log cut into slices and the keys into ranges. `commands`: look at commands
+    also where only rules 1 judge."""
     judged = Judged()
     slices = [decode(start, pa.array(values[start:end], pa.binary())) for start, end in _runs(len(values), cuts)]
     surveys = {columns.first_offset: survey(columns) for columns in slices}
@@ -79,9 +78,10 @@ def in_slices(
         if columns.first_offset in again:
             surveys[columns.first_offset] = survey(columns, plan.rules_of(columns))
     plan, _ = make_plan(begin(TOPIC), surveys.values())
-    refuse_newer_rules(plan.barriers)
+    commands = commands or plan.judges_commands
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
     parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]
+    command_parts: list[list[Array]] = [[] for _ in range(buckets)]
     for columns in reversed(slices):  # they come in any order
         found = counted(columns, plan.rules_of(columns))
         judged.voids += [(at, reason.value) for at, reason in void_reasons(columns, found, plan.barriers)]
@@ -93,35 +93,48 @@ def in_slices(
         claims, starts = by_range(claims_of(columns, found, closed=True), borders)
         for part, (start, end) in zip(parts, pairwise(starts.tolist()), strict=True):
             part.append(claims[start:end])
+        of_slice, starts = by_width(commands_of(columns, found), buckets)
+        for part, (start, end) in zip(command_parts, pairwise(starts.tolist()), strict=True):
+            part.append(of_slice[start:end])
     ranges = [_joined(part) for part in parts]
-    disputed = _joined([contested(claims, in_order(claims)) for claims in ranges])
-    dropped = offsets_marked((resolve or resolve_exactly)(disputed), len(values))
+    disputed = _joined([contested(claims, in_order(claims), commands=commands) for claims in ranges])
+    widths = [_sorted(_joined(part, COMMAND)) for part in command_parts if commands]
+    resolved = (resolve or resolve_exactly)(disputed, _joined([shared(part) for part in widths], COMMAND))
+    dropped = offsets_marked(resolved.dropped, len(values))
     ranges = [taken(claims, in_order(claims)) for claims in ranges]
     against = []
     for claims in ranges:
         found_entries = entries(claims, dropped)
         judged.index += key_values(found_entries)
         against.append(exceptions(claims, found_entries))
-    found_against = np.concatenate([np.zeros(0, EXCEPTION), *against]).tolist()
+    found_against = np.concatenate([np.array(resolved.by_command, EXCEPTION), *against]).tolist()
     for offset, reason, notarised_offset in sorted(found_against, reverse=True):  # the lowest reason stays
-        judged.verdicts[offset] = OUTCOMES[reason], notarised_offset if reason == DUPLICATE else None
+        judged.verdicts[offset] = OUTCOMES[reason], notarised_offset if reason in (DUPLICATE, DEDUPLICATED) else None
+    if commands:
+        unusual = offsets_marked(resolved.unusual, len(values))
+        accepted = [acceptances(part, unusual) for part in widths]
+        judged.commands = [entry for part in accepted for entry in acceptance_values(part)]
     judged.voids.sort()
     judged.position = plan.position
     return judged
 
 
-def _joined(parts: list[Array]) -> Array:
-    return np.frombuffer(b"".join(part.tobytes() for part in parts), CLAIM)
+def _joined(parts: list[Array], dtype: np.dtype[Any] = CLAIM) -> Array:
+    return np.frombuffer(b"".join(part.tobytes() for part in parts), dtype)
 
 
-def resolve_exactly(claims: Array) -> list[int]:
-    """The offsets that get nothing, of contested claims in any order."""
-    ordered = sorted((int(row["offset"]), bytes(row["key"]), bool(row["role"] & CONSUMES)) for row in claims)
-    records = ((at, [(key, takes) for _, key, takes in rows]) for at, rows in groupby(ordered, key=lambda row: row[0]))
-    return Resolver().dropped(records)
+def _sorted(found: Array) -> Array:
+    return taken(found, in_order(found))
 
 
-def resolve_naively(claims: Array) -> list[int]:
+def resolve_exactly(claims: Array, commands: Array) -> Resolved:
+    """Of contested claims and shared commands in any order."""
+    columns = [claims[name].tolist() for name in ("offset", "key", "role", "stands")]
+    of_claims = [(offset, (key, role, stands)) for offset, key, role, stands in zip(*columns, strict=True)]
+    return resolve_contenders(sorted([*of_claims, *rows(commands)], key=itemgetter(0)))
+
+
+def resolve_naively(claims: Array, _: Array) -> Resolved:
     """The mutant: the first to name a state has it, whatever becomes of its request."""
     first: dict[bytes, int] = {}
     dropped = set()
@@ -130,7 +143,7 @@ def resolve_naively(claims: Array) -> list[int]:
             dropped.add(offset)
         elif not takes:
             del first[key]
-    return sorted(dropped)
+    return Resolved(sorted(dropped), [], [], 0)
 
 
 def _runs(count: int, cuts: Sequence[int]) -> list[tuple[int, int]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -10,11 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.judging.columns import BAD_REQUEST, BARRIER, REQUEST, SETTLEMENT, UNDECODABLE, decode
+from replica.checker.judge import JudgedRequest, ReferenceJudge
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, FormatUnknown
+from replica.notary.outcomes import CODE_OF
 from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, Undecodable, decode_record
+from replica.notary.rules import Outcome
 from tests.pipeline.judged import Judged, by_replica, in_slices, resolve_naively
 from tests.pipeline.random_logs import chain, damaged, logs, requests
+from tests.worlds.notary_logs import Log
+from tests.worlds.notary_logs import logs as mixed_logs
 
 CUTS = st.lists(st.integers(1, 40), max_size=6)
 
@@ -32,6 +39,37 @@ def _or_refused(judge: Callable[..., Judged], *given: object) -> Judged | type[F
         return judge(*given)
     except FormatUnknown:
         return FormatUnknown
+
+
+@settings(deadline=None, max_examples=600)
+@given(mixed_logs(2), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
+def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
+    log: Log, cuts: list[int], runs: list[int], buckets: int
+) -> None:
+    """Goal: verdicts under both rules, and acceptances, are those of the other two. Method: random logs that are raised
+    and lowered, with retries under one command, periods, offsets, closed windows and repeated transactions."""
+    values = [value for _, value in log]
+    found = in_slices(values, cuts, buckets)
+    assert found == by_replica(values, runs)
+    assert found.verdicts == by_reference(log)
+
+
+def by_reference(log: Log) -> dict[int, tuple[Outcome, int | None]]:
+    """The verdicts of the judge that shares no rules with the product."""
+    judged = [one for one in ReferenceJudge().judge(log) if isinstance(one, JudgedRequest)]
+    outcome_of = {code: outcome for outcome, code in CODE_OF.items()}
+    return {one.offset: (outcome_of[one.outcome], one.notarised_offset) for one in judged}
+
+
+@settings(deadline=None, max_examples=100)
+@given(logs(), CUTS, st.sampled_from([1, 4]))
+def test_commands_are_looked_at_only_where_they_are_wanted(values: list[bytes], cuts: list[int], buckets: int) -> None:
+    """Goal: a log of rules 1 is judged alike without its commands. Method: random logs, without and with."""
+    without = _or_refused(partial(in_slices, commands=False), values, cuts, buckets)
+    expected = _or_refused(by_replica, values)
+    if isinstance(without, Judged) and isinstance(expected, Judged):
+        assert without.commands is None
+        assert replace(expected, commands=None) == without
 
 
 @settings(deadline=None, max_examples=400)

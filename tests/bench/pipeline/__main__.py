@@ -145,7 +145,7 @@ def measure_audit(report: Report) -> None:
     with get_context("fork").Pool(2) as pool:  # before there is a session: its threads would not be in the fork
         pool.map(_verify_part, [0, 1], chunksize=1)  # both are up
         session = spark_session("bench-audit", shuffle_partitions=2)
-        plan, *_ = plan_log(session, log)
+        plan = plan_log(session, log).plan
         bad_signatures(session, log, plan, [0, 1], after=-1).count()  # workers are up
         pool_per_s, audit_per_s = [], []
         for _ in range(AUDIT_RUNS):

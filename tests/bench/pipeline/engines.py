@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 from pipeline.jobs.slices import ParquetLog, parquet_log
 from pipeline.jobs.tasks import fixed_binaries
 from pipeline.judging.claims import CONSUMES, claims_of
-from pipeline.judging.contested import Resolver
+from pipeline.judging.contested import Contender, Resolver
 from pipeline.judging.plan import Survey, counted, make_plan, survey
 from replica.following.apply import Applier
 from replica.following.log_reading import bounded_runs
 from replica.index.rocks import RocksIndex
-from replica.index.tables import adopt_tables, write_table
+from replica.index.tables import Tables, adopt_tables, write_table
 from replica.notary.position import Position, begin
 from replica.notary.rules import TX_KEY
 from replica.settings import CoreSettings
@@ -83,7 +83,7 @@ def duckdb(log: ParquetLog, folder: Path) -> dict[str, Any]:
         database.register("slice", claims)
         database.execute("INSERT INTO claims SELECT * FROM slice")
     contested = database.execute(
-        'SELECT "at", key, consumes FROM claims WHERE key IN (SELECT key FROM claims GROUP BY key'
+        'SELECT "at", key, consumes, stands FROM claims WHERE key IN (SELECT key FROM claims GROUP BY key'
         ' HAVING count(*) > 1 AND bool_or(consumes) AND min(stands) <> max(stands)) ORDER BY "at"'
     ).fetchall()
     dropped = pa.table({"offset": pa.array(_dropped(contested), pa.int64())})
@@ -107,7 +107,7 @@ def polars(log: ParquetLog, folder: Path) -> dict[str, Any]:
         engine.len().alias("n"), engine.col("consumes").any(), engine.col("stands").n_unique().alias("rivals")
     )
     disputed = keys.filter((engine.col("n") > 1) & engine.col("consumes") & (engine.col("rivals") > 1)).select("key")
-    contested = claims.join(disputed, on="key", how="semi").select("at", "key", "consumes").sort("at")
+    contested = claims.join(disputed, on="key", how="semi").select("at", "key", "consumes", "stands").sort("at")
     dropped = engine.DataFrame(
         {"at": _dropped(contested.collect(engine="streaming").rows())}, schema={"at": engine.Int64}
     )
@@ -148,9 +148,13 @@ class _Claims:
             )
 
 
-def _dropped(contested: list[tuple[int, bytes, bool]]) -> list[int]:
-    rows = groupby(contested, key=lambda row: row[0])
-    return Resolver().dropped((at, [(key, consumes) for _, key, consumes in claims]) for at, claims in rows)
+def _dropped(contested: list[tuple[int, bytes, bool, bytes]]) -> list[int]:
+    resolver, dropped = Resolver(), []
+    for at, rows in groupby(contested, key=lambda row: row[0]):
+        claims = [(key, CONSUMES if consumes else 0, stands) for _, key, consumes, stands in rows]
+        if resolver.decide(Contender(at, claims))[0] is not None:
+            dropped.append(at)
+    return dropped
 
 
 def _fetched(entries: Any) -> Iterator[tuple[bytes, bytes, int]]:
@@ -171,7 +175,7 @@ def _written(
 
     write_table(folder / "all.sst", entries())
     (folder / "index").mkdir()
-    adopt_tables(folder / "index", [folder / "all.sst"], count, position)
+    adopt_tables(folder / "index", Tables([folder / "all.sst"], count), position)
     return {"took_s": monotonic() - began_s, "entries": count, "index": str(folder / "index")}
 
 

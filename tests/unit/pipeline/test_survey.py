@@ -13,7 +13,6 @@ from pipeline.judging.plan import (
     advance,
     counted,
     make_plan,
-    refuse_newer_rules,
     survey,
     void_reasons,
 )
@@ -77,16 +76,13 @@ def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int
     ]
 
 
-def test_jobs_that_judge_by_states_alone_refuse_rules_2() -> None:
-    """Goal: no wrong index and no wrong audit. Method: a log that was raised, and one that was not."""
+def test_a_plan_names_the_rules_that_judge_commands() -> None:
+    """Goal: jobs look at commands where they matter. Method: a log that was not raised, and then was."""
     maker = LogMaker()
     maker.barrier(1)
-    plan, _ = make_plan(begin(TOPIC), surveys_of(maker.log))
-    refuse_newer_rules(plan.barriers)
+    assert not make_plan(begin(TOPIC), surveys_of(maker.log))[0].judges_commands
     maker.barrier(2, format=2)
-    plan, _ = make_plan(begin(TOPIC), surveys_of(maker.log))
-    with pytest.raises(FormatUnknown, match="engine replay"):
-        refuse_newer_rules(plan.barriers)
+    assert make_plan(begin(TOPIC), surveys_of(maker.log))[0].judges_commands
 
 
 def test_a_usual_log_is_told_from_small_surveys() -> None:
