@@ -6,14 +6,16 @@ Nothing here needs Spark: indexes are read in key order, completions in ledger o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from replica.index.compare import Difference, differences, recorded_at
-from replica.index.rocks import StoredIndex, read_index
+from replica.index.rocks import StoredIndex, read_commands, read_index
+from replica.notary.acceptances import COMMAND_KEY, encode_acceptance, first_key, later_key
 from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN
 from replica.notary.rules import TX_KEY
@@ -28,7 +30,8 @@ class IndexDiff(msgspec.Struct, frozen=True):
     """The outcome of a comparison up to and with `until_offset`; `first` has the first differences, by key or ledger.
 
     `first_offset`: the lowest log offset of all differences that have one. `unpublished_count`: entries of the index
-    that have no completion in the database.
+    that have no completion in the database. `commands`: the same of the acceptances of commands; None where one side
+    has no table of them, because an older release wrote it or it is not made yet.
     """
 
     until_offset: int
@@ -36,31 +39,75 @@ class IndexDiff(msgspec.Struct, frozen=True):
     first_offset: int | None
     first: tuple[Difference, ...]
     unpublished_count: int = 0
+    commands: IndexDiff | None = None
 
     @property
     def same(self) -> bool:
         """Whether there is no difference."""
-        return not self.difference_count and not self.unpublished_count
+        here = not self.difference_count and not self.unpublished_count
+        return here and (self.commands is None or self.commands.same)
 
 
 def diff_indexes(left: Path, right: Path, first_max: int = 10) -> IndexDiff:
-    """Compare two indexes that nobody writes, as far as both have come.
+    """Compare two indexes that nobody writes, as far as both have come, and their tables of commands.
 
     Raises IndexUnreadable, and LogRefused when they were made from different topics.
     """
     with read_index(left) as one, read_index(right) as other:
-        if one.position and other.position and one.position.topic_id != other.position.topic_id:
-            raise LogRefused(f"the indexes are of topics {one.position.topic_id} and {other.position.topic_id}")
-        until = min(_offset(one), _offset(other))
-        return _diff(until, differences(one.entries, other.entries, until), first_max)
+        states = _diff_tables(one, other, first_max)
+    with read_commands(left) as commands, read_commands(right) as other_commands:
+        if commands is None or other_commands is None:
+            return states
+        return msgspec.structs.replace(states, commands=_diff_tables(commands, other_commands, first_max))
+
+
+def _diff_tables(one: StoredIndex, other: StoredIndex, first_max: int) -> IndexDiff:
+    if one.position and other.position and one.position.topic_id != other.position.topic_id:
+        raise LogRefused(f"the indexes are of topics {one.position.topic_id} and {other.position.topic_id}")
+    until = min(_offset(one), _offset(other))
+    return _diff(until, differences(one.entries, other.entries, until), first_max)
 
 
 def diff_index_database(folder: Path, conninfo: str, first_max: int = 10) -> IndexDiff:
     """Compare an index with the completions: every notarised one has its entry, and every such entry its completion.
 
-    Raises IndexUnreadable, StoreUnavailable, StoreMismatch, and LogRefused when they belong to different topics.
+    So has every success that is no deduplicated one its acceptance. Raises IndexUnreadable, StoreUnavailable,
+    StoreMismatch, and LogRefused when they belong to different topics.
     """
-    with read_index(folder) as index, export_completions(conninfo) as export:
+    with read_index(folder) as index:
+        states = _diff_database(index, conninfo, first_max, _OF_TRANSACTIONS)
+    with read_commands(folder) as commands:
+        if commands is None:
+            return states
+        of_commands = _diff_database(commands, conninfo, first_max, _OF_COMMANDS)
+        return msgspec.structs.replace(states, commands=of_commands)
+
+
+class _Recorded(NamedTuple):
+    """What completions have in a table: which of them, under which keys, one or the other, and with which value."""
+
+    has: Callable[[Completion], bool]
+    keys: Callable[[Completion], Sequence[bytes]]
+    value: Callable[[Completion], bytes]
+    kind: bytes
+
+
+_OF_TRANSACTIONS = _Recorded(
+    lambda one: one.outcome == NOTARISED and one.notarised_offset == one.log_offset,
+    lambda one: [TX_KEY + one.tx_id],
+    lambda one: one.content_digest + one.log_offset.to_bytes(8, "big"),
+    TX_KEY,
+)
+_OF_COMMANDS = _Recorded(
+    lambda one: one.outcome == NOTARISED,
+    lambda one: [later_key(one.change_id, one.log_offset), first_key(one.change_id)],
+    lambda one: encode_acceptance(one.tx_id, one.content_digest, one.recorded_us, one.log_offset),
+    COMMAND_KEY,
+)
+
+
+def _diff_database(index: StoredIndex, conninfo: str, first_max: int, recorded: _Recorded) -> IndexDiff:
+    with export_completions(conninfo) as export:
         if index.position is not None and export.topic_id not in (None, index.position.topic_id):
             raise LogRefused(f"the database belongs to topic id {export.topic_id}, not {index.position.topic_id}")
         until = min(_offset(index), export.published_offset)
@@ -69,16 +116,16 @@ def diff_index_database(folder: Path, conninfo: str, first_max: int = 10) -> Ind
 
         def wrong() -> Iterator[Difference]:
             nonlocal first, published
-            for completion, value in _with_entries(index, _notarising(export, until)):
+            for completion, key, value in _with_entries(index, _recording(export, until, recorded), recorded):
                 first = completion.log_offset if first is None else first
                 published += 1
-                expected = completion.content_digest + completion.log_offset.to_bytes(8, "big")
+                expected = recorded.value(completion)
                 if value != expected:
-                    yield Difference(TX_KEY + completion.tx_id, value, expected)
+                    yield Difference(key, value, expected)
 
         found = _diff(until, wrong(), first_max)
         start = 0 if not pruned else until + 1 if first is None else first
-        entries = sum(key[:1] == TX_KEY and start <= recorded_at(value) <= until for key, value in index.entries)
+        entries = sum(key[:1] == recorded.kind and start <= recorded_at(value) <= until for key, value in index.entries)
         return msgspec.structs.replace(found, unpublished_count=max(0, entries - published + found.difference_count))
 
 
@@ -93,18 +140,26 @@ def _diff(until: int, found: Iterable[Difference], first_max: int) -> IndexDiff:
     return IndexDiff(until, count, first_offset, tuple(first))
 
 
-def _notarising(export: Export, until: int) -> Iterator[Completion]:
-    """Completions of records that notarised, and not of repetitions."""
+def _recording(export: Export, until: int, recorded: _Recorded) -> Iterator[Completion]:
+    """Completions of records that have an entry in the table."""
     for _, completion in export.rows:
         if completion.log_offset > until:
             return  # the ledger has the log's order
-        if completion.outcome == NOTARISED and completion.notarised_offset == completion.log_offset:
+        if recorded.has(completion):
             yield completion
 
 
-def _with_entries(index: StoredIndex, completions: Iterator[Completion]) -> Iterator[tuple[Completion, bytes | None]]:
+def _with_entries(
+    index: StoredIndex, completions: Iterator[Completion], recorded: _Recorded
+) -> Iterator[tuple[Completion, bytes, bytes | None]]:
+    """Each completion with the first of its keys that the table has, or the last one, and the value."""
     while together := list(islice(completions, _LOOKED_UP_TOGETHER)):
-        yield from zip(together, index.lookup([TX_KEY + one.tx_id for one in together]), strict=True)
+        keys = [recorded.keys(one) for one in together]
+        values = iter(index.lookup(list(chain.from_iterable(keys))))
+        for completion, own in zip(together, keys, strict=True):
+            of_own = list(zip(own, islice(values, len(own)), strict=True))
+            key, value = next((pair for pair in of_own if pair[1] is not None), of_own[-1])
+            yield completion, key, value
 
 
 def _offset(index: StoredIndex) -> int:

@@ -48,18 +48,25 @@ FirstOption = Annotated[int, typer.Option("--first", min=1, max=1_000, help="How
 def verify(name: NameOption, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Read every entry with its checksum, and print what the index amounts to.
 
-    The digest does not depend on the entries' order: replicas at the same position have the same digest.
+    A digest does not depend on the entries' order: replicas at the same position have the same digests, one of states
+    and transactions, one of the acceptances of commands.
     """
-    from replica.index.rocks import verify_index
+    from replica.index.rocks import verify_commands, verify_index
 
-    summary = verify_index(stopped_index(config, name))
+    folder = stopped_index(config, name)
+    summary, commands = verify_index(folder), verify_commands(folder)
     if as_json:
-        print_json(_document(summary))
+        print_json(_document(summary) | {"commands": None if commands is None else _document(commands)})
         return
-    position = summary.position
-    where = "nothing is applied" if position is None else f"applied to log offset {position.offset}"
-    out.print(f"[bold green]readable and whole[/]: {summary.entry_count:,} entries, {where}")
+    out.print(f"[bold green]readable and whole[/]: {summary.entry_count:,} entries, {_where(summary)}")
     out.print(f"digest {summary.digest.hex()}")
+    if commands is None:
+        out.print("no acceptances of commands: the replica completes them from the log")
+        return
+    out.print(
+        f"[bold green]readable and whole[/]: {commands.entry_count:,} acceptances of commands, {_where(commands)}"
+    )
+    out.print(f"digest {commands.digest.hex()}")
 
 
 @app.command()
@@ -147,11 +154,15 @@ def checkpoint(folder: FolderArgument, name: NameOption, config: ConfigChoice = 
 
 def own_files(folder: Path) -> None:
     """Make a file of its own of each that is shared with another folder by a hard link, as a checkpoint's are."""
-    for path in folder.iterdir():
+    for path in folder.rglob("*"):
         if path.is_file() and path.stat().st_nlink > 1:
             copy = path.with_name(f"{path.name}.copy")
             shutil.copy2(path, copy)
             copy.replace(path)
+
+
+def _where(summary: IndexSummary) -> str:
+    return "nothing is applied" if summary.position is None else f"applied to log offset {summary.position.offset}"
 
 
 def _document(summary: IndexSummary) -> dict[str, object]:

@@ -38,15 +38,17 @@ def rebuild_on_spark(
 
 def diff_with_log(config: Config, folder: Path, where: Where, first: int) -> IndexDiff:
     """Make an index from the log, up to the position of the replica's index, and compare the two."""
-    from replica.index.rocks import read_index
+    from replica.index.rocks import read_commands, read_index
 
-    with read_index(folder) as index:
+    with read_index(folder) as index, read_commands(folder) as own_commands:
         until_offset = -1 if index.position is None else index.position.offset
+        commands = own_commands is not None and own_commands.position is not None
     with where.job("index-diff", folder.parent) as (session, work):
         from pipeline.audit.index_diff import diff_indexes
         from pipeline.jobs.rebuild import rebuild_index
 
-        rebuild_index(session, where.log(config, until_offset), work / "index", work / "files")
+        log = where.log(config, until_offset)
+        rebuild_index(session, log, work / "index", work / "files", commands=commands)
         return diff_indexes(folder, work / "index", first)
 
 
@@ -58,6 +60,7 @@ def tell_rebuilt(moved: Path, rebuilt: Rebuilt, as_json: bool) -> None:
                 "applied_offset": rebuilt.position.offset,
                 "epoch": rebuilt.position.epoch,
                 "entries": rebuilt.entry_count,
+                "commands": rebuilt.command_count,
                 "tables": rebuilt.table_count,
                 "contested_claims": rebuilt.contested_count,
                 "requests_without_effect": rebuilt.dropped_count,
@@ -66,16 +69,39 @@ def tell_rebuilt(moved: Path, rebuilt: Rebuilt, as_json: bool) -> None:
             }
         )
         return
+    commands = f" and {rebuilt.command_count:,} acceptances of commands" if rebuilt.command_count is not None else ""
     out.print(
-        f"[bold green]rebuilt[/]: {rebuilt.entry_count:,} entries, applied to log offset {rebuilt.position.offset},"
-        f" in {sum(rebuilt.steps_s.values()):.1f} s"
+        f"[bold green]rebuilt[/]: {rebuilt.entry_count:,} entries{commands}, applied to log offset"
+        f" {rebuilt.position.offset}, in {sum(rebuilt.steps_s.values()):.1f} s"
     )
     out.print(f"the old index is in [bold]{moved}[/]; delete that folder when nobody needs it any more")
 
 
 def tell_diff(found: IndexDiff, as_json: bool) -> None:
     """Print whether there are differences, and the first of them."""
-    shown = [
+    if as_json:
+        commands = None if found.commands is None else _document(found.commands)
+        print_json(_document(found) | {"commands": commands})
+        return
+    _tell_table(found, "states and transactions")
+    if found.commands is None:
+        out.print("acceptances of commands are not compared: one side has no table of them")
+    else:
+        _tell_table(found.commands, "acceptances of commands")
+
+
+def _tell_table(found: IndexDiff, what: str) -> None:
+    if not found.difference_count and not found.unpublished_count:
+        out.print(f"[bold green]no difference[/] in {what} up to log offset {found.until_offset}")
+        return
+    out.print(f"[bold red]{found.difference_count:,} differences[/] in {what} up to log offset", end="")
+    out.print(f" {found.until_offset}, {found.unpublished_count:,} entries without a completion")
+    for item in _shown(found):
+        out.print(f"  offset {item['offset']}, {item['key']}: {item['index']} here, {item['other']} there")
+
+
+def _shown(found: IndexDiff) -> list[dict[str, object]]:
+    return [
         {
             "key": difference.key.hex(),
             "offset": difference.offset,
@@ -84,21 +110,14 @@ def tell_diff(found: IndexDiff, as_json: bool) -> None:
         }
         for difference in found.first
     ]
-    if as_json:
-        print_json(
-            {
-                "same": found.same,
-                "compared_to_offset": found.until_offset,
-                "differences": found.difference_count,
-                "unpublished_entries": found.unpublished_count,
-                "first_offset": found.first_offset,
-                "first": shown,
-            }
-        )
-    elif found.same:
-        out.print(f"[bold green]no difference[/] up to log offset {found.until_offset}")
-    else:
-        out.print(f"[bold red]{found.difference_count:,} differences[/] up to log offset {found.until_offset}", end="")
-        out.print(f", {found.unpublished_count:,} entries without a completion")
-        for item in shown:
-            out.print(f"  offset {item['offset']}, {item['key']}: {item['index']} here, {item['other']} there")
+
+
+def _document(found: IndexDiff) -> dict[str, object]:
+    return {
+        "same": found.same,
+        "compared_to_offset": found.until_offset,
+        "differences": found.difference_count,
+        "unpublished_entries": found.unpublished_count,
+        "first_offset": found.first_offset,
+        "first": _shown(found),
+    }

@@ -258,7 +258,18 @@ def verify_index(folder: Path) -> IndexSummary:
 
     Raises IndexUnreadable when anything is corrupt, or entries are missing.
     """
-    with read_index(folder) as index:
+    return _verified(folder, POSITION_KEY)
+
+
+def verify_commands(folder: Path) -> IndexSummary | None:
+    """Likewise the acceptances of commands of the index in a folder. None where it has no such table: an older release
+    wrote it, or Spark made it of a log under rules 1."""
+    commands = folder / COMMANDS_NAME
+    return _verified(commands, COMMANDS_POSITION_KEY) if _holds_data(commands) else None
+
+
+def _verified(folder: Path, position_key: bytes) -> IndexSummary:
+    with read_index(folder, position_key) as index:
         summary = summarise(index.position, index.entries)
         if summary.entry_count != index.entry_count:
             raise IndexDamaged(f"the index in {folder} has {summary.entry_count} of {index.entry_count} entries")
@@ -277,8 +288,8 @@ class StoredIndex:
 
 @contextmanager
 def read_index(folder: Path, position_key: bytes = POSITION_KEY) -> Iterator[StoredIndex]:
-    """Read a checkpoint, or the index of a stopped replica, with all checksums verified. Changes nothing. The table of
-    commands is read in its own folder, COMMANDS_NAME, with its own position key.
+    """Read a checkpoint, or the index of a stopped replica, with all checksums verified. Changes nothing. Its table of
+    commands is another one: see `read_commands`.
 
     This function, the iterator and the look-up raise IndexUnreadable when anything is corrupt.
     """
@@ -299,6 +310,16 @@ def read_index(folder: Path, position_key: bytes = POSITION_KEY) -> Iterator[Sto
         yield StoredIndex(position, entry_count, entries(), lookup)
     finally:
         db.close()
+
+
+@contextmanager
+def read_commands(folder: Path) -> Iterator[StoredIndex | None]:
+    """Likewise the table of commands of the index in a folder; None where it has none."""
+    if not _holds_data(folder / COMMANDS_NAME):
+        yield None
+        return
+    with read_index(folder / COMMANDS_NAME, COMMANDS_POSITION_KEY) as commands:
+        yield commands
 
 
 @contextmanager

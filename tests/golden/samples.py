@@ -19,14 +19,16 @@ from replica.checker.history import (
     encode_event,
 )
 from replica.notary.canonical import change_id, content_digest, encode_request
-from replica.notary.counted import CountedRequest
+from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import LeasedPosition, Position, begin, encode_position
 from replica.notary.reading import Reading, read_records
 from replica.notary.receipts import Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
+    NO_OFFSET,
     ActRecord,
     BarrierRecord,
+    Record,
     RegistrationRecord,
     RequestRecord,
     RequestRecordV2,
@@ -36,7 +38,7 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
-from replica.notary.rules import Conflict, Usage, Verdict, judge, keys_of
+from replica.notary.rules import Conflict, Judged, Usage, judge, keys_of
 from replica.notary.terms import Terms, encode_request_2, period_us_of
 
 PARTY_KEY = SigningKey(bytes(range(32)))
@@ -126,8 +128,10 @@ RECORDS = {
 _OF_2 = (2, ACTIVATION_2)
 _OPERATOR = (bytes(PARTY_KEY.verify_key), bytes([0x51]) * 64)
 
+BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2)
+
 RECORDS_2 = {
-    "barrier": BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2),
+    "barrier": BARRIER_2,
     "request": RequestRecordV2(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
     "request-after-an-offset": RequestRecordV2(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
     "settlement-of-nothing": SettlementRecord(*_OF_2, 2, ()),
@@ -161,6 +165,7 @@ LEASED = LeasedPosition(
     ((0, 990), (2**62, 2**62 + 7)),
     999_998,
 )
+RAISED = Position(2, "qPgrcQb1TUm0yHd7vVhW9g", 1_000_001, bytes([0xDE]) * 32, BARRIER_2, 1_000_000, 2_000, ((0, 1),))
 
 
 def receipts(count: int) -> list[Receipt]:
@@ -197,22 +202,97 @@ def log() -> list[bytes]:
     ]
 
 
-def judged() -> tuple[Reading, list[Verdict], dict[bytes, bytes]]:
-    """What today's release makes of the log."""
-    reading = read_records(begin("topic"), enumerate(log()))
+def mixed_log() -> list[bytes]:
+    """A log that is raised from format 1 to format 2: acceptances under both rules, and each step of rules 2."""
+    day_us = 86_400_000_000
+    spend, other = REQUESTS["one input"], _request(0x81, (state(0x82),))
+    tx_named = tx(0x83).hex()
+
+    def first(sequence: int, request: Request, command: str, stamp_us: int = 1_000) -> bytes:
+        return encode_record(RequestRecord(1, ACTIVATION_1, sequence, stamp_us, submission(request, command)))
+
+    def second(
+        sequence: int, sent: Submission, stamp_us: int, period_us: int = day_us, after: int = NO_OFFSET
+    ) -> bytes:
+        return encode_record(RequestRecordV2(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, after))
+
+    terms = Terms("alice", "signed", (PARTY,), 500)
+    at_offset = msgspec.structs.replace(terms, command_id="at-offset", deduplication_us=None, ledger_offset=3)
+    after_five = msgspec.structs.replace(terms, command_id="c-1", deduplication_us=None, ledger_offset=1)
+    late = TimeWindow(None, 4_000)
+    barrier_2 = BarrierRecord(8, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2)
+    return [
+        encode_record(BARRIER),
+        first(0, spend, "c-1"),  # 1: an acceptance
+        first(1, spend, "c-1", 1_500),  # again, under rules 1: a later acceptance of the same command
+        first(2, _request(0x66, (state(0x33, 1),)), "c-2"),  # a conflict: no acceptance
+        second(0, submission(spend), 2_000),  # of an activation that is not in force yet
+        encode_record(barrier_2),  # 5: rules 2 from here on
+        first(3, other, "c-3"),  # of the one before
+        second(0, submission(spend, "c-1"), 2_000),  # 7: deduplicated, by an acceptance under rules 1
+        second(1, submission(other, "c-1"), 2_100),  # the command of another transaction
+        second(2, submission(other, "c-2"), 2_200),  # 9: a refused command may be used again
+        second(3, submission(other, "c-1"), 2_300, 799),  # the newest acceptance is 800 old: notarised again
+        second(4, submission(other, "c-1"), 2_400, 100),  # 11: as old as the period
+        second(5, submission(other, "c-1"), 2_401, 100),  # and older: an acceptance
+        second(6, submission(spend, "c-1"), 2_500, day_us, 12),  # 13: acceptances count after offset 12 only
+        second(7, submission(_request(0x84, (state(0x33, 1),)), "c-4"), 2_600),  # a conflict
+        second(8, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 500),  # 15: signed with its terms
+        second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 501),  # nobody signed for these
+        second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 3_200, 500),  # 17: deduplicated
+        second(10, _signed_for(_request(0x86), at_offset), 3_300, 2**63 - 1, 15),  # a ledger offset
+        second(11, submission(_request(0x83, (state(0x87),)), tx_named), 3_400),  # 19: no command id was chosen
+        second(12, submission(_request(0x83, (state(0x88),)), tx_named), 3_500),  # other content: the id was used
+        second(13, submission(_request(0x83, (state(0x88),)), "c-5"), 3_600),  # 21: the same under another command
+        second(14, submission(_request(0x89, (state(0x90),), (), late), "c-6"), 3_700),  # inside its window
+        second(15, submission(_request(0x91, (state(0x92),), (), late), "c-7"), 4_000),  # 23: outside
+        second(16, submission(_request(0x89, (state(0x90),), (), late), "c-7"), 4_100),  # outside, but a repetition
+        second(17, submission(_request(0x91, (state(0x92),)), "c-7"), 4_200),  # 25: that was an acceptance of c-7
+        second(17, submission(other, "c-8"), 4_300),  # a repeat
+        encode_record(SettlementRecord(2, ACTIVATION_2, 18, ())),  # 27
+        *[
+            encode_record(_noted(RECORDS_2[name], 19 + at))
+            for at, name in enumerate(("act", "registration", "salvage"))
+        ],
+        second(22, _signed_for(spend, after_five), 4_400, 2**63 - 1, 5),  # 31: c-1 was accepted after 5, for 0x22
+        b"\x00",
+        encode_record(msgspec.structs.replace(_late(submission(other, "c-9")), activation_id=ACTIVATION_1)),  # 33
+        encode_record(msgspec.structs.replace(barrier_2, activation_id=ACTIVATION_1)),  # not higher
+        encode_record(barrier_2),  # 35: the one in force, repeated
+    ]
+
+
+def _late(sent: Submission) -> RequestRecordV2:
+    return RequestRecordV2(2, ACTIVATION_2, 23, 9_000, sent, 0, NO_OFFSET)
+
+
+def _noted(record: Record, sequence: int) -> Record:
+    return msgspec.structs.replace(record, sequence=sequence)
+
+
+def _signed_for(request: Request, terms: Terms) -> Submission:
+    """A submission that was signed with its terms, canonical bytes version 2."""
+    raw = encode_request_2(request, terms)
+    signature = PARTY_KEY.sign(raw).signature
+    texts = (terms.user_id, terms.command_id, terms.act_as, "submission-1")
+    return Submission(raw, bytes(PARTY_KEY.verify_key), signature, *texts)
+
+
+def judged(values: list[bytes]) -> tuple[Reading, Judged]:
+    """What today's release makes of a log."""
+    reading = read_records(begin("topic"), enumerate(values))
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
     keys = [keys_of(entry) for entry in requests]
-    verdicts, index, _ = judge(requests, keys, [None] * sum(map(len, keys)))
-    return reading, verdicts, index
+    return reading, judge(requests, keys, [None] * sum(map(len, keys)), [None] * len(keys))
 
 
-def _log_lines() -> bytes:
-    return _lines([{"offset": offset, "value": value.hex()} for offset, value in enumerate(log())])
+def _log_lines(values: list[bytes]) -> bytes:
+    return _lines([{"offset": offset, "value": value.hex()} for offset, value in enumerate(values)])
 
 
-def _judged_lines() -> bytes:
+def _judged_lines(values: list[bytes]) -> bytes:
     """One line a record: what it is, as docs/formats.md names it."""
-    reading, verdicts, _ = judged()
+    reading, (verdicts, _, _) = judged(values)
     rows: dict[int, dict[str, object]] = {void.offset: {"void": void.reason.value} for void in reading.voids}
     of_requests = iter(verdicts)
     for entry in reading.counted:
@@ -225,14 +305,16 @@ def _judged_lines() -> bytes:
                 "notarised_offset": verdict.notarised_offset,
                 "conflicts": conflicts,
             }
-        else:
+        elif isinstance(entry, CountedSettlement):
             rows[entry.offset] = {"settles": len(entry.record.commands), "judged_us": entry.judged_us}
-    return _lines([{"offset": at} | rows.get(at, {"barrier": True}) for at in range(len(log()))])
+        else:
+            rows[entry.offset] = {"note": True, "judged_us": entry.judged_us}
+    return _lines([{"offset": at} | rows.get(at, {"barrier": True}) for at in range(len(values))])
 
 
-def _index_lines() -> bytes:
-    entries = sorted(judged()[2].items())
-    return _lines([{"key": key.hex(), "value": value.hex()} for key, value in entries])
+def entry_lines(entries: dict[bytes, bytes]) -> bytes:
+    """One line an entry of an index, in key order."""
+    return _lines([{"key": key.hex(), "value": value.hex()} for key, value in sorted(entries.items())])
 
 
 def _lines(rows: list[dict[str, object]]) -> bytes:
@@ -366,13 +448,18 @@ def samples() -> dict[str, bytes]:
         **{f"records/format-2/{name}.msgpack": encode_record(record) for name, record in RECORDS_2.items()},
         **{f"positions/version-1/{name}.msgpack": encode_position(position) for name, position in POSITIONS.items()},
         "positions/version-3/leased.msgpack": encode_position(LEASED),
+        "positions/version-2/raised.msgpack": encode_position(RAISED),
         "receipts/version-1/of-one.json": _receipt_bytes(receipts(1)[0]),
         "receipts/version-1/of-five.json": _receipt_bytes(receipts(5)[4]),
         "completions/version-1/conflict-detail.msgpack": msgspec.msgpack.encode(CONFLICTS),
         "history/version-1/history.jsonl": b"".join(map(encode_event, history())),
-        "logs/format-1/log.jsonl": _log_lines(),
-        "logs/format-1/judged-by-rules-1.jsonl": _judged_lines(),
-        "logs/format-1/index-by-rules-1.jsonl": _index_lines(),
+        "logs/format-1/log.jsonl": _log_lines(log()),
+        "logs/format-1/judged-by-rules-1.jsonl": _judged_lines(log()),
+        "logs/format-1/index-by-rules-1.jsonl": entry_lines(judged(log())[1].added),
+        "logs/format-2/log.jsonl": _log_lines(mixed_log()),
+        "logs/format-2/judged-by-rules-1-and-2.jsonl": _judged_lines(mixed_log()),
+        "logs/format-2/index-by-rules-1-and-2.jsonl": entry_lines(judged(mixed_log())[1].added),
+        "logs/format-2/acceptances.jsonl": entry_lines(judged(mixed_log())[1].accepted),
         "vectors/canonical.json": _canonical_vectors(),
         "vectors/canonical_2_signed.json": _signed_command_vectors(),
         "vectors/change_id.json": _change_id_vectors(),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from replica.notary.errors import BadRequest, FormatUnknown
 from replica.notary.outcomes import CODE_OF
 from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, Undecodable, decode_record
 from replica.notary.rules import Outcome
+from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, in_slices, resolve_naively
 from tests.pipeline.random_logs import chain, damaged, logs, requests
 from tests.worlds.notary_logs import Log
@@ -106,6 +109,27 @@ def _kind_of(value: bytes) -> tuple[int, object]:
     except BadRequest:
         return BAD_REQUEST, record
     return {BarrierRecord: BARRIER, RequestRecord: REQUEST, SettlementRecord: SETTLEMENT}[type(record)], record
+
+
+@pytest.mark.parametrize("cuts", [[], [3, 6, 12, 20], list(range(1, 36))])
+def test_the_kept_mixed_log_is_judged_as_it_was(cuts: list[int]) -> None:
+    """Goal: verdicts, entries and acceptances of the golden log, byte by byte. Method: whole, and cut."""
+    found = in_slices([bytes.fromhex(line["value"]) for line in _kept("log")], cuts)
+    assert found.verdicts == {
+        line["offset"]: (Outcome(line["outcome"]), line["notarised_offset"])
+        for line in _kept("judged-by-rules-1-and-2")
+        if "outcome" in line
+    }
+    assert dict(found.voids) == {at["offset"]: at["void"] for at in _kept("judged-by-rules-1-and-2") if "void" in at}
+    for name, entries in (("index-by-rules-1-and-2", found.index), ("acceptances", found.commands)):
+        assert [(key.hex(), value.hex()) for key, value in entries or []] == [
+            (line["key"], line["value"]) for line in _kept(name)
+        ]
+
+
+def _kept(name: str) -> list[dict[str, Any]]:
+    path = FOLDER / "logs" / "format-2" / f"{name}.jsonl"
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
 def test_the_naive_rule_gives_another_index() -> None:

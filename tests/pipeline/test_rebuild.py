@@ -20,21 +20,28 @@ from pipeline.judging.columns import Columns
 from replica.following.apply import Applier
 from replica.index.rocks import RocksIndex, verify_index
 from replica.index.summary import summarise
-from replica.notary.errors import IndexUnreadable
+from replica.notary.errors import CommandsLag, IndexUnreadable
 from replica.notary.position import Position
 from tests.bench.pipeline.big_log import write_big_log
 from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.log_files import write_log
 from tests.pipeline.random_logs import chain, logs
+from tests.worlds.notary_logs import Log, LogMaker, request_of
+from tests.worlds.notary_logs import logs as mixed_logs
 
 pytestmark = pytest.mark.spark
 
 
 def opened(folder: Path) -> tuple[list[tuple[bytes, bytes]], Position | None]:
     """What a replica finds in an index: entries in key order, and the position."""
+    return opened_whole(folder)[0]
+
+
+def opened_whole(folder: Path) -> tuple[tuple[list[tuple[bytes, bytes]], Position | None], ...]:
+    """The same of both tables: of states and transactions, and of commands."""
     index = RocksIndex(folder)
     try:
-        return list(index.entries()), index.position()
+        return tuple((list(table.entries()), table.position()) for table in (index, index.commands))
     finally:
         index.close()
 
@@ -51,6 +58,78 @@ def test_the_rebuilt_index_is_that_of_a_replica(
         rebuild_index(spark, write_log(folder / "log", values, cuts), folder / "index", folder / "work", ranges=ranges)
         expected = by_replica(values)
         assert opened(folder / "index") == (expected.index, expected.position)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mixed_logs(2), st.lists(st.integers(1, 45), max_size=3), st.sampled_from([1, 2, 4, 8]))
+def test_both_tables_of_a_mixed_log_are_those_of_a_replica(
+    spark: SparkSession, log: Log, cuts: list[int], ranges: int
+) -> None:
+    """Goal: states and acceptances, key by key, and both positions. Method: random mixed logs, Spark and `Applier`."""
+    values = [value for _, value in log] + raised_chain()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        slices = write_log(folder / "log", values, cuts)
+        rebuilt = rebuild_index(spark, slices, folder / "index", folder / "work", ranges=ranges)
+        expected = by_replica(values)
+        of_commands = expected.commands or []
+        assert opened_whole(folder / "index") == (
+            (expected.index, expected.position),
+            (of_commands, expected.position),
+        )
+        assert rebuilt.position.version == 2
+        assert rebuilt.command_count == len(of_commands) > 0
+
+
+def raised_chain() -> list[bytes]:
+    """A log's end under rules 2: accepted, deduplicated, a command of another transaction, accepted again."""
+    maker = LogMaker()
+    maker.barrier(1_000_000, format=2)
+    first = request_of(100, (100,))
+    for request, period_us in ((first, 9), (first, 9), (request_of(101, (101,)), 9), (first, 0)):
+        maker.submit(request, command="chained", deduplication_us=period_us, stamp_us=1_000 + len(maker.values))
+    return maker.values
+
+
+def test_acceptances_of_a_log_of_rules_1_are_made_where_asked(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: a raise after a rebuild need not wait for a whole read. Method: the same log, without and with them."""
+    values = [*chain(), *chain()[1:]]
+    log = write_log(tmp_path / "log", values)
+    expected = by_replica(values)
+    without = rebuild_index(spark, log, tmp_path / "without", tmp_path / "work-1")
+    assert without.command_count is None
+    assert opened_whole(tmp_path / "without") == ((expected.index, expected.position), ([], None))
+    rebuild_index(spark, log, tmp_path / "with", tmp_path / "work-2", commands=True)
+    assert opened_whole(tmp_path / "with") == (
+        (expected.index, expected.position),
+        (expected.commands, expected.position),
+    )
+
+
+def test_a_replica_goes_on_over_a_raise_from_an_index_of_before(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: an index that was rebuilt up to before a raise comes up right, or not at all. Method: rebuilt without and
+    with acceptances, then the rest of a raised log is applied."""
+    before = chain()
+    values = [*before, *raised_chain()]
+    head = msgspec.structs.replace(write_log(tmp_path / "log", values), end_offset=len(before))
+    expected = by_replica(values)
+    rest = list(enumerate(values))[len(before) :]
+    for commands in (False, True):
+        folder = tmp_path / f"index-{commands}"
+        rebuild_index(spark, head, folder, tmp_path / f"work-{commands}", commands=commands)
+        index = RocksIndex(folder)
+        try:
+            if commands:
+                Applier(index, TOPIC).apply(rest)
+            else:
+                with pytest.raises(CommandsLag):
+                    Applier(index, TOPIC).apply(rest)
+        finally:
+            index.close()
+    assert opened_whole(tmp_path / "index-True") == (
+        (expected.index, expected.position),
+        (expected.commands, expected.position),
+    )
 
 
 def test_any_number_of_ranges_gives_the_same_digest(spark: SparkSession, tmp_path: Path) -> None:
