@@ -245,7 +245,8 @@ class _Decoding:
         usual: Array = walk.fits & (walk.at == end)
         self.deduplication_us = self.after_offset = np.zeros(len(self.value_at), np.int64)
         if np.any(of_2):
-            self.deduplication_us, self.after_offset = walk.uint(), walk.uint_or_minus_one()
+            self.deduplication_us = np.where(of_2, walk.uint(), 0)
+            self.after_offset = np.where(of_2, walk.uint_or_minus_one(), 0)
             usual = np.where(of_2, walk.fits & (walk.at == end), usual)
         self.kind[usual] = REQUEST
         packed = np.empty((int(usual.sum()), ACTIVATION_ID_BYTES + 1), np.uint8)

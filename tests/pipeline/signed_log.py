@@ -16,15 +16,24 @@ from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.canonical import content_digest, encode_request
 from replica.notary.receipts import make_receipts, receipt_to_document
-from replica.notary.records import BarrierRecord, RequestRecord, SettledCommand, SettlementRecord, encode_record
+from replica.notary.records import (
+    NO_OFFSET,
+    BarrierRecord,
+    RequestRecord,
+    RequestRecordV2,
+    SettledCommand,
+    SettlementRecord,
+    encode_record,
+)
 from replica.notary.requests import Request, Submission, TimeWindow, make_request, state_ref
+from replica.notary.terms import Terms, encode_request_2
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
 from tests.pipeline.judged import TOPIC
 
 PARTY = "O=Bank A,L=London,C=GB"
 PARTY_KEY, NOTARY_KEY = SigningKey(bytes(range(32))), SigningKey(bytes(range(32, 64)))
-ACTIVATION = b"\xa1" * 16
+ACTIVATION, ACTIVATION_2 = b"\xa1" * 16, b"\xa3" * 16
 
 
 def tx(number: int) -> bytes:
@@ -77,6 +86,39 @@ def log_values(forged: int | None = None) -> list[bytes]:
     values.append(encode_record(SettlementRecord(1, ACTIVATION, 50, settled)))
     values.append(values[1].replace(ACTIVATION, b"\xa2" * 16))
     return values
+
+
+def raised_values() -> list[bytes]:
+    """The same log, raised to format 2 at offset 11: each step of rules 2, signatures with and without terms."""
+    terms = Terms("alice", "signed", (PARTY,), 500)
+    settled = SettlementRecord(2, ACTIVATION_2, 6, ())
+    return [
+        *log_values(),
+        encode_record(BarrierRecord(2, ACTIVATION_2, "r2", "postgres:1:1", 2, 2)),
+        _signed_2(request(1, [1]), 0, "command-0"),  # 12: accepted under rules 1
+        _signed_2(request(8, [20]), 1, "command-0"),  # its command with another transaction
+        _signed_2(request(8, [20]), 2, "signed", terms=terms),  # 14
+        _signed_2(request(8, [20]), 3, "signed", terms=terms, stamp_us=2_000_501),  # too late for its period
+        _signed_2(request(9, [1]), 4, "command-1"),  # 16: refused before, and now for another state
+        _signed_2(request(8, [20]), 5, "command-0", stamp_us=2_000_502, period_us=1),  # 17: long ago
+        encode_record(settled),
+    ]
+
+
+def _signed_2(
+    one: Request,
+    sequence: int,
+    command: str,
+    *,
+    stamp_us: int = 2_000_000,
+    period_us: int = 10**9,
+    terms: Terms | None = None,
+) -> bytes:
+    canonical = encode_request(one) if terms is None else encode_request_2(one, terms)
+    signature = PARTY_KEY.sign(canonical).signature
+    sent = Submission(canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}")
+    period_us = period_us if terms is None or terms.deduplication_us is None else terms.deduplication_us
+    return encode_record(RequestRecordV2(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, NO_OFFSET))
 
 
 async def publish(dsn: str, values: Sequence[bytes]) -> None:

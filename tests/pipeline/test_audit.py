@@ -12,10 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.audit.audit import AuditReport, Scope, audit_log
+from pipeline.audit.index_diff import diff_index_database
 from pipeline.audit.watermark import load_watermark, save_watermark
+from replica.following.apply import Applier
+from replica.index.rocks import RocksIndex
 from replica.notary.errors import ConfigError, LogRefused
+from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
-from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, publish
+from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, publish, raised_values
 
 pytestmark = pytest.mark.spark
 NOTARY = bytes(NOTARY_KEY.verify_key)
@@ -104,3 +108,47 @@ def test_the_next_audit_goes_on_at_the_watermark(spark: SparkSession, tmp_path: 
     with pytest.raises(LogRefused):
         other = msgspec.structs.replace(verified, topic_id="other")
         audited(spark, tmp_path / "fourth", values, Scope(verified=other))
+
+
+@pytest.mark.postgres
+async def test_a_raised_log_is_audited(
+    spark: SparkSession, tmp_path: Path, make_database: Callable[[], Awaitable[str]]
+) -> None:
+    """Goal: rules 2 are audited as rules 1 are. Method: what a replica publishes of a mixed log and two answers that it
+    gives; then a success made of a refusal, a refusal of a success, and a wrong answer. The index is held against the
+    completions, and against one that lacks an acceptance."""
+    dsn = await make_database()
+    values = raised_values()
+    await publish(dsn, values)
+    answers = tmp_path / "answers.jsonl"
+    refused = {"code": "COMMAND_ID_REUSED", "record_offset": 13}
+    answers.write_text(json.dumps(refused) + "\n")
+    scope = Scope(conninfo=dsn, answers=(answers,), notary_key=NOTARY)
+    report = audited(spark, tmp_path / "true", values, scope)
+    assert report.findings == [] and (report.completions, report.answers) == (16, 1)
+    assert report.outcomes == {
+        "NOTARISED": 7,
+        "DEDUPLICATED": 1,
+        "COMMAND_ID_REUSED": 1,
+        "STATE_CONFLICT": 3,
+        "TIME_WINDOW_CLOSED": 1,
+        "TX_ID_REUSED": 1,
+    }
+    index = RocksIndex(tmp_path / "index")
+    Applier(index, TOPIC).apply(list(enumerate(values)))
+    index.close()
+    same = diff_index_database(tmp_path / "index", dsn)
+    assert same.same and same.commands is not None and same.commands.until_offset == 18
+    answers.write_text(json.dumps(refused | {"record_offset": 14}) + "\n")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("UPDATE completion SET outcome = 'NOTARISED', notarised_offset = 13 WHERE log_offset = 13")
+        connection.execute("UPDATE completion SET outcome = 'DEDUPLICATED' WHERE log_offset = 15")
+    report = audited(spark, tmp_path / "false", values, scope)
+    assert [(finding.code.name, finding.offset) for finding in report.findings] == [
+        ("DOUBLE_SPEND", 13),
+        ("ANSWER_DIFFERS", 14),
+        ("COMPLETION_DIFFERS", 15),
+    ]
+    found = diff_index_database(tmp_path / "index", dsn)
+    assert not found.same and found.commands is not None
+    assert (found.difference_count, found.commands.difference_count, found.commands.unpublished_count) == (1, 1, 1)

@@ -8,22 +8,34 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.judging.claims import CLOSED
 from pipeline.judging.columns import BAD_REQUEST, BARRIER, REQUEST, SETTLEMENT, UNDECODABLE, decode
+from pipeline.judging.commands import key_values as acceptance_values
+from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE
 from replica.checker.judge import JudgedRequest, ReferenceJudge
-from replica.notary.canonical import decode_request
-from replica.notary.errors import BadRequest, FormatUnknown
+from replica.notary.canonical import change_id, decode_request
+from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.outcomes import CODE_OF
-from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, Undecodable, decode_record
+from replica.notary.records import (
+    BarrierRecord,
+    RequestRecord,
+    RequestRecordV2,
+    SettlementRecord,
+    Undecodable,
+    decode_record,
+)
 from replica.notary.rules import Outcome
+from tests.golden import samples
 from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, in_slices, resolve_naively
 from tests.pipeline.random_logs import chain, damaged, logs, requests
-from tests.worlds.notary_logs import Log
+from tests.worlds.notary_logs import Log, LogMaker, request_of
 from tests.worlds.notary_logs import logs as mixed_logs
 
 CUTS = st.lists(st.integers(1, 40), max_size=6)
@@ -89,6 +101,13 @@ def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
             at = rows.index(row)
             request, _ = decode_request(record.submission.request)
             window = request.window
+            of_2 = (record.deduplication_us, record.after_offset) if isinstance(record, RequestRecordV2) else (0, 0)
+            assert (columns.deduplication_us[at], columns.after_offset[at]) == of_2
+            submission = record.submission
+            command = change_id(submission.user_id, submission.command_id, submission.act_as)
+            assert list(columns.commands(np.array([at]))) == [(command, submission.command_id)]
+            (start,), (size,) = columns.parties(np.array([at]))
+            assert columns.raw[start : start + size].tobytes().decode() == request.party
             assert bytes(columns.activation[row]) == record.activation_id + bytes([record.format])
             assert (columns.sequence[row], columns.stamp_us[row]) == (record.sequence, record.stamp_us)
             assert columns.tx_ids()[at].tobytes() == request.tx_id
@@ -130,6 +149,70 @@ def test_the_kept_mixed_log_is_judged_as_it_was(cuts: list[int]) -> None:
 def _kept(name: str) -> list[dict[str, Any]]:
     path = FOLDER / "logs" / "format-2" / f"{name}.jsonl"
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+
+
+CONTESTED, COMMANDS = "pipeline.judging.contested", "pipeline.judging.commands"
+MUTANTS: dict[str, tuple[str, Any]] = {
+    "an acceptance is forgotten": (f"{CONTESTED}.ACCEPTING", ()),
+    "an acceptance is one only where the transaction is new": (f"{CONTESTED}.ACCEPTING", (None,)),
+    "a deduplicated verdict is remembered": (f"{CONTESTED}.ACCEPTING", (None, DUPLICATE, DEDUPLICATED)),
+    "an acceptance counts for ever": (f"{CONTESTED}.counts", lambda one, now, period, after: one.offset > after),
+    "the offset after which acceptances count is passed over": (
+        f"{CONTESTED}.counts",
+        lambda one, now, period, after: now - one.judged_us <= period,
+    ),
+    "the period ends one microsecond early": (
+        f"{CONTESTED}.counts",
+        lambda one, now, period, after: one.offset > after and now - one.judged_us < period,
+    ),
+    "rules 1 judge commands": (f"{COMMANDS}.Command.is_judged", True),
+    "rules 2 do not judge commands": (f"{COMMANDS}.Command.is_judged", False),
+    "a command that is named after its transaction is reused": (f"{COMMANDS}.Command.is_named_after_tx", False),
+    "every command is named after its transaction": (f"{COMMANDS}.Command.is_named_after_tx", True),
+    "requests that share a transaction id are decided apart": (f"{CONTESTED}._shared", lambda claims: claims[:0]),
+    "a request outside its window adds nothing": (
+        f"{CONTESTED}._shared",
+        lambda claims: claims[claims["role"] & CLOSED == 0],
+    ),
+    "a request outside its window is inside": (f"{CONTESTED}.Contender.is_closed", False),
+    "commands are known by their first acceptance": (
+        "tests.pipeline.judged.acceptance_values",
+        lambda found: ((key[:33], value) for key, value in acceptance_values(found)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_rule_of_commands_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the comparison sees each rule of commands. Method: leave one out, on logs that name them all."""
+    logs_of_commands = [samples.mixed_log(), same_times()]
+    for values in logs_of_commands:
+        assert in_slices(values) == by_replica(values)
+    target, wrong = MUTANTS[name]
+    monkeypatch.setattr(target, property(lambda self: wrong) if isinstance(wrong, bool) else wrong)
+    assert any(_differs(values) for values in logs_of_commands)
+
+
+def same_times() -> list[bytes]:
+    """Two transactions of one command at one time, under rules 1 and then under rules 2; and ids with other content,
+    under a command that is named after the transaction, and under one that is not."""
+    maker = LogMaker()
+    for epoch, at in ((1, 10), (2, 20)):
+        maker.barrier(epoch, format=epoch)
+        for number in range(2):
+            maker.submit(request_of(at + number, (at + number,)), command="c", deduplication_us=0)
+    for command in (request_of(30).tx_id.hex(), "d"):
+        tx_number = 30 if command != "d" else 40
+        for states in ((tx_number,), (tx_number + 1,)):
+            maker.submit(request_of(tx_number, states), command=command)
+    return maker.values
+
+
+def _differs(values: list[bytes]) -> bool:
+    try:
+        return in_slices(values) != by_replica(values)
+    except InvariantBroken:
+        return True
 
 
 def test_the_naive_rule_gives_another_index() -> None:

@@ -11,7 +11,7 @@ from pipeline.audit.trace import of_party, of_state, of_tx, trace
 from replica.notary.requests import format_state_ref, state_ref
 from replica.notary.signatures import signature_holds
 from tests.pipeline.log_files import write_log
-from tests.pipeline.signed_log import PARTY, log_values, tx
+from tests.pipeline.signed_log import PARTY, log_values, raised_values, tx
 
 pytestmark = pytest.mark.spark
 
@@ -43,3 +43,23 @@ def test_a_state_a_transaction_and_a_party_are_traced(spark: SparkSession, tmp_p
     ]
     assert [one["offset"] for one in trace(spark, log, tmp_path / "3", of_party(PARTY), 3)] == [1, 2, 3]
     assert trace(spark, log, tmp_path / "4", of_party(PARTY[:-1]), 3) == []
+
+
+def test_what_was_submitted_after_a_raise_is_traced(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: verdicts of rules 2 with their proof, and a party also where the command follows it in the signed bytes.
+    Method: the raised log, by transaction and by party."""
+    log = write_log(tmp_path / "log", raised_values(), [13])
+    found = trace(spark, log, tmp_path / "1", of_tx(tx(8)), 10)
+    assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in found] == [
+        (13, "COMMAND_ID_REUSED", None),
+        (14, "NOTARISED", 14),
+        (15, "NOTARISED", 14),
+        (17, "NOTARISED", 14),
+    ]
+    signed = found[1]
+    assert signed["signature_holds"] and signed["signed_bytes"].startswith(b"notary/request/2".hex())
+    assert (signed["party"], signed["epoch"], signed["deduplication_us"], signed["after_offset"]) == (PARTY, 2, 500, -1)
+    of_one = trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10)
+    assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in of_one][-1] == (12, "DEDUPLICATED", 1)
+    of_all = trace(spark, log, tmp_path / "3", of_party(PARTY), 99)
+    assert [one["offset"] for one in of_all] == [*range(1, 9), *range(12, 18)]
