@@ -34,7 +34,6 @@ RaisedOption = Annotated[
     bool,
     typer.Option(
         "--raised",
-        help="Begin a new ledger with the newest record format and rules, as after notary format raise. Some "
-        "jobs of the pipeline refuse them so far.",
+        help="Begin a new ledger with the newest record format and rules, as after notary format raise.",
     ),
 ]

@@ -53,7 +53,7 @@ RESTORE = [
 ]
 REBUILD = [
     "pipeline.jobs.judge:plan_log+1",
-    "pipeline.jobs.judge:_write_claims+1",
+    "pipeline.jobs.judge:_write_rows+1",
     "pipeline.jobs.judge:_order_claims+1",
     "pipeline.jobs.judge:_resolve+1",
     "pipeline.jobs.rebuild:_write_tables+1",
