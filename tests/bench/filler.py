@@ -14,14 +14,20 @@ import time
 from confluent_kafka import Producer
 
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.records import BarrierRecord, RequestRecord, encode_record
+from replica.notary.formats import Formats
+from replica.notary.records import BarrierRecord, RequestRecord, RequestRecordV2, encode_record
 from tests.bench.workload import unsigned_submission
 
 FLUSH_MAX_S = 120.0
+FIRST_FORMATS = Formats()
+DEDUPLICATION_US = 86_400_000_000
 
 
-def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> None:
-    """Append a barrier of `epoch` and `count` requests of so many inputs each. No replica may be writing. Blocks."""
+def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int, formats: Formats = FIRST_FORMATS) -> None:
+    """Append a barrier of `epoch` and `count` requests of so many inputs each. No replica may be writing. Blocks.
+
+    `formats` must not be older than those in the log.
+    """
     source = random.Random(os.urandom(16))
     activation_id = source.randbytes(16)
     producer = Producer(
@@ -34,11 +40,12 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> No
             "on_delivery": _refuse_failure,
         }
     )
-    barrier = BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", 1, 1)
+    barrier = BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", formats.records, formats.rules)
     producer.produce(settings.topic, encode_record(barrier), partition=0)
     for sequence in range(count):
         stamp_us = time.time_ns() // 1_000
-        record = RequestRecord(1, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
+        of_all = (formats.records, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
+        record = RequestRecord(*of_all) if formats.records == 1 else RequestRecordV2(*of_all, DEDUPLICATION_US, -1)
         while True:
             try:
                 producer.produce(settings.topic, encode_record(record), partition=0)

@@ -1,6 +1,6 @@
 -- Sends prepared bodies, one line of a file each, every body once.
--- Arguments: file, byte offset of the first line, path, number of threads, mean pause in ms. With several threads,
--- thread t of n takes every n-th line. With a pause, each connection waits that long on average before it sends again.
+-- Arguments: file, byte offset of the first line, path, number of threads. With several threads, thread t of n takes
+-- every n-th line.
 local threads = {}
 
 function setup(thread)
@@ -16,11 +16,6 @@ function init(args)
   for _ = 1, number do lines:read("*l") end
   head = "POST " .. args[3] .. " HTTP/1.1\r\nHost: notary\r\nContent-Type: application/json\r\nContent-Length: "
   taken, ran_out = 0, 0
-  local pause_ms = tonumber(args[5])
-  if pause_ms > 0 then -- wrk looks for the function after this one has run
-    math.randomseed(number + 1)
-    function delay() return math.floor(-math.log(1 - math.random()) * pause_ms + 0.5) end
-  end
 end
 
 function request()

@@ -52,7 +52,7 @@ class LoadGenerator:
         """Load for a while; returns requests a second. The rate that was seen is what the next one prepares for."""
 
         async def run(bodies: Bodies) -> float:
-            return (await self._run(endpoint, shape, bodies, 0, duration_s, 0.0)).per_second
+            return (await self._run(endpoint, shape, bodies, 0, duration_s)).per_second
 
         seen_per_s = self._seen_per_s.get(shape)
         count = (
@@ -65,12 +65,12 @@ class LoadGenerator:
         return per_second
 
     async def measure(
-        self, endpoint: Endpoint, shape: Shape, runs: int, run_s: float, per_second: float, pause_ms: float = 0.0
+        self, endpoint: Endpoint, shape: Shape, runs: int, run_s: float, per_second: float
     ) -> list[LoadResult]:
         """So many runs, with bodies enough for `per_second` requests. Raises LoadFailed."""
 
         async def run(bodies: Bodies) -> list[LoadResult]:
-            return await self._runs(endpoint, shape, bodies, runs, run_s, pause_ms)
+            return await self._runs(endpoint, shape, bodies, runs, run_s)
 
         return await self._with_enough(shape, _count(shape, runs, run_s, per_second), run)
 
@@ -84,7 +84,7 @@ class LoadGenerator:
 
         async def run(bodies: Bodies) -> tuple[list[LoadResult], dict[str, float]]:
             before = await counters()
-            results = await self._runs(endpoint, shape, bodies, runs, run_s, 0.0)
+            results = await self._runs(endpoint, shape, bodies, runs, run_s)
             after = await counters()
             submissions = sum(result.requests for result in results) * shape.per_body
             return results, {name: (value - before.get(name, 0.0)) / submissions for name, value in after.items()}
@@ -93,37 +93,43 @@ class LoadGenerator:
         per_second = await self.warm_up(endpoint, shape)
         return await self._with_enough(shape, _count(shape, runs, run_s, per_second), run)
 
+    async def once(
+        self, endpoint: Endpoint, shape: Shape, bodies: Bodies, warm_up_s: float, run_s: float
+    ) -> LoadResult:
+        """One run, and a short one before it, with bodies made before, which are then deleted. Raises LoadFailed."""
+        first = await self._run(endpoint, shape, bodies, 0, warm_up_s)
+        result = await self._run(endpoint, shape, bodies, first.bodies_taken, run_s)
+        bodies.path.unlink()
+        return result
+
     async def _with_enough(self, shape: Shape, count: int, run: Callable[[Bodies], Awaitable[_T]]) -> _T:
         """What `run` makes of `count` bodies, or of twice as many, and so on, when it runs out. Raises OutOfBodies."""
         for _ in range(DOUBLINGS_MAX):
             try:
-                return await run(await self._bodies(shape, count))
+                return await run(await self.bodies(shape, count))
             except OutOfBodies:
                 count *= 2
-        return await run(await self._bodies(shape, count))
+        return await run(await self.bodies(shape, count))
 
     async def _runs(
-        self, endpoint: Endpoint, shape: Shape, bodies: Bodies, runs: int, run_s: float, pause_ms: float
+        self, endpoint: Endpoint, shape: Shape, bodies: Bodies, runs: int, run_s: float
     ) -> list[LoadResult]:
         results: list[LoadResult] = []
         for _ in range(runs):
             used = sum(result.bodies_taken for result in results)
-            results.append(await self._run(endpoint, shape, bodies, used, run_s, pause_ms))
+            results.append(await self._run(endpoint, shape, bodies, used, run_s))
         bodies.path.unlink()
         return results
 
-    async def _bodies(self, shape: Shape, count: int) -> Bodies:
+    async def bodies(self, shape: Shape, count: int) -> Bodies:
+        """So many bodies, in the file that had the last ones."""
         path = self._folder / "bodies"
         return await asyncio.to_thread(write_bodies, path, self._parties, count, shape.inputs, shape.per_body)
 
     @staticmethod
-    async def _run(
-        endpoint: Endpoint, shape: Shape, bodies: Bodies, used: int, run_s: float, pause_ms: float
-    ) -> LoadResult:
+    async def _run(endpoint: Endpoint, shape: Shape, bodies: Bodies, used: int, run_s: float) -> LoadResult:
         at = bodies.offsets[min(used, bodies.count)]
-        return await asyncio.to_thread(
-            run_wrk, endpoint, shape.path, bodies.path, at, shape.connections, run_s, pause_ms
-        )
+        return await asyncio.to_thread(run_wrk, endpoint, shape.path, bodies.path, at, shape.connections, run_s)
 
 
 def _count(shape: Shape, runs: int, run_s: float, per_second: float) -> int:

@@ -36,7 +36,6 @@ RATIOS = {
     "stream_cpu_ratio": "processor time, streamed over its batched",
 }
 BATCH_MAX = 1_000
-BATCH_POOLS = (1, 2, 4)
 
 
 async def measure_rival(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
@@ -45,12 +44,22 @@ async def measure_rival(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes
     Postgres is the cluster's own server; the replicas must have been stopped. Raises LoadFailed.
     """
     report.section("The alternative: a Postgres table with a unique key, behind the same front ends and HAProxy")
-    await cluster.postgres.ensure_database(DATABASE, ROLE)
-    single = await _measure(cluster, load, SINGLE, "single", 1, sizes.rival_pools, sizes, report)
-    pools = BATCH_POOLS if len(sizes.rival_pools) > 1 else BATCH_POOLS[1:2]
-    batch = await _measure(cluster, load, BATCH, "batch", BATCH_MAX, pools, sizes, report)
+    single = await _measure(cluster, load, SINGLE, "single", sizes, report)
+    batch = await _measure(cluster, load, BATCH, "batch", sizes, report)
     for name, value in ratios(report.figures, single, batch).items():
         report.add(name, value, RATIOS[name], f"{value:.2f}")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A form of the alternative: so many connections to Postgres, so many requests in a transaction at most."""
+
+    connections: int
+    batch_max: int
+
+    def __str__(self) -> str:
+        each = "one request a transaction" if self.batch_max == 1 else "batched"
+        return f"pool of {self.connections}, {each}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +82,48 @@ def ratios(ours: Mapping[str, Any], single: Rated, batch: Rated) -> dict[str, fl
     return {name: round(value, 3) for name, value in found.items()}
 
 
-async def _measure(
-    cluster: LocalCluster,
-    load: LoadGenerator,
-    shape: Shape,
-    name: str,
-    batch_max: int,
-    pools: tuple[int, ...],
-    sizes: Sizes,
-    report: Report,
-) -> Rated:
-    """One load, with the pool that does best."""
+async def variants(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> list[Variant]:
+    """Both forms of the alternative, a transaction per request and as batched as possible, each with its best pool."""
+    return [
+        await _best(cluster, load, SINGLE, "single", sizes, report),
+        await _best(cluster, load, BATCH, "batch", sizes, report),
+    ]
+
+
+async def _best(
+    cluster: LocalCluster, load: LoadGenerator, shape: Shape, name: str, sizes: Sizes, report: Report
+) -> Variant:
+    """The form for a load, with the pool that does best. It is tried once in a run of the bench."""
+    batch_max = BATCH_MAX if shape is BATCH else 1
+    key = f"postgres_{name}_connections"
+    known = report.figures.get(key)
+    if isinstance(known, int):
+        return Variant(known, batch_max)
+    await cluster.postgres.ensure_database(DATABASE, ROLE)
     tried: dict[int, float] = {}
-    for pool in pools:
-        async with _alternative(cluster, pool, batch_max) as (endpoint, _):
+    for pool in sizes.rival_batch_pools if shape is BATCH else sizes.rival_pools:
+        async with alternative(cluster, Variant(pool, batch_max)) as (endpoint, _):
             await load.warm_up(endpoint, shape)
             tried[pool] = await load.warm_up(endpoint, shape)
-    best = max(tried, key=lambda pool: tried[pool])
-    async with _alternative(cluster, best, batch_max) as (endpoint, parts):
+    shown = ", ".join(f"{pool}: {rate * shape.per_body:,.0f}" for pool, rate in tried.items())
+    report.line(f"{name}, pools tried", shown)
+    report.figures[key] = best = max(tried, key=lambda pool: tried[pool])
+    return Variant(best, batch_max)
+
+
+async def _measure(
+    cluster: LocalCluster, load: LoadGenerator, shape: Shape, name: str, sizes: Sizes, report: Report
+) -> Rated:
+    """One load, on the form that does best."""
+    best = await _best(cluster, load, shape, name, sizes, report)
+    async with alternative(cluster, best) as (endpoint, parts):
 
         async def counters() -> dict[str, float]:
             return cpu_s(parts)
 
         results, used_s = await load.measure_warm(endpoint, shape, sizes.runs, sizes.run_s, counters)
     rates = [result.per_second * shape.per_body for result in results]
-    shown = ", ".join(f"{pool}: {rate * shape.per_body:,.0f}" for pool, rate in tried.items())
-    report.line(f"{name}, pools tried", shown)
-    report.figures[f"postgres_{name}_connections"] = best
-    tps = report.add_runs(f"postgres_{name}_tps_4_inputs", rates, f"{name}, pool of {best}", SUBMISSIONS_UNIT)
+    tps = report.add_runs(f"postgres_{name}_tps_4_inputs", rates, f"{name}, {best}", SUBMISSIONS_UNIT)
     each_us = add_cpu(
         f"postgres_{name}_cpu_us_per_submission", used_s, f"{name}, processor time per submission", report
     )
@@ -108,9 +131,7 @@ async def _measure(
 
 
 @asynccontextmanager
-async def _alternative(
-    cluster: LocalCluster, connections: int, batch_max: int
-) -> AsyncIterator[tuple[Endpoint, Parts]]:
+async def alternative(cluster: LocalCluster, variant: Variant) -> AsyncIterator[tuple[Endpoint, Parts]]:
     """The alternative behind an HAProxy of its own, on the tables that it left the last time; its processes."""
     with PortReservation() as ports:
         folder = cluster.folder / "alternative"
@@ -124,7 +145,7 @@ async def _alternative(
             state_file=str(folder / "server.state"),
         )
         balancer = HaproxyServer(folder, settings)
-        process = _start(cluster, folder, address, connections, batch_max)
+        process = _start(cluster, folder, address, variant)
         try:
             await balancer.start()
             async with aiohttp.ClientSession() as session:
@@ -137,15 +158,13 @@ async def _alternative(
             await process.kill()
 
 
-def _start(
-    cluster: LocalCluster, folder: Path, address: ReplicaAddress, connections: int, batch_max: int
-) -> ManagedProcess:
+def _start(cluster: LocalCluster, folder: Path, address: ReplicaAddress, variant: Variant) -> ManagedProcess:
     config = cluster.config
     api = config.api.model_copy(update={"host": address.host, "port": address.api_port})
     settings: dict[str, Any] = {
         "conninfo": make_conninfo(cluster.conninfo, dbname=DATABASE),
-        "connections": connections,
-        "batch_max": batch_max,
+        "connections": variant.connections,
+        "batch_max": variant.batch_max,
         "folder": str(folder),
         "health_port": address.health_port,
         "api": api.model_dump(mode="json"),

@@ -11,8 +11,11 @@ import os
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from statistics import median
 from time import perf_counter
 
+from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
 from ha.clock import SystemClock
@@ -24,17 +27,23 @@ from replica.link.memory import MemoryLink
 from replica.local.cluster import ROLE, LocalCluster
 from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.topic import create_topic
+from replica.notary.acceptances import VALUE_BYTES, first_key
 from replica.notary.answers import Notarised
+from replica.notary.formats import known
+from replica.notary.position import begin
 from replica.notary.requests import Submission
+from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.participant import Participant
+from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
-from tests.bench.report import Report
+from tests.bench.report import Report, number
 from tests.bench.sizes import Sizes
-from tests.bench.workload import unsigned_submission
+from tests.bench.workload import fresh_states, unsigned_submission
 
 SERVING_MAX_S = 60.0
 WARM_UP_SUBMISSIONS = 20_000
+INDEX_RUNS = (1, 4, 16)  # requests that the index alone looks up and writes at a time
 
 
 class Rung:
@@ -50,16 +59,66 @@ class Rung:
 RUNGS = (Rung(1, 100, 20, 60_000), Rung(4, 100, 20, 60_000), Rung(1_000, 4, 20, 1_200))
 
 
-async def measure_service(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
+async def measure_service(cluster: LocalCluster, sizes: Sizes, report: Report, *, newest_formats: bool) -> None:
     """Submissions a second for each number of inputs."""
     report.section("Service alone: core, log, index and store, no HTTP, no signature checks, no passive")
-    async with _core(cluster) as link:
+    async with _core(cluster, newest_formats) as link:
         await _rate(link, Rung(4, 100, 20, WARM_UP_SUBMISSIONS))
         for rung in RUNGS:
             rates = [await _rate(link, rung) for _ in range(sizes.runs)]
             label = f"{rung.inputs:,} input{'s' if rung.inputs > 1 else ''}"
             middle = report.add_runs(f"service_tps_{rung.inputs}_inputs", rates, label, "submissions/s")
             report.figures[f"service_states_per_s_{rung.inputs}_inputs"] = round(middle * rung.inputs)
+        await _compare_with_index(cluster.folder / "index-alone", middle * rung.inputs, sizes, report)
+
+
+async def _compare_with_index(folder: Path, states_per_s: float, sizes: Sizes, report: Report) -> None:
+    """The states a second of the largest requests, over those that the index alone looks up and writes.
+
+    Its limit is that of the size of run at which it does best. What it has grown by is the same as the service's.
+    """
+    requests = RUNGS[-1].submissions
+    best = 0.0
+    for per_run in INDEX_RUNS:
+        rates = []
+        for attempt in range(sizes.runs):
+            rates.append(await asyncio.to_thread(_index_rate, folder / f"{per_run}-{attempt}", requests, per_run))
+        best = max(best, median(rates))
+        report.line(f"index alone, {per_run} requests a run", f"{number(median(rates))} states/s")
+    report.figures["index_states_per_s"] = round(best)
+    ratio = round(states_per_s / best, 3)
+    shown = f"{ratio:.2f}   ({number(states_per_s)} of {number(best)})"
+    report.add("states_per_s_ratio", ratio, "states a second, service over index alone", shown)
+
+
+def _index_rate(folder: Path, requests: int, per_run: int) -> float:
+    """States a second that a new index looks up and writes, with their transactions and acceptances."""
+    source, inputs = random.Random(os.urandom(16)), RUNGS[-1].inputs
+    runs = [
+        [
+            [STATE_KEY + ref for ref in fresh_states(source, inputs)] + [TX_KEY + source.randbytes(32)]
+            for _ in range(per_run)
+        ]
+        for _ in range(requests // per_run)
+    ]
+    folder.parent.mkdir(exist_ok=True)
+    index = RocksIndex(folder)
+    index.commands.write({}, begin("alone"))
+    try:
+        began_s = perf_counter()
+        for at, of_requests in enumerate(runs):
+            keys = [key for of_request in of_requests for key in of_request]
+            assert not any(index.lookup(keys))
+            accepted = {
+                first_key(of_request[-1][1:]): bytes(VALUE_BYTES - 8) + at.to_bytes(8, "big")
+                for of_request in of_requests
+            }
+            index.write(
+                dict.fromkeys(keys, bytes(32) + at.to_bytes(8, "big")), replace(begin("alone"), offset=at), accepted
+            )
+        return len(runs) * per_run * inputs / (perf_counter() - began_s)
+    finally:
+        index.close()
 
 
 async def _rate(link: MemoryLink, rung: Rung) -> float:
@@ -86,12 +145,15 @@ def _prepare(rung: Rung) -> list[Submission]:
 
 
 @asynccontextmanager
-async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
+async def _core(cluster: LocalCluster, newest_formats: bool) -> AsyncIterator[MemoryLink]:
     """A core that leads, on a database and a topic of its own."""
     name = "service"
     await cluster.postgres.ensure_database(name, ROLE)
     conninfo = make_conninfo(cluster.conninfo, dbname=name)
     await migrate(conninfo, lock_id(name, Counter.NODE_MIGRATIONS))
+    if newest_formats:
+        async with postgres_board(conninfo, "bench") as board:
+            await board.raise_formats(known().newest)
     kafka = cluster.kafka_settings.model_copy(update={"topic": "service"})
     await create_topic(kafka)
     clock, election_settings = SystemClock(), cluster.config.election

@@ -34,11 +34,12 @@ class Load:
     errors: list[str] = field(default_factory=list)
 
 
-async def measure_switchovers(folder: Path, sizes: Sizes, report: Report) -> None:
+async def measure_switchovers(folder: Path, sizes: Sizes, report: Report, *, newest_formats: bool) -> None:
     """Hand over again and again; what counts is what callers of the client library see."""
     report.section(f"Switchover, {REPLICAS} replicas, {CLIENTS} clients of the client library through HAProxy")
     await remove_cluster(folder)
-    async with LocalCluster(ClusterSettings(folder=folder, replicas=REPLICAS)) as cluster, submitting(cluster) as load:
+    settings = ClusterSettings(folder=folder, replicas=REPLICAS, newest_formats=newest_formats)
+    async with LocalCluster(settings) as cluster, submitting(cluster) as load:
         outages_s = [await hand_over(cluster, load) for _ in range(sizes.switchovers)]
     report.add_runs("switchover_outage_s", outages_s, f"{len(outages_s)} times switchover, outage", "s")
     report.add("switchover_outage_s_median", report.figures["switchover_outage_s"], "  its median", "see above")

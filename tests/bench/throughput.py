@@ -15,10 +15,14 @@ from tests.bench.wrk import LoadFailed, LoadResult
 SUBMISSIONS_UNIT = "submissions/s"
 
 
-async def measure_throughput(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
-    """Single requests at 256 connections, batches over 8, latency at one connection."""
+async def measure_capacity(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
+    """Single requests at 256 connections."""
     report.section("Through HAProxy, 4 inputs, one active and one following passive")
     await _throughput(cluster, load, SINGLE, "single", sizes, report)
+
+
+async def measure_throughput(cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report) -> None:
+    """Batches over 8 connections, and latency at one."""
     await _throughput(cluster, load, BATCH, "batch", sizes, report)
     await _latency_alone(cluster, load, sizes, report)
 
@@ -77,17 +81,6 @@ async def _latency_alone(cluster: LocalCluster, load: LoadGenerator, sizes: Size
     middle = report.add_runs("latency_ms_p50_one_connection", medians, "one connection, median latency", "ms")
     _add_latency("latency_ms_one_connection", results, "one connection, latency", report)
     return middle
-
-
-async def _latency_at_half_load(
-    cluster: LocalCluster, load: LoadGenerator, sizes: Sizes, report: Report, per_s: float, alone_ms: float
-) -> None:
-    """Pauses between the requests of each connection bring the rate down to `per_s`."""
-    pause_ms = max(0.0, 1_000 * SINGLE.connections / per_s - alone_ms)
-    results = await load.measure(cluster.config.endpoint, SINGLE, 1, sizes.run_s, per_s * 2, pause_ms)
-    rate = results[0].per_second
-    report.add("half_load_tps", round(rate, 1), "half load, single requests", f"{rate:,.0f} {SUBMISSIONS_UNIT}")
-    _add_latency("latency_ms_half_load", results, "half load, latency", report)
 
 
 def _add_latency(name: str, results: list[LoadResult], label: str, report: Report) -> None:

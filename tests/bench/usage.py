@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -57,6 +57,12 @@ def add_cpu(name: str, each_s: Mapping[str, float], label: str, report: Report) 
 def thread_cpu_s(pid: int) -> dict[int, float]:
     """Processor seconds that each thread of a process has used so far, by its id."""
     return {int(task.name): _cpu_s(task / "stat", 2) for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def compaction_cpu_s(pids: Sequence[int]) -> float:
+    """Processor seconds that RocksDB's threads for compaction have used so far in these processes."""
+    tasks = (task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(_cpu_s(task / "stat", 2) for task in tasks if (task / "comm").read_text().startswith("rocksdb:low"))
 
 
 def memory_mib(parts: Parts) -> dict[str, float]:

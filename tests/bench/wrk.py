@@ -46,17 +46,16 @@ def run_wrk(
     from_byte: int,
     connections: int,
     duration_s: float,
-    pause_ms: float = 0.0,
     threads: int = 1,
 ) -> LoadResult:
     """Load the endpoint for `duration_s` (whole seconds) from closed-loop connections, each body sent once.
 
-    A pause makes each connection wait that long on average before its next request. Raises OutOfBodies when
-    they are too few, and LoadFailed unless every answer had a status below 400 and no connection failed. Blocks.
+    Raises OutOfBodies when they are too few, and LoadFailed unless every answer had a status below 400 and no
+    connection failed. Blocks.
     """
     argv = ["wrk", f"-t{threads}", f"-c{connections}", f"-d{max(1, round(duration_s))}s", "--timeout", "20s"]
     argv += ["-s", str(_SCRIPT), f"http://{endpoint.host}:{endpoint.port}", "--"]
-    argv += [str(bodies), str(from_byte), path, str(threads), f"{pause_ms:.3f}"]
+    argv += [str(bodies), str(from_byte), path, str(threads)]
     before_s = _children_cpu_s()
     done = subprocess.run(argv, capture_output=True, text=True, timeout=duration_s + _EXIT_SLACK_S, check=False)
     cpu_s = _children_cpu_s() - before_s

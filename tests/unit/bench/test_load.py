@@ -39,7 +39,6 @@ class Fast:
         from_byte: int,
         connections: int,
         duration_s: float,
-        pause_ms: float,
     ) -> LoadResult:
         wanted = int(self.rate * duration_s)
         if self.made[-1] - from_byte < wanted:

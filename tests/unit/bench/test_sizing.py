@@ -146,7 +146,7 @@ async def test_only_the_runs_count(tmp_path: Path) -> None:
     used = {"s": 0.0}
 
     class Load(LoadGenerator):
-        async def _bodies(self, shape: Shape, count: int) -> Bodies:
+        async def bodies(self, shape: Shape, count: int) -> Bodies:
             used["s"] += 1_000
             (tmp_path / "bodies").touch()
             return Bodies(tmp_path / "bodies", [0, 1])
