@@ -65,9 +65,10 @@ faults-quick: setup ## The faults that CI runs, each once
 runbooks: setup-tests ## Play every runbook's commands on real clusters
 	@$(BIN)/pytest tests/runbooks $(ARGS)
 
-profile-postgres: setup-tests ## The cluster's tests and the fail-overs with the log on Postgres: no broker, no Java
+profile-postgres: setup-tests ## The cluster's tests and the faults that need no broker, with the log on Postgres: no Java
 	@$(BIN)/pytest -q --log-kind postgres tests/integration/test_cluster.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not slow" tests/faults/test_fail_over.py tests/faults/test_kill_loop.py $(ARGS)
+	@$(BIN)/pytest -q --log-kind postgres -m "not short" tests/faults/test_disks.py tests/faults/test_system.py -k "not [broker]" $(ARGS)
 
 lognode: setup ## The log node of our own consensus, as real processes: killed, frozen, torn, replaced
 	@$(BIN)/pytest tests/lognode $(ARGS)

@@ -16,6 +16,7 @@ from replica.notary.formats import known
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.load import LoadGenerator
 from tests.bench.log_nodes import measure_log_nodes
+from tests.bench.logs import measure_logs
 from tests.bench.machines import Each
 from tests.bench.open_loop import draw_curve, measure_curve, measure_half, measure_rival_half
 from tests.bench.outages import measure_disconnected, measure_fail_over
@@ -34,7 +35,9 @@ from tests.bench.throughput import measure_capacity, measure_full_speed, measure
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
 PICTURES = Path("build/bench/pictures")  # those of the documentation are in docs/pictures
-THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER, SCALE, SIZING, RAFT = PARTS = (
+THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER, SCALE, SIZING, RAFT, LOGS = (
+    PARTS
+) = (
     "throughput",
     "stream",
     "rival",
@@ -47,6 +50,7 @@ THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE, FAIL_OVER, DISCONNECTED, SWITCH
     "scale",
     "sizing",
     "raft",
+    "logs",
 )
 SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE}
 
@@ -117,6 +121,8 @@ async def run(
         await measure_sizing(FOLDER / SIZING, target, sizes, report, newest_formats=newest_formats)
     if RAFT in parts:
         await measure_log_nodes(FOLDER / RAFT, sizes, report)
+    if LOGS in parts:
+        await measure_logs(FOLDER / LOGS, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path, newest_formats: bool) -> None:

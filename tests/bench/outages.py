@@ -45,7 +45,7 @@ async def measure_fail_over(folder: Path, sizes: Sizes, report: Report, *, newes
     report.section(f"Fail-over, {REPLICAS} replicas, passives following, a log of {sizes.log_records:,} records")
     async with _filled_cluster(folder, "following", sizes, newest_formats) as cluster:
         await _measure_memory(cluster, report)
-        await _measure_catching_up(cluster, report)
+        await catch_up(cluster, report)
         await _Run(cluster, report).following(sizes)
 
 
@@ -196,7 +196,7 @@ async def _measure_memory(cluster: LocalCluster, report: Report) -> None:
     report.add("memory_mib", memory, "memory, proportional set size", f"{shown} MiB")
 
 
-async def _measure_catching_up(cluster: LocalCluster, report: Report) -> None:
+async def catch_up(cluster: LocalCluster, report: Report) -> None:
     """A passive is stopped, its index deleted, and started again; nobody submits meanwhile."""
     replica = (await cluster.passives())[0]
     await replica.stop()

@@ -26,8 +26,9 @@ async def parts_of(cluster: LocalCluster) -> dict[str, list[int]]:
             role = "active" if replica is active else "passive"
             parts.setdefault(f"{role} core", []).append(replica.pid)
             parts.setdefault(f"{role} front ends", []).extend(descendants(replica.pid))
+    brokers = cluster.kafka.brokers if cluster.log_kind == "kafka" else []
     servers = {
-        "Kafka": [broker.process.pid for broker in cluster.kafka.brokers],
+        "Kafka": [broker.process.pid for broker in brokers],
         "Postgres": [cluster.postgres.process.pid],
         "HAProxy": [cluster.haproxy.process.pid],
     }

@@ -436,6 +436,8 @@ class PostgresWriter:
                 self._more.clear()
                 while batch := self._next_batch():
                     await self._append(batch)
+                    if 1 < len(self._queue) < self._settings.append_batch_max // 2:
+                        await asyncio.sleep(self._settings.append_linger_s)
                 await self._more.wait()
         except NotaryError as failure:
             self._give_up(failure)

@@ -70,6 +70,13 @@ class PostgresLogSettings(BaseModel):
         50_000, ge=1, le=10_000_000, description="Records not yet answered; past it, appends fail."
     )
     append_queue_max_mib: int = Field(64, ge=2, le=2_048, description="The same, in MiB.")
+    append_linger_s: float = Field(
+        0.002,
+        ge=0,
+        le=0.1,
+        description="How long an append that follows another one waits for more records, where some wait already. One "
+        "record alone does not wait.",
+    )
     append_batch_max: int = Field(2_000, ge=1, le=100_000, description="Records that one statement appends.")
     append_batch_max_mib: int = Field(1, ge=1, le=64, description="The same, in MiB.")
     read_ahead_mib: int = Field(8, ge=1, le=1_024, description="Records fetched ahead of the reader.")

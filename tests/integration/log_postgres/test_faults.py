@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -253,6 +254,65 @@ async def test_writers_that_are_killed_or_frozen_hold_up_nobody(dsn: str) -> Non
     for name in "abcd":
         own = [value for _, value in seen if value.startswith(name.encode())]
         assert own == [f"{name} {number}".encode() for number in range(len(own))]
+
+
+async def test_a_writer_that_is_stopped_at_twelve_moments_holds_up_nobody(dsn: str) -> None:
+    """Goal: wherever a process stands still, others append and read. Method: SIGSTOP one that appends all the time, at
+    twelve moments of what it does; meanwhile another one's records are read back; then let it go on. Nothing twice."""
+    async with opened(dsn, answer_max_s=60.0) as log, AsyncExitStack() as stack:
+        other = stack.enter_context(_writer(dsn, "a"))
+        reader, writer, seen = await log.open_reader(0), await log.open_writer(), list[bytes]()
+
+        async def read_until(value: bytes) -> None:
+            async with asyncio.timeout(CONNECT_MAX_S):
+                while value not in seen[-500:]:
+                    seen.extend(found for _, found in await reader.read(500, READ_WAIT_S))
+
+        await read_until(b"a 30")
+        for moment in range(12):
+            await asyncio.sleep(0.000_3 * moment)
+            other.send_signal(signal.SIGSTOP)
+            for number in range(20):
+                writer.append(b"beside %d %d" % (moment, number))
+                await read_until(b"beside %d %d" % (moment, number))
+            other.send_signal(signal.SIGCONT)
+            following = 3 + sum(value.startswith(b"a ") for value in seen)
+            await read_until(b"a %d" % following)
+    own = [value for value in seen if value.startswith(b"a ")]
+    assert own == [b"a %d" % number for number in range(len(own))]
+    assert sum(value.startswith(b"beside") for value in seen) == 12 * 20
+
+
+async def test_a_backend_that_is_killed_in_its_commit_leaves_all_or_nothing(own_server: PostgresServer) -> None:
+    """Goal: SIGKILL of a backend restarts the server; nothing is there twice, and what was read is there. Method: kill
+    the writer's backend while it appends all the time, three times."""
+    dsn, appended = own_server.dsn(), list[bytes]()
+    await install(dsn, partition_records=PARTITION_RECORDS)
+    for life in range(3):
+        async with opened(dsn) as log:
+            writer = await log.open_writer()
+            (pid,) = (await run(dsn, f"{BACKENDS} AND query LIKE '%log_head%'"))[0]  # it was last asked for the bounds
+            with suppress(LogUnavailable):
+                for number in range(100_000):
+                    writer.append(value := b"%d %d" % (life, number))
+                    appended.append(value)
+                    if number == 200 + 37 * life:
+                        os.kill(int(str(pid)), signal.SIGKILL)
+                    await asyncio.sleep(0.000_5)
+            assert writer.failed_count > 0
+        await eventually(lambda: _answers(dsn), CONNECT_MAX_S)
+    values = await values_in(dsn)
+    assert max(Counter(values).values()) == 1
+    for life in range(3):
+        own = [value for value in values if value.startswith(b"%d " % life)]
+        assert own == [b"%d %d" % (life, number) for number in range(len(own))]
+        assert len(own) > 0
+
+
+async def _answers(dsn: str) -> bool:
+    with suppress(psycopg.Error):
+        return await run(dsn, "SELECT 1") == [(1,)]
+    return False
 
 
 @contextmanager

@@ -122,6 +122,25 @@ async def test_a_commit_that_the_standby_lacks_is_not_read_and_nobody_has_it_aft
             assert records == [(0, b"replicated"), (1, b"after the promotion")]
 
 
+async def test_a_planned_promotion_takes_everything_with_it(pair: Pair) -> None:
+    """Goal: a primary that is stopped in order leaves nothing behind. Method: append, stop it, promote, go on."""
+    async with opened(pair.primary.dsn(), single_server=False) as log:
+        writer, reader = await log.open_writer(), await log.open_reader(0)
+        values = [b"%d" % number for number in range(300)]
+        for value in values:
+            writer.append(value)
+        assert [value for _, value in await read_all(reader, 300)] == values
+        await pair.primary.stop()
+        with pytest.raises(LogUnavailable):
+            await read_all(reader, 1)
+    await pair.standby.promote()
+    async with opened(pair.standby.dsn()) as promoted:
+        (await promoted.open_writer()).append(b"after")
+        found = await read_all(await promoted.open_reader(0), 301)
+        assert [value for _, value in found] == [*values, b"after"]
+        assert promoted.database is not None and promoted.database.endswith(":2")
+
+
 async def test_what_was_held_is_read_once_the_standby_has_it(pair: Pair) -> None:
     """Goal: the rule costs a wait, not a record. Method: the same, then the standby comes back."""
     async with opened(pair.primary.dsn(), single_server=False) as log:

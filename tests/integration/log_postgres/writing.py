@@ -15,7 +15,7 @@ PAUSE_S = 0.002
 
 async def write(dsn: str, name: str) -> None:
     """Append `NAME 0`, `NAME 1`, ..., three at a time."""
-    async with opened(dsn) as log:
+    async with opened(dsn, answer_max_s=60.0) as log:  # a process that was stopped finds its answer late
         writer, number = await log.open_writer(), 0
         while True:
             writer.append_all([f"{name} {number + at}".encode() for at in range(3)])
