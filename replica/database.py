@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ha.lock.ids import Counter, lock_id
-from ha.lock.interface import ServerLease, WriteSession
-from replica.notary.errors import ConfigError
+from ha.lock.interface import LockOwner, ServerLease, WriteSession
+from replica.notary.errors import Code, ConfigError
 from replica.store.neighbours import Neighbours
 from replica.store.open import kind_of
 from replica.store.oracle.login import parse_oracle, render_oracle
@@ -50,6 +50,12 @@ class Database(Protocol):
 
     def make_store(self, session: Session) -> ParticipantStore:
         """The store that writes through a session of this database's."""
+
+    async def end_holder(self, owner: LockOwner, settings: ElectionSettings) -> bool:
+        """End the session that holds the lock, if it is still this one; whether it was told to end.
+
+        Raises ConfigError (NOT_POSSIBLE_NOW) where only an administrator may end sessions, and HaError.
+        """
 
     async def check_alone(self, name: str, settings: ElectionSettings) -> None:
         """Check, before a session is opened, that no other replica has this name and that our ledger is unambiguous.
@@ -138,6 +144,20 @@ class PostgresDatabase:
 
         return PostgresStore(session)
 
+    async def end_holder(self, owner: LockOwner, settings: ElectionSettings) -> bool:
+        from ha.clock import SystemClock
+        from ha.lock.postgres import PostgresLockSession
+
+        name = "notary-failover"
+        session = PostgresLockSession(
+            self._conninfo, scope=self._scope, name=name, settings=settings, clock=SystemClock()
+        )
+        try:
+            await session.open()
+            return await session.end_holder(owner.pid)
+        finally:
+            await session.close()
+
     async def check_alone(self, name: str, settings: ElectionSettings) -> None:
         from replica.store.postgres.neighbours import check_alone
 
@@ -212,6 +232,12 @@ class OracleDatabase:
         from replica.store.oracle.store import OracleStore
 
         return OracleStore(session)
+
+    async def end_holder(self, owner: LockOwner, settings: ElectionSettings) -> bool:
+        raise ConfigError(
+            f"Oracle lets only an administrator end {owner}: ALTER SYSTEM KILL SESSION, see runbooks/oracle.md",
+            Code.NOT_POSSIBLE_NOW,
+        )
 
     async def check_alone(self, name: str, settings: ElectionSettings) -> None:
         return

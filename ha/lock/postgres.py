@@ -79,6 +79,9 @@ _TRY: LiteralString = f"""
 _END_HALF_SENT: LiteralString = f"""
     select pg_terminate_backend(h.pid) from ({_HOLDERS}) h where h.pid = %(pid)s and h.half_sent_s > %(lease_s)s
 """  # noqa: S608
+_END_HOLDER: LiteralString = f"""
+    select pg_terminate_backend(h.pid) from ({_HOLDERS}) h where h.pid = %(pid)s
+"""  # noqa: S608
 _CONFIRM: LiteralString = f"""
     select exists (select from ({_HOLDERS}) h where h.pid = pg_backend_pid()), {_READ_ONLY}, {_WALL}
 """  # noqa: S608
@@ -275,6 +278,19 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
         values = {"id": self._id, "pid": pid, "lease_s": self._settings.lease_s}
         with suppress(psycopg.errors.InsufficientPrivilege):
             await connection.execute(_END_HALF_SENT, values)
+
+    async def end_holder(self, pid: int) -> bool:
+        """End that session, if it holds the lock; whether it was told to end. For operators, not for the election.
+
+        Raises LockUnavailable when the session belongs to another role, which only a superuser may end.
+        """
+        async with self.statement("lock.end") as connection:
+            try:
+                found = await connection.execute(_END_HOLDER, {"id": self._id, "pid": pid})
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise LockUnavailable(f"session {pid} belongs to another role: {error}") from error
+            row = await found.fetchone()
+        return row is not None and bool(row[0])
 
     async def look(self) -> LockView:
         async with self.statement("lock.look") as connection:

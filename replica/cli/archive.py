@@ -25,6 +25,8 @@ from replica.notary.errors import ConfigError, StoreUnavailable
 from replica.notary.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from pipeline.archive.manifest import Manifest
@@ -59,14 +61,35 @@ def run(
     The archive goes on where its manifest ends. Another archiver, another log or a cut manifest is refused.
     """
     settings = load(find_config(config))
+    succeeded = _serve_metrics(settings) if follow else None
     with spark("archive", master) as session:
         while True:
-            began_s, before, manifest = time.monotonic(), -1, None
+            began_s = time.monotonic()
             before, manifest = _archive_once(session, settings, _connector(connector))
             _tell_run(manifest, before, time.monotonic() - began_s, as_json)
+            if succeeded is not None:
+                succeeded(manifest.last)
             if not follow:
                 return
             time.sleep(settings.archive.interval_s)
+
+
+def _serve_metrics(config: Config) -> Callable[[int], None] | None:
+    """Serve /metrics where [archive.metrics] says; returns what to call after each success, with the last offset.
+
+    Raises ConfigError when the port is taken. The lag is that of the log's end now, whatever became of the archiver.
+    """
+    if config.archive.metrics is None:
+        return None
+    from pipeline.archive.metrics import serve_metrics
+    from pipeline.sources.topic import look_at
+
+    where = config.archive.metrics
+    host = "" if where.host == "*" else where.host
+    try:
+        return serve_metrics(host, where.port, lambda: look_at(config.log.settings).end)
+    except OSError as error:
+        raise ConfigError(f"archive.metrics: {where.host}:{where.port}: {error.strerror}") from None
 
 
 def _archive_once(session: SparkSession, config: Config, connector: Connector) -> tuple[int, Manifest]:

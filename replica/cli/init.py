@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from replica.cli.common import CONFIG_NAME, out
+from replica.cli.common import CONFIG_NAME, load, make_table, out, run
+from replica.cli.install_steps import STEPS, Step, progress
 from replica.cli.profiles import Profile, ProfileOption
+from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder to write notary.toml into; made if it is not there.")]
 
@@ -68,21 +71,15 @@ _BESIDE = {
     Profile.POSTGRES: "the API's certificate and key (api.crt, api.key; chmod 600)",
 }
 _MAKE_LOG = {
-    Profile.RAFT: "notary log-node --name r1           on each machine; on the first, once, with --new-group; then\n"
-    "     notary log create                 the request log, with all three as its members",
-    Profile.REFERENCE: "notary topic create                the request log, with the settings that safety rests on",
-    Profile.POSTGRES: "notary log create --owner ...      the request log; then run what notary log roles prints",
+    Profile.RAFT: "notary log-node on each machine, --new-group on the first; notary log create",
+    Profile.REFERENCE: "notary topic create; notary topic access",
+    Profile.POSTGRES: "notary log create --owner ...; notary log roles",
 }
-_NEXT = """Next:
-  1. put your addresses into {path}, and the database role's password into a file (chmod 600)
-     beside it {beside}
-  2. notary keys create notary.key      the notary's signing key; copy it to every replica's machine
-  3. register parties in parties.toml   "O=Bank A,L=London,C=GB" = ["<public key>"] under [parties]
-  4. {make_log}
-  5. notary store migrate               the shared database's tables
-  6. notary config check                what a fail-over costs, step by step
-  7. notary replica --name r1           on each machine, under a supervisor that restarts it
-  8. notary haproxy render              the endpoint in front"""
+_MARKS = {True: "[green]done[/]", False: "[bold red]missing[/]", None: "[dim]not seen[/]"}
+
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Write nothing; show which step of the installation is done.")
+]
 
 
 def example(profile: Profile) -> dict[str, Any]:
@@ -90,22 +87,52 @@ def example(profile: Profile) -> dict[str, Any]:
     return EXAMPLE | {"log": _LOGS[profile]}
 
 
-def write_config(folder: FolderArgument = Path(), profile: ProfileOption = Profile.REFERENCE) -> None:
+def write_config(
+    folder: FolderArgument = Path(), profile: ProfileOption = Profile.REFERENCE, check: CheckOption = False
+) -> None:
     """Write a commented configuration: every setting with its unit, its default and what it is for.
 
-    An existing file is never overwritten.
+    An existing file is never overwritten. It then lists the steps of an installation. With --check it shows which of
+    them are done, by what the doctor finds; code 1 while one is missing.
     """
     from replica.config.file import render_config
     from replica.notary.errors import ConfigError
 
     path = folder / CONFIG_NAME
+    if check:
+        raise typer.Exit(EXIT_OK if _show_progress(path) else EXIT_FAILED)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("x") as file:
             file.write(render_config(example(profile), TITLE))
     except FileExistsError:
-        raise ConfigError(f"{path} exists already; nothing was written") from None
+        raise ConfigError(f"{path} exists already; nothing was written. How far it is: notary init --check") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-    out.print(f"[bold]{path}[/] was written.")
-    out.print(_NEXT.format(path=path, beside=_BESIDE[profile], make_log=_MAKE_LOG[profile]), markup=False)
+    out.print(f"[bold]{path}[/] was written. The steps of an installation, each in docs/install.md:")
+    for number, step in enumerate(STEPS, 1):
+        out.print(f"{number:4}. {step.name:20} {_how(step, profile)}", markup=False)
+    out.print(f"Beside {path}: the passwords, and {_BESIDE[profile]}.", markup=False)
+    out.print("Which of them are done: [bold]notary init --check[/]")
+
+
+def _how(step: Step, profile: Profile) -> str:
+    return _MAKE_LOG[profile] if step.name == "Topic" else step.how
+
+
+def _show_progress(path: Path) -> bool:
+    """Print each step and what it lacks. Whether no step is known to be missing."""
+    from replica.doctor.checks import examine, refused_configuration
+    from replica.doctor.look import look
+    from replica.notary.errors import ConfigError
+
+    try:
+        findings = examine(run(look(load(path))))
+    except ConfigError as error:
+        findings = refused_configuration(error.detail)
+    found = list(progress({one.check: one for one in findings}))
+    table = make_table("", "step", "what to do")
+    for one in found:
+        table.add_row(_MARKS[one.done], one.step.name, escape(one.text or ("" if one.done else one.step.how)))
+    out.print(table)
+    return all(one.done is not False for one in found)

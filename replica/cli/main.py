@@ -14,6 +14,7 @@ from replica.cli import (
     check,
     config,
     doctor,
+    failover,
     formats,
     haproxy,
     history,
@@ -105,6 +106,7 @@ app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)
 app.command("runbook", rich_help_panel=_RUN)(runbook.show)
 app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
+app.command("failover", rich_help_panel=_RUN)(failover.failover)
 app.command("pause", rich_help_panel=_RUN)(steer.pause)
 app.command("resume", rich_help_panel=_RUN)(steer.resume)
 app.add_typer(log.app, name="log", rich_help_panel=_RUN)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,12 +26,18 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.02  # between looks for the new active; the load balancer gets it as soon as it is seen
 ACTIVE_WAIT_S = 15.0  # for the new active to finish its activation, once it has the lock
+AT_MOST = timedelta(days=7)  # from now, for a switchover at a certain time
+CLOCK_LOOK_S = 10.0  # the wall clock may be set while we wait
 PAUSE_SEEN_MAX_S = 10.0  # for every replica that answers to see a pause or its end
 
 ToOption = Annotated[str | None, typer.Option("--to", help="The replica that shall take over; else the first to come.")]
 IfActiveOption = Annotated[
     str | None,
     typer.Option("--if-active", metavar="NAME", help="Only if this replica is active; else do nothing, with code 0."),
+]
+AtOption = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="Wait until then, as 2026-05-01T02:00+02:00; Ctrl-C calls it off."),
 ]
 ReasonArgument = Annotated[str, typer.Argument(help="Why, for whoever finds fail-over paused.")]
 
@@ -47,7 +54,11 @@ class Outcome:
 
 
 def switchover(
-    config: ConfigChoice = None, to: ToOption = None, if_active: IfActiveOption = None, as_json: JsonOption = False
+    config: ConfigChoice = None,
+    to: ToOption = None,
+    if_active: IfActiveOption = None,
+    at: AtOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Hand over to another replica, drained, and say who took over; undone when nobody can.
 
@@ -55,6 +66,8 @@ def switchover(
     is active, 1 when it is not: then the old one is active again, or the text says what to do.
     """
     settings = load(find_config(config))
+    if at is not None:
+        run(_wait_until(read_time(at, datetime.now(UTC)), settings, to))
     outcome = run(_switch_over(settings, to, if_active))
     if as_json:
         print_json(asdict(outcome))
@@ -94,7 +107,7 @@ async def _switch_over(config: Config, to: str | None, if_active: str | None) ->
     for name in filter(None, (to, if_active)):
         config.replica(name)
     async with aiohttp.ClientSession() as session:
-        before = await _healths(session, config)
+        before = await healths_of(session, config)
         active = next((name for name, health in before.items() if health is not None and health.active), None)
         if if_active is not None and active != if_active:
             return Outcome(True, f"{if_active} is not active: nothing to do", active, active, 0.0)
@@ -110,6 +123,37 @@ async def _switch_over(config: Config, to: str | None, if_active: str | None) ->
         finally:
             watching.cancel()
         return judge(answer, active, to, now_active, round(monotonic() - asked_at_s, 3))
+
+
+def read_time(text: str, now: datetime) -> datetime:
+    """When a switchover is to begin. Raises ConfigError unless it is within a week, with its offset."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--at {text}: give a time such as 2026-05-01T02:00+02:00, or with Z for UTC") from None
+    if at.tzinfo is None:
+        raise ConfigError(f"--at {text}: which time zone? End it with Z for UTC, or with +02:00")
+    if not now < at <= now + AT_MOST:
+        raise ConfigError(f"--at {text}: it is {now:%Y-%m-%dT%H:%MZ} now, and the time must be within the next 7 days")
+    return at
+
+
+async def _wait_until(at: datetime, config: Config, to: str | None) -> None:
+    """Wait, by the wall clock. What would be refused now is named at once, while somebody is there to read it."""
+    import aiohttp
+
+    async with aiohttp.ClientSession() as session:
+        healths = await healths_of(session, config)
+    active = next((name for name, health in healths.items() if health is not None and health.active), None)
+    refusal = why_not(healths, active, to)
+    left_out = "" if refusal is None else f"; as things are now it would not be done: {refusal}"
+    begin = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    err.print(f"a switchover at {begin}; Ctrl-C calls it off{left_out}", markup=False)
+    while True:
+        left_s = (at - datetime.now(UTC)).total_seconds()
+        if left_s <= 0:
+            return
+        await asyncio.sleep(min(left_s, CLOCK_LOOK_S))
 
 
 def why_not(healths: Mapping[str, ReplicaHealth | None], active: str | None, to: str | None) -> str | None:
@@ -183,7 +227,8 @@ async def _point_at(config: Config, name: str) -> None:
         await HaproxyRuntime(config.haproxy_settings().stats_socket).point_at(name)
 
 
-async def _healths(session: aiohttp.ClientSession, config: Config) -> dict[str, ReplicaHealth | None]:
+async def healths_of(session: aiohttp.ClientSession, config: Config) -> dict[str, ReplicaHealth | None]:
+    """The health of every configured replica, by its name; None where it does not answer."""
     from replica.local.health import fetch_health
 
     found = await asyncio.gather(*(fetch_health(session, address) for address in config.replicas))
@@ -214,7 +259,7 @@ async def _heard(config: Config, paused: bool) -> list[str]:
     deadline_s = monotonic() + PAUSE_SEEN_MAX_S
     async with aiohttp.ClientSession() as session:
         while True:
-            healths = await _healths(session, config)
+            healths = await healths_of(session, config)
             late = [name for name, health in healths.items() if health is None or health.failover_paused != paused]
             waiting = [name for name in late if healths[name] is not None]
             if not waiting or monotonic() >= deadline_s:

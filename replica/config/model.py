@@ -79,6 +79,9 @@ class ArchiveSettings(BaseModel):
     interval_s: float = Field(
         30.0, ge=1, le=86_400, description="How often `notary archive run --follow` looks for new records."
     )
+    metrics: Endpoint | None = Field(
+        None, description="Where Prometheus finds /metrics of `notary archive run --follow`; off by default."
+    )
 
 
 class Config(BaseSettings):

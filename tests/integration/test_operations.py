@@ -7,7 +7,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -22,12 +23,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 from rich.console import Console
 
+from ha.clock import SystemClock
 from ledger_api.client import NotaryClient
+from replica.config.load import load_config
 from replica.local.cluster import DATABASE, ROLE, ClusterSettings, LocalCluster
+from replica.local.health import fetch_health
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised
 from replica.notary.requests import state_ref
 from tests.ends import guarded
+from tests.waiting import eventually
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -228,6 +233,79 @@ async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) 
     assert (newest["replica"], newest["epoch"], previous["epoch"]) == (active.name, epoch + 1, epoch)
     assert (await notary(cluster, "resume"))[0] == 0
     assert (await document(cluster, "status"))["pause"] is None
+
+
+async def test_a_fail_over_is_forced_when_nobody_may_take_over(cluster: LocalCluster) -> None:
+    """Goal: one command instead of a search at night. Method: refused while one is active; then pause, stop the
+    keeper, see that nobody leads, force it."""
+    active, _ = await settled(cluster)
+    code, _, errors = await notary(cluster, "failover", "--yes")
+    assert (code, f"{active.name} is active" in errors) == (1, True)
+    assert (await notary(cluster, "pause", "a test"))[0] == 0
+    await eventually(all_paused(cluster), 60.0)
+    await active.stop()
+    await asyncio.sleep(1.0)
+    assert (await notary(cluster, "status"))[0] == 1, "the pause keeps the others off"
+    forced = await document(cluster, "failover", "--yes")
+    assert forced["done"] is True
+    assert forced["active"] in cluster.replicas.keys() - {active.name}
+    assert (await document(cluster, "status"))["pause"] is None
+    active.start()
+    await settled(cluster)
+
+
+async def test_a_session_of_nobody_that_holds_the_lock_is_ended(cluster: LocalCluster) -> None:
+    """Goal: the same where the database has not noticed that its holder is gone. Method: stop all; take the
+    lock under a replica's name; start the others: none leads until the fail-over is forced."""
+    await settled(cluster)
+    gone, *others = cluster.replicas.values()
+    await asyncio.gather(*(replica.stop() for replica in cluster.replicas.values()))
+    config = load_config(cluster.config_path)
+    settings = replace(config.election, lease_s=60.0)
+    held = config.shared_database().lock_session(name=gone.name, settings=settings, clock=SystemClock())
+    await held.open()
+    assert (await held.try_lock()).granted
+    for replica in others:
+        replica.start()
+    await asyncio.gather(*(eventually(replica_answers(replica), 60.0) for replica in others))
+    assert (await notary(cluster, "status"))[0] == 1
+    forced = await document(cluster, "failover", "--yes")
+    assert forced["active"] in {replica.name for replica in others}
+    await held.close()
+    gone.start()
+    await settled(cluster)
+
+
+def all_paused(cluster: LocalCluster) -> Callable[[], Awaitable[bool]]:
+    """Whether every replica has seen that fail-over is paused."""
+
+    async def paused() -> bool:
+        found = await cluster.healths()
+        return all(health is not None and health.failover_paused for health in found.values())
+
+    return paused
+
+
+def replica_answers(replica: ReplicaProcess) -> Callable[[], Awaitable[bool]]:
+    """Whether it answers, follows and reaches the log."""
+
+    async def answers() -> bool:
+        async with aiohttp.ClientSession() as session:
+            health = await fetch_health(session, replica.address)
+        return health is not None and health.reaches_log
+
+    return answers
+
+
+async def test_a_switchover_waits_for_its_time(cluster: LocalCluster) -> None:
+    """Goal: hand over at a set time. Method: two seconds from now; nothing happens before, then it is done."""
+    active, _ = await settled(cluster)
+    at = datetime.now(UTC) + timedelta(seconds=6)
+    code, printed, errors = await notary(cluster, "switchover", "--at", at.isoformat())
+    assert code == 0, errors
+    assert datetime.now(UTC) >= at
+    assert "Ctrl-C calls it off" in errors
+    assert f"took over from {active.name}" in printed
 
 
 async def test_a_raise_is_refused_while_a_replica_does_not_answer(cluster: LocalCluster) -> None:

@@ -33,7 +33,7 @@ _KAFKA_TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
 }
-_UNITS = ("notary@", "notary-log@", "kafka@", "postgresql@", "haproxy")
+_UNITS = ("notary@", "notary-log@", "kafka@", "postgresql@", "haproxy", "notary-archive")
 Said = tuple[int, str]
 
 
@@ -50,6 +50,7 @@ class Stage:
         self._folder = folder
         self._bin = folder / "bin"
         self._server: asyncio.Server | None = None
+        self._archiver: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Stage:
         self._bin.mkdir(parents=True, exist_ok=True)
@@ -64,6 +65,7 @@ class Stage:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._stop_archiver()
         if self._server is not None:
             self._server.close()
 
@@ -178,6 +180,8 @@ class Stage:
             return self._log_node_actions(name)
         if kind == "haproxy":
             return self._haproxy_actions()
+        if kind == "notary-archive":
+            return {"restart": _done(self._restart_archiver)}
         if kind == "kafka":
             broker = next(one for one in self.cluster.kafka.brokers if str(one.node_id) == name)
             return {"start": _done(lambda: _start_broker(broker)), "stop": _done(lambda: broker.process.stop(20.0))}
@@ -233,6 +237,28 @@ class Stage:
             "is-active": _is(lambda: haproxy.process.running),
         }
 
+    async def _restart_archiver(self) -> None:
+        await self._stop_archiver()
+        with self._archiver_log.open("ab") as log:
+            self._archiver = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "replica.cli", "archive", "run", "--follow"),
+                cwd=self.cluster.folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def _stop_archiver(self) -> None:
+        if self._archiver is not None:
+            os.killpg(self._archiver.pid, signal.SIGKILL)  # Spark's Java as well
+            await ended(self._archiver)
+            self._archiver = None
+
+    @property
+    def _archiver_log(self) -> Path:
+        return self._folder / "archiver.log"
+
     def _replica(self, name: str) -> ReplicaProcess:
         """The replica, also one that was added to the configuration since."""
         cluster = self.cluster
@@ -248,6 +274,8 @@ class Stage:
         kind, _, name = unit.partition("@")
         if kind == "haproxy":
             return 0, self.cluster.haproxy.process.log_tail() + "\n"
+        if kind == "notary-archive":
+            return 0, self._archiver_log.read_text() if self._archiver_log.exists() else ""
         return 0, self._replica(name).log_tail() + "\n"
 
 

@@ -55,13 +55,25 @@ async def test_failover(stage: Stage) -> None:
         await all_well(stage)
         frozen = await stage.cluster.wait_for_active()
         frozen.freeze_group()
-        assert "t\n" in (ended := await stage.play("failover", "Steps", "No replica takes over", **about(frozen))), (
-            ended
-        )
+        forced = await stage.play("failover", "Steps", "No replica takes over", **about(frozen))
+        assert " is active" in forced, forced
         await stage.cluster.wait_for_active(other_than=frozen.name)
         frozen.thaw()
         await stage.play("failover", "Verification", **about(frozen))
     stage.assert_all_played("failover")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+async def test_archive(stage: Stage) -> None:
+    """Goal: an archiver that ended goes on where it was. Method: play the page under load; new, then killed."""
+    async with under_load(stage, "archive"):
+        await stage.play("archive", "Steps")
+        await stage.play("archive", "Verification")
+        await stage.play("archive", "Steps")
+        for section in ("Checks", "Verification"):
+            await stage.play("archive", section)
+    stage.assert_all_played("archive")
 
 
 async def test_replica_replacement(stage: Stage) -> None:

@@ -68,6 +68,31 @@ def test_a_switchover_is_tried_only_when_it_can_succeed(to: str | None, refusal:
     assert why_not(HEALTHS, "r1", to) == refusal
 
 
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["2026-05-01T12:30Z", "2026-05-01T14:30+02:00", "2026-05-08T12:00Z"])
+def test_a_switchover_may_wait_for_a_moment(text: str) -> None:
+    """Goal: hand over at night without a night shift. Method: moments to come, in two zones, up to a week ahead."""
+    assert steer.read_time(text, NOW) > NOW
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("tonight", "give a time such as"),
+        ("2026-05-01T14:30", "which time zone"),
+        ("2026-05-01T11:59Z", "it is 2026-05-01T12:00Z now"),
+        ("2026-05-08T12:01Z", "within the next 7 days"),
+        ("0001-01-01T00:00+23:59", "now"),
+    ],
+)
+def test_a_moment_that_cannot_be_meant_is_refused(text: str, what: str) -> None:
+    """Goal: no switchover at noon instead of midnight. Method: no time, no zone, past, far away."""
+    with pytest.raises(ConfigError, match=what):
+        steer.read_time(text, NOW)
+
+
 def test_only_the_active_hands_over_before_its_pod_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Goal: the hook of a pod that does not lead is a success, and changes nothing. Method: each replica's turn;
     r1 is active, and alone goes on to look for a taker, and there is none."""
@@ -78,7 +103,7 @@ def test_only_the_active_hands_over_before_its_pod_ends(monkeypatch: pytest.Monk
     async def found(*_: object) -> dict[str, ReplicaHealth | None]:
         return healths
 
-    monkeypatch.setattr(steer, "_healths", found)
+    monkeypatch.setattr(steer, "healths_of", found)
     for name in ("r2", "r3", "r4"):
         outcome = asyncio.run(steer._switch_over(config, None, name))
         assert (outcome.done, outcome.text) == (True, f"{name} is not active: nothing to do")

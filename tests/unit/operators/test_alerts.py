@@ -75,6 +75,10 @@ def healthy() -> Samples:
         balancer = {"cluster": cluster, "instance": f"{cluster}-lb:9101"}
         shown["up", labels(**balancer, job="notary-haproxy")] = lambda _: 1.0
         shown["haproxy_server_status", labels(**balancer, proxy="replicas", server="r1", state="UP")] = lambda _: 1.0
+        archiver = {"cluster": cluster, "instance": f"{cluster}-archive:9103"}
+        shown["up", labels(**archiver, job="notary-archive")] = lambda _: 1.0
+        shown["notary_archive_age_seconds", labels(**archiver)] = lambda _: 30.0
+        shown["notary_archive_lag_records", labels(**archiver)] = lambda _: 100_000.0
     return shown
 
 
@@ -151,6 +155,9 @@ FAULTS: dict[str, Callable[[Samples], None]] = {
     "NotaryScrubLate": of(P, "notary_scrub_age_seconds", lambda _: 90_000.0, **R2),
     "NotaryScrubTooSlow": of(P, "notary_scrub_records_total", rising(4.0), **R2),
     "NotaryIndexStopsWriting": of(P, "notary_index_write_stopped", lambda _: 1.0, **R2),
+    "NotaryArchiveLate": of(P, "notary_archive_age_seconds", lambda _: 3_700.0),
+    "NotaryArchiveLags": of(P, "notary_archive_lag_records", lambda _: 2e6),
+    "NotaryArchiverDown": of(P, "up", lambda _: 0.0, job="notary-archive"),
     "NotaryBalancerHasNoReplica": of(P, "haproxy_server_status", lambda _: 0.0),
     "NotaryBalancerDown": of(P, "up", lambda _: 0.0, job="notary-haproxy"),
 }

@@ -12,11 +12,13 @@ import msgspec
 import promql_parser
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ha.election.driver import Election
 from ha.ending import Cause, Ending, read_ending
 from ledger_api.server.submission_routes import BATCH, SUBMISSIONS
+from pipeline.archive.metrics import ArchiverMetrics
 from replica.cli.history import RUNBOOK_OF
 from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber
@@ -72,8 +74,12 @@ def exposition() -> str:
 
 @pytest.fixture(scope="module")
 def samples() -> set[str]:
-    """Names of all time series of a replica."""
-    families = text_string_to_metric_families(exposition())
+    """Names of all time series of a replica, and of an archiver."""
+    archiver = CollectorRegistry()
+    metrics = ArchiverMetrics(lambda: 1, lambda: 0.0)
+    metrics.succeeded(0)
+    archiver.register(metrics)
+    families = text_string_to_metric_families(exposition() + generate_latest(archiver).decode())
     return {sample.name for family in families for sample in family.samples}
 
 

@@ -1,0 +1,56 @@
+"""The steps of an installation, as docs/install.md has them, and the doctor's checks that show each one done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from replica.doctor.verdict import Finding, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A heading of docs/install.md; what it is done with; the doctor's checks of it, none where nothing can be seen."""
+
+    name: str
+    how: str
+    checks: tuple[str, ...] = ()
+
+
+STEPS = (
+    Step("Roles and database", "psql: CREATE ROLE, CREATE DATABASE", ("database-session", "database-password")),
+    Step(
+        "Certificates", "a certificate for the endpoint's and the machines' names", ("api-certificates", "certificates")
+    ),
+    Step("Configuration", "notary init, or the short file of the page", ("configuration",)),
+    Step("Keys and parties", "notary keys create; parties.toml", ("notary-key", "parties")),
+    Step("Tables and grants", "notary store migrate; notary store roles", ("schema", "database-rights")),
+    Step("Topic", "notary topic create, or notary log create", ("log-servers", "log-contract", "log-identity")),
+    Step("Replicas", "systemctl enable --now notary@NAME", ("active", "passives", "steering")),
+    Step("HAProxy", "notary haproxy render", ("haproxy-configuration", "endpoint")),
+    Step("keepalived", "notary haproxy render --keepalived primary"),
+    Step("Prometheus", "monitoring/prometheus.yml, monitoring/alerts.yml"),
+    Step("Archive", "systemctl enable --now notary-archive"),
+    Step("See that it works", "notary status, notary doctor, notary try"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step now. `done`: None where nothing can be seen from here. `text`: what is missing, and what to do."""
+
+    step: Step
+    done: bool | None
+    text: str = ""
+
+
+def progress(findings: Mapping[str, Finding]) -> Iterator[Progress]:
+    """How far an installation is, by the doctor's findings; a warning does not keep a step from being done."""
+    for step in STEPS:
+        found = [findings[name] for name in step.checks if name in findings]
+        missing = [one for one in found if one.severity is Severity.PROBLEM]
+        unseen = any(one.severity is Severity.UNKNOWN for one in found)
+        if missing:
+            yield Progress(step, False, "; ".join(f"{one.text}: {one.fix}" for one in missing))
+        else:
+            yield Progress(step, None if unseen or not found else True)

@@ -1,0 +1,205 @@
+"""docs/install.md, followed literally on real servers: three brokers, a primary with a standby, three replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from psycopg.conninfo import conninfo_to_dict
+
+from replica.cli.install_steps import STEPS
+from replica.local.haproxy import find_haproxy, find_keepalived
+from replica.local.kafka import KafkaCluster
+from replica.local.ports import LOOPBACK, PortReservation
+from replica.local.postgres import PostgresServer, find_binaries
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/install.md"
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+HOSTS = ("127.78.0.1", "127.78.0.2", "127.78.0.3")  # a machine each, as far as listeners can tell
+FOLDERS = (
+    "/etc/notary",
+    "/var/lib/notary",
+    "/etc/haproxy",
+    "/etc/keepalived",
+    "/etc/prometheus",
+    "/etc/systemd/system",
+)
+BLOCK_MAX_S = 180.0
+
+SYSTEMCTL = """#!/bin/bash
+# The first ExecStart of the unit, run as it stands there; enough for `enable --now` and `restart`.
+set -euo pipefail
+cd "$STAGE_ETC"
+unit=${!#} name=${unit%.timer}
+echo "$@" >> "$STAGE/systemctl.log"
+case $unit in
+    daemon-reload | prometheus | keepalived | notary-archive | *.timer) exit 0 ;;
+    haproxy) exec_start="haproxy -W -f $STAGE/etc/haproxy/haproxy.cfg" ;;
+    *@*) exec_start=$(sed -n 's/^ExecStart=//p' "$STAGE/etc/systemd/system/${unit%@*}@.service")
+         exec_start=${exec_start//%i/${unit#*@}} ;;
+esac
+exec_start=${exec_start//\\/opt\\/notary\\/.venv\\/bin\\//} exec_start=${exec_start//\\/etc\\/notary/$STAGE/etc/notary}
+setsid $exec_start > "$STAGE/$name.log" 2>&1 < /dev/null &
+echo $! >> "$STAGE/pids"
+"""
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    """Heading and text of each block of commands, in their order."""
+    heading = ""
+    for found in re.finditer(r"^## (.+)$|^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        if found[1] is not None:
+            heading = found[1]
+        else:
+            yield heading, found[2]
+
+
+def test_the_command_lists_the_steps_of_the_page() -> None:
+    """Goal: page, `notary init` and its check cannot differ. Method: headings with commands, in their order."""
+    assert [step.name for step in STEPS] == list(dict.fromkeys(heading for heading, _ in blocks()))
+
+
+class Stage:
+    """A folder in the place of the machines' file systems, and the words that lead there."""
+
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        self.folder = folder
+        for path in FOLDERS:
+            self._here(path).mkdir(parents=True)
+        (folder / "bin").mkdir()
+        self._script("notary", f'exec {sys.executable} -m replica.cli "$@"')
+        self._script("useradd", "exit 0")
+        self._script("chown", "exit 0")
+        self._script("haproxy", f'exec {find_haproxy()} "$@"')
+        self._script("keepalived", f'exec {find_keepalived() or "true"} "$@"')
+        (folder / "bin/systemctl").write_text(SYSTEMCTL)
+        (folder / "bin/systemctl").chmod(0o755)
+        self._environment = {
+            **{name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ},
+            "PATH": f"{folder / 'bin'}:{find_binaries()}:{os.environ['PATH']}:/usr/sbin",
+            "PYTHONPATH": str(ROOT),
+            "STAGE": str(folder),
+            "STAGE_ETC": str(self._here("/etc/notary")),
+            **variables,
+        }
+
+    def run(self, text: str, where: str) -> str:
+        """Run commands of the page; those that name a folder of the machine find it here. Returns what they printed."""
+        for path in FOLDERS:
+            text = re.sub(rf"(?<![\w.]){path}\b", str(self._here(path)), text)
+        text = re.sub(r"(?<![\w/])(deploy|monitoring)/", rf"{ROOT}/\1/", text)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=self._here("/etc/notary"),
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BLOCK_MAX_S,
+            check=False,
+        )
+        logs = "".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.log"))
+        assert done.returncode == 0, f"{where}: code {done.returncode}\n{text}\n---\n{done.stdout}\n{logs}"
+        return done.stdout
+
+    def file(self, path: str) -> str:
+        return self._here(path).read_text()
+
+    def stop(self) -> None:
+        """End what the stand-in for systemd started."""
+        pids = self.folder / "pids"
+        for pid in pids.read_text().split() if pids.exists() else ():
+            try:
+                os.killpg(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def _here(self, path: str) -> Path:
+        return self.folder / path.removeprefix("/")
+
+    def _script(self, name: str, text: str) -> None:
+        path = self.folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+
+@asynccontextmanager
+async def servers(folder: Path, ports: PortReservation) -> AsyncIterator[tuple[PostgresServer, KafkaCluster]]:
+    """What the page says you need: a primary with a synchronous standby, and three brokers."""
+    primary, standby = PostgresServer(folder / "db-1", ports.take()), PostgresServer(folder / "db-2", ports.take())
+    kafka = KafkaCluster(folder / "kafka", [ports.take() for _ in range(6)])
+    try:
+        await asyncio.gather(primary.start(), kafka.start())
+        await standby.start_standby_of(primary, "db2")
+        await primary.require_standby("db2")
+        yield primary, kafka
+    finally:
+        await asyncio.gather(kafka.remove(), standby.remove(), primary.remove())
+
+
+async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Path, ports: PortReservation) -> None:
+    """Goal: whoever follows the page has a notary in the end, and nothing to look up. Method: every command of the
+    page, in its order, on real servers; `notary init --check` finds nothing missing in the end."""
+    folder = servers_folder / "install"
+    folder.mkdir()
+    folder.chmod(0o755)
+    async with servers(folder, ports) as (primary, kafka):
+        database = {name: str(value) for name, value in conninfo_to_dict(primary.dsn()).items()}
+        endpoint, api, health, exporter = (str(ports.take()) for _ in range(4))
+        stage = Stage(
+            folder / "stage",
+            {
+                **{f"R{number}_HOST": host for number, host in enumerate(HOSTS, 1)},
+                "DB_HOST": LOOPBACK,
+                "DB_PORT": database["port"],
+                "DB_TLS": "sslmode=prefer",
+                "PGHOST": LOOPBACK,
+                "PGPORT": database["port"],
+                "PGUSER": database["user"],
+                "PGPASSWORD": database["password"],
+                "KAFKA": kafka.bootstrap_servers,
+                "KAFKA_SECURITY": '{protocol = "PLAINTEXT"}',
+                "ENDPOINT_HOST": LOOPBACK,
+                "ENDPOINT_PORT": endpoint,
+                "EXPORTER_PORT": exporter,
+                "API_PORT": api,
+                "HEALTH_PORT": health,
+                "VIRTUAL_ADDRESS": "10.0.0.10/24",
+                "INTERFACE": "lo",
+                "HAPROXY_1": "10.0.0.11",
+                "HAPROXY_2": "10.0.0.12",
+                "NOTARY_HAPROXY": f'{{"stats_socket": "{folder}/admin.sock", "state_file": "{folder}/server.state"}}',
+            },
+        )
+        (folder / "server.state").write_text("1\n")
+        try:
+            printed = {}
+            for number, (heading, text) in enumerate(blocks()):
+                printed[heading] = await asyncio.to_thread(stage.run, text, f"install.md, block {number}, {heading}")
+            assert "STATE_CONFLICT" in printed["See that it works"]
+            assert "missing" not in printed["See that it works"]
+            targets = [
+                target
+                for job in yaml.safe_load(stage.file("/etc/prometheus/prometheus.yml"))["scrape_configs"]
+                for group in job["static_configs"]
+                for target in group["targets"]
+            ]
+            assert targets[:3] == [f"{host}:{health}" for host in HOSTS]
+            for target in [*targets[:3], f"{LOOPBACK}:{exporter}"]:
+                with urllib.request.urlopen(f"http://{target}/metrics", timeout=10) as answer:
+                    assert answer.status == 200
+        finally:
+            stage.stop()
+    shutil.rmtree(folder, ignore_errors=True)

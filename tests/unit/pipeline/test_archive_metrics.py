@@ -1,0 +1,52 @@
+"""What Prometheus sees of an archiver: lag and age go on when nothing else does."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from pipeline.archive.metrics import ArchiverMetrics
+from replica.notary.errors import LogUnavailable
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def shown(metrics: ArchiverMetrics) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    lines = generate_latest(registry).decode().splitlines()
+    return {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+
+
+def test_an_archiver_that_hangs_shows_as_one_that_lags() -> None:
+    """Goal: the alert does not depend on the work that fails. Method: one success, then only log and clock move."""
+    end, clock = [11], Clock()
+    metrics = ArchiverMetrics(lambda: end[0], clock)
+    clock.now_s = 105.0
+    assert shown(metrics) == {"notary_archive_age_seconds": 5.0}
+    metrics.succeeded(10)
+    assert shown(metrics) == {
+        "notary_archive_age_seconds": 0.0,
+        "notary_archive_offset": 10.0,
+        "notary_archive_lag_records": 0.0,
+    }
+    end[0], clock.now_s = 61, 165.0
+    found = shown(metrics)
+    assert (found["notary_archive_age_seconds"], found["notary_archive_lag_records"]) == (60.0, 50.0)
+
+
+def test_a_log_that_does_not_answer_hides_no_age() -> None:
+    """Goal: brokers down, and the age is still there. Method: the question for the log's end fails."""
+
+    def gone() -> int:
+        raise LogUnavailable("no broker answers")
+
+    clock = Clock()
+    metrics = ArchiverMetrics(gone, clock)
+    metrics.succeeded(10)
+    clock.now_s = 400.0
+    assert shown(metrics) == {"notary_archive_age_seconds": 300.0, "notary_archive_offset": 10.0}
