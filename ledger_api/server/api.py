@@ -15,6 +15,7 @@ from ledger_api.server.authorisation import EVERYBODY, Caller, holder_of
 from ledger_api.server.bodies import body_size, read_body
 from ledger_api.server.capacity import Capacity
 from ledger_api.server.contract import Contract
+from ledger_api.server.explorer import explorer_routes
 from ledger_api.server.feed import Feed
 from ledger_api.server.ledger_routes import LedgerRoutes
 from ledger_api.server.logs import LogLimits
@@ -87,6 +88,7 @@ class Api:
                 *LedgerRoutes(feed, counts, settings, self._renderer).routes(),
                 *Lookups(core, feed, counts, settings, capacity=self.capacity, renderer=self._renderer).routes(),
                 *contract.routes(),
+                *explorer_routes(),
             ]
         )
         contract.describe(self.routes)

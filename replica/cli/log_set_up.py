@@ -34,10 +34,11 @@ def create(config: ConfigChoice = None, owner: OwnerOption = None) -> None:
     On Postgres as its owner, whom nobody else logs in as; then give replicas their rights: notary log roles. A password
     is best left to libpq (PGPASSFILE), not put on a command line.
     """
-    settings = load(find_config(config)).log.settings
+    configured = load(find_config(config))
+    settings = configured.log.settings
     if owner is not None:
         settings = _on_postgres(settings).model_copy(update={"conninfo": owner, "password_file": None})
-    log_id = run(_create(settings))
+    log_id = run(create_log(configured, settings))
     out.print(f"the log {settings.label} keeps the contract; its id is {log_id}")
 
 
@@ -80,14 +81,38 @@ async def check_log(config: Config) -> tuple[str, int]:
         await log.close()
 
 
-async def _create(settings: LogSettings) -> str:
+async def create_log(config: Config, settings: LogSettings) -> str:
+    """Create the log unless it is there; returns its identity. `settings`: as its creator.
+
+    Raises LogGone where the database belongs to a log that is not there: an empty one would forget what was spent.
+    """
+    from replica.log.interface import LogMissing
     from replica.log.open import open_log_admin
+    from replica.notary.errors import LogGone
 
     admin = open_log_admin(settings)
     try:
+        try:
+            await admin.topic_id()
+        except LogMissing:
+            if (lost := await _bound_to(config)) is not None:
+                raise LogGone(
+                    f"the database belongs to the log {lost}, which is not there: an empty one would forget what was "
+                    "spent; nothing was created"
+                ) from None
         return await admin.create()
     finally:
         await admin.close()
+
+
+async def _bound_to(config: Config) -> str | None:
+    """The identity of the log that the database has published from; None before the first activation."""
+    from replica.notary.errors import StoreMismatch
+
+    try:
+        return (await config.shared_database().status()).topic_id
+    except StoreMismatch:  # no tables yet: nothing was published
+        return None
 
 
 def _on_postgres(settings: LogSettings) -> PostgresLogSettings:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, find_config, load, out, run
-from replica.cli.log_set_up import check_log
+from replica.cli.log_set_up import check_log, create_log
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -19,10 +19,9 @@ app = typer.Typer(help="Create and check the request log's topic.", no_args_is_h
 @app.command()
 def create(config: ConfigChoice = None) -> None:
     """Create the topic with the settings of the contract; one that exists is checked and left as it is."""
-    from replica.log.kafka.topic import create_topic
-
-    settings = _topic(load(find_config(config)))
-    topic_id = run(create_topic(settings))
+    configured = load(find_config(config))
+    settings = _topic(configured)
+    topic_id = run(create_log(configured, settings))
     out.print(f"topic {settings.topic} keeps the contract; its id is {topic_id}")
 
 

@@ -46,6 +46,9 @@ def _log_spare(facts: Facts) -> Verdict:
 def _log_contract(facts: Facts) -> Verdict:
     """The request log exists with the settings that safety rests on."""
     words = facts.log_words
+    if facts.log.missing and facts.database.bound_topic_id is not None:
+        fix = f"do not create an empty one, which would forget what was spent: {words.restore}"
+        return problem(f"the {words.log} that the database belongs to is gone", fix)
     if facts.log.missing:
         return problem(facts.log.problem or f"there is no {words.log}", words.create)
     if facts.log.problem:

@@ -12,7 +12,7 @@ import structlog
 from ha.clock import Clock
 from replica.following.apply import Applied, Applier
 from replica.following.commands import complete_commands
-from replica.following.log_reading import bounded_runs, end_after, open_after
+from replica.following.log_reading import bounded_runs, end_after, known_log, open_after
 from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogRecords, RequestLog
@@ -127,7 +127,7 @@ class Follower:
         if (known := self._index.position()) is not None and known.barrier is not None:
             self._require_database(known.barrier)
         # An unsafe log is refused at the start. Later it is only reported: all would end, and no record return.
-        topic_id = self._topic_id = self._topic_id or await self._log.check()
+        topic_id = self._topic_id = self._topic_id or await self._identity()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         reader = await open_after(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self.watch_end())
@@ -153,6 +153,9 @@ class Follower:
             watch.cancel()
             completing.cancel()
             await reader.close()
+
+    async def _identity(self) -> str:
+        return await known_log(self._log, self._clock, self._settings.log_retry_s)
 
     async def _complete_commands(self, topic_id: str) -> None:
         await complete_commands(

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from replica.log.interface import LogReader, LogRecords, RequestLog
-from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
+from ha.clock import Clock
+from replica.log.interface import LogMissing, LogReader, LogRecords, RequestLog
+from replica.notary.errors import LogGone, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
+
+LOG_MISSING_MAX_S = 5.0  # servers that have just started know their logs sooner
+
+
+async def known_log(log: RequestLog, clock: Clock, retry_s: float) -> str:
+    """The log's identity. Raises LogRefused when it is unsafe, LogGone when there is none, and LogUnavailable.
+
+    Servers that have just started may not know of the log yet, so they are asked for LOG_MISSING_MAX_S.
+    """
+    until_s = clock.boottime_s() + LOG_MISSING_MAX_S
+    while True:
+        try:
+            return await log.check()
+        except LogMissing as error:
+            if clock.boottime_s() >= until_s:
+                raise LogGone(error.detail) from error
+        await clock.sleep_s(retry_s)
 
 
 async def open_after(request_log: RequestLog, topic_id: str, position: Position) -> LogReader:

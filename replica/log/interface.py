@@ -20,7 +20,7 @@ LogRecords = Sequence[tuple[int, bytes]]
 class LogMissing(LogRefused):
     """There is no such log. Servers that have just started may not know of it yet."""
 
-    default_code = Code.TOPIC_UNSAFE
+    default_code = Code.LOG_MISSING
     person = False
 
 

@@ -281,8 +281,8 @@ class Code(Enum):
     )
     KEY_UNSAFE = (
         0,
-        "A private key file can be read by others",
-        "chmod 600 the file, and consider the key as compromised.",
+        "A file with a key or a password can be read by others",
+        "chmod 600 the file. If others may have read it, replace what is in it; see runbooks/key-rotation.md.",
         *_A_PERSON,
     )
     PLAINTEXT_EXPOSED = (
@@ -299,8 +299,15 @@ class Code(Enum):
     )
     TOPIC_UNSAFE = (
         0,
-        "The request log's topic breaks the contract that safety rests on",
-        "Correct the topic's settings that are named; see runbooks/topic.md.",
+        "The request log breaks the contract that safety rests on",
+        "Correct what is named; see runbooks/topic.md, for a log on Postgres runbooks/postgres-log.md.",
+        *_A_PERSON,
+    )
+    LOG_MISSING = (
+        0,
+        "There is no request log: it was not created yet, or it was deleted",
+        "A new notary creates it: notary topic create, or notary log create. One that was in use must get its records "
+        "back; see runbooks/topic-loss.md.",
         *_A_PERSON,
     )
     LOG_MISMATCH = (
@@ -319,7 +326,7 @@ class Code(Enum):
     FORMAT_UNKNOWN = (
         0,
         "The log is written in a record format or under rules that this release does not know",
-        "Run a release that knows the format in force.",
+        "Run a release that knows the format in force; see docs/upgrades.md.",
         *_A_PERSON,
     )
     INDEX_UNREADABLE = (
@@ -350,7 +357,8 @@ class Code(Enum):
     STORE_MISMATCH = (
         0,
         "The participant database does not belong to this notary or release",
-        "Point the replica at the right database, or run the release that fits its schema.",
+        "Where tables are missing or older than this release: notary store migrate. Else point the configuration at "
+        "the right database, or run the release that fits its schema.",
         *_A_PERSON,
     )
     DATABASE_SUPERSEDED = (
@@ -386,7 +394,7 @@ class Code(Enum):
     LOG_UNAVAILABLE = (
         0,
         "The request log did not answer in time",
-        "Check the brokers; the replica goes on by itself once they answer.",
+        "Check what the log is kept on: brokers, database or log nodes. Replicas go on by themselves once it answers.",
         Retry.SAME,
     )
     # The local cluster.
@@ -531,6 +539,12 @@ class LogRefused(NotaryError):
     """The request log is unsafe or not the one we know: do not serve, a person must look."""
 
     default_code = Code.LOG_MISMATCH
+
+
+class LogGone(LogRefused):
+    """There is no request log, however long one looks: do not serve, a person must look."""
+
+    default_code = Code.LOG_MISSING
 
 
 class LogTruncated(LogRefused):

@@ -183,7 +183,7 @@ async def test_a_missing_topic_is_refused_and_not_created(kafka_broker: KafkaClu
         for call in (log.check, log.end_offset, log.open_writer, lambda: log.open_reader(0)):
             with pytest.raises(LogRefused, match="mistyped") as refused:
                 await call()
-            assert refused.value.code is Code.TOPIC_UNSAFE
+            assert refused.value.code is Code.LOG_MISSING
             assert "must be restored" in refused.value.detail
 
 

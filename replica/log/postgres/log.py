@@ -19,7 +19,7 @@ from replica.log.interface import LogRecords, RoundTrip
 from replica.log.postgres.delivery import Bounds, Delivery
 from replica.log.postgres.session import Admit, ServerIdentity, Session, connect
 from replica.log.postgres.settings import CLOSE_MAX_S, PostgresLogSettings
-from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import check_sizes
 
 log = structlog.get_logger()
@@ -69,7 +69,7 @@ class PostgresLog:
     async def check(self) -> str:
         """See `RequestLog.check`: the identity is `postgres:` and the log's id."""
         if broken := await self._ask(lambda session: session.violations(self._settings.standbys)):
-            raise LogRefused("; ".join(broken))
+            raise LogRefused("; ".join(broken), Code.TOPIC_UNSAFE)
         bounds = await self._bounds()
         bounds.require_whole()
         if bounds.first:
@@ -163,7 +163,7 @@ class PostgresLog:
     async def _require_visible(self, session: Session) -> None:
         """Raise unless the standbys are visible. Otherwise no record would ever be delivered, without any error."""
         if broken := await session.violations(self._settings.standbys):
-            raise LogRefused("; ".join(broken))
+            raise LogRefused("; ".join(broken), Code.TOPIC_UNSAFE)
 
     async def _until_flushed(self, position: int) -> None:
         pause_s = FLUSH_POLL_S

@@ -25,7 +25,7 @@ from replica.log.interface import LogMissing
 from replica.log.postgres.delivery import Batch, Bounds, Look
 from replica.log.postgres.install import read_sql
 from replica.log.postgres.settings import PostgresLogSettings
-from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
+from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError
 
 BATCHES_MAX = 256  # in the answer to one look
 _APPEND = b"CALL notary_log.append_and_commit(%(log)s, %(records)s, NULL)"
@@ -370,7 +370,7 @@ def meaning_of(error: psycopg.Error) -> NotaryError:
     if isinstance(error, _NO_LOG):
         return LogMissing(f"{detail}; make the log: notary log create")
     if isinstance(error, _NOT_OUR_SCHEMA):
-        return LogRefused(f"{detail}; grant the rights: notary log roles")
+        return LogRefused(f"{detail}; grant the rights: notary log roles", Code.TOPIC_UNSAFE)
     if error.sqlstate == "NL001":
         return LogRefused(detail)
     return LogUnavailable(detail)

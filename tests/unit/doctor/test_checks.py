@@ -127,6 +127,13 @@ def log(**changes: Any) -> Facts:
     return replace(HEALTHY, log=replace(LOG, **changes))
 
 
+NEW_WITHOUT_LOG = replace(
+    HEALTHY,
+    log=replace(LOG, problem="no topic", missing=True, topic_id=None),
+    database=replace(HEALTHY.database, bound_topic_id=None),
+)
+
+
 def replicas(*changes: dict[str, Any]) -> Facts:
     """The first replicas, changed; the others as they were."""
     changed = [replace(one, **change) for one, change in zip(REPLICAS, changes, strict=False)]
@@ -199,7 +206,8 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("log-servers", Severity.PROBLEM, log(servers=1), "three brokers"),
     ("log-spare", Severity.WARNING, log(spare=1, silent=("r3.ab",)), "log-node-loss.md"),
     ("log-spare", Severity.PROBLEM, log(spare=0, silent=("r3.ab",)), "log-node-loss.md"),
-    ("log-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "notary topic create"),
+    ("log-contract", Severity.PROBLEM, NEW_WITHOUT_LOG, "notary topic create"),
+    ("log-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "would forget"),
     ("log-deletion", Severity.WARNING, log(deletable=True), "delete.topic.enable=false"),
     ("log-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
     ("log-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),

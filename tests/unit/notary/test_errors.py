@@ -60,6 +60,7 @@ def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
         "KEY_UNSAFE",
         "LEDGERS_SHARE_DATABASE",
         "LOG_MISMATCH",
+        "LOG_MISSING",
         "LOG_TRUNCATED",
         "PIPELINE_MISSING",
         "PLAINTEXT_EXPOSED",

@@ -59,7 +59,7 @@ echo $! >> "$STAGE/pids"
 def blocks() -> Iterator[tuple[str, str]]:
     """Heading and text of each block of commands, in their order."""
     heading = ""
-    for found in re.finditer(r"^## (.+)$|^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+    for found in re.finditer(r"^## ([^\n]+)$|^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
         if found[1] is not None:
             heading = found[1]
         else:
