@@ -71,6 +71,8 @@ class ReplicaSettings:
     admin_port: int | None
     peers: tuple[str, ...]  # names of all replicas, this one's as well
     health_urls: Mapping[str, str]  # where each of them shows its health, for the status page
+    cluster: str = "notary"  # name of the whole, for people
+    endpoint: str = ""  # URL that applications are given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +280,8 @@ async def _serve_operators(
         core.participant,
         settings.database,
         version=settings.version,
+        cluster=settings.cluster,
+        endpoint=settings.endpoint,
         health_urls=settings.health_urls,
         clock=core.clock,
         detail=probes.detail,

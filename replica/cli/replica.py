@@ -42,6 +42,8 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         tracing=config.tracing,
         admin_port=address.admin_port,
         peers=tuple(replica.name for replica in config.replicas),
+        cluster=config.cluster,
+        endpoint=config.endpoint_url,
         health_urls={replica.name: f"http://{replica.host}:{replica.health_port}" for replica in config.replicas},
     )
 

@@ -194,7 +194,8 @@ def _replicas(config: Config, status: Status) -> Table:
 def _facts(path: Path, config: Config, status: Status) -> Table:
     facts = make_table("", "")
     facts.show_header = False
-    facts.add_row("endpoint", config.endpoint_url)
+    facts.add_row("notary", config.cluster)
+    facts.add_row("endpoint", f"{config.endpoint_url}, ledger explorer at {config.endpoint_url}/v1/explorer")
     facts.add_row("lock held by", status.lock_owner or "?")
     if status.lock_owner_is_foreign is not None:
         facts.add_row("[red]no replica[/]", f"[red]{status.lock_owner_is_foreign}[/]: runbooks/failover.md")

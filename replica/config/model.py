@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from ha.settings import ElectionSettings
 from ha.watch.settings import WatchSettings
-from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
+from haproxy.render import Endpoint, HaproxySettings, Name, ReplicaAddress
 from ledger_api.client.settings import ClientSettings
 from ledger_api.server.settings import ApiSettings
 from replica.active.signer import Signer, open_signer
@@ -96,6 +96,10 @@ class Config(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
+    cluster: Name = Field(
+        "notary",
+        description="Name of this notary as a whole, for people: status page, `notary status`, Prometheus' label.",
+    )
     data_dir: Path = Field(
         description="Folder of the replicas' own data: index, sockets, logs; one folder per replica."
     )

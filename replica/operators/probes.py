@@ -11,6 +11,7 @@ from replica.following.scrub import Scrubber
 from replica.health import HealthDocument
 from replica.link.unix_server import LinkServer
 from replica.notary.formats import known
+from replica.operators.status_page import submission_latency
 from replica.participant import Participant, SessionT
 from replica.store.bulletin import Bulletin
 
@@ -62,6 +63,7 @@ def make_probes(
             activation_steps_s={} if activation is None else activation.steps_s,
             rules_in_force=0 if position is None or position.barrier is None else position.barrier.rules_version,
             commands_lag_records=follower.commands_lag_records,
+            answers=submission_latency(link.api_counts()),
         ).as_json_object()
 
     return Probes(

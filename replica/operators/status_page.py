@@ -22,6 +22,8 @@ def make_status_page(
     database: Database,
     *,
     version: str,
+    cluster: str,
+    endpoint: str,
     health_urls: Mapping[str, str],
     clock: Clock,
     detail: Callable[[], Mapping[str, object]],
@@ -35,7 +37,7 @@ def make_status_page(
             at_s=clock.boottime_s(),
             wall_us=clock.wall_us(),
             outcomes=dict(participant.counters.outcomes),
-            latency=_latency(api_counts()),
+            latency=submission_latency(api_counts()),
             active=participant.standing().active,
             epoch=participant.epoch,
             lag_records=participant.follower.lag_records,
@@ -50,6 +52,8 @@ def make_status_page(
     return StatusPage(
         name=participant.name,
         version=version,
+        cluster=cluster,
+        endpoint=endpoint,
         peers={name: url for name, url in health_urls.items() if name != participant.name},
         clock=clock,
         read=read,
@@ -58,7 +62,7 @@ def make_status_page(
     )
 
 
-def _latency(counts: ApiCounts) -> tuple[int, ...]:
+def submission_latency(counts: ApiCounts) -> tuple[int, ...]:
     """Submissions answered, by how long they took, over all their routes."""
     total = [0] * (len(LATENCY_BOUNDS_S) + 1)
     for route, latency in counts.latency.items():

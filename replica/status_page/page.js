@@ -56,11 +56,47 @@ function lagOf(health) {
   return health.commands_lag_records ? `${health.lag_records}, commands ${health.commands_lag_records}` : health.lag_records;
 }
 
+const LAG_MAX = 50_000;  // as the alert NotaryReplicaLags
+
+// What an operator must know at once; the alerts of Prometheus watch the same, and more.
+function alarmsOf(data) {
+  const alarms = [], healths = data.replicas.filter(({ health }) => health);
+  const active = healths.filter(({ health }) => health.active);
+  if (!active.length) alarms.push("No replica is active: every request is refused");
+  if (active.length > 1) alarms.push(`More than one replica reports that it leads: ${active.map(one => one.name).join(", ")}`);
+  const names = data.replicas.map(({ name }) => name), owner = lockOwner(data);
+  if (owner && !names.includes(owner)) alarms.push(`The lock is held by ${owner}, which is no replica`);
+  if (active.length && !healths.some(({ health }) => health.ready && !health.active)) alarms.push("No other replica could take over");
+  if (healths.some(({ health }) => health.failover_paused)) alarms.push("Fail-over is paused");
+  for (const { name, health } of data.replicas) {
+    if (!health) { alarms.push(`${name} does not answer`); continue; }
+    if (!health.reaches_log) alarms.push(`${name} does not reach the log`);
+    if (health.lag_records > LAG_MAX) alarms.push(`${name} lags by ${health.lag_records} records`);
+    if (health.log_hazards?.length) alarms.push(`The log is not safe: ${health.log_hazards.join("; ")}`);
+    if (health.scrub?.age_s > health.scrub?.within_s) alarms.push(`${name} has not compared its index with the log in time`);
+  }
+  if (data.epochs_problem) alarms.push("The database does not answer");
+  return [...new Set(alarms)];
+}
+
+function lockOwner(data) {
+  return data.replicas.map(({ health }) => health?.lock_owner).find(owner => owner) ?? null;
+}
+
+function drawWhere(data) {
+  const where = document.getElementById("where"), explorer = element("a", "ledger explorer");
+  explorer.href = data.endpoint + "/v1/explorer";
+  where.replaceChildren(`lock: ${lockOwner(data) ?? "nobody"} · endpoint: ${data.endpoint} · `, explorer);
+  document.getElementById("alarms").replaceChildren(...alarmsOf(data).map(text => element("li", text)));
+}
+
+const timeOf = value => value === null || value === undefined ? "" : seconds(value);
+
 function drawReplicas(replicas) {
-  document.getElementById("replicas").replaceChildren(...replicas.map(({ name, health }) => {
+  document.getElementById("replicas").replaceChildren(...replicas.map(({ name, health, p50_s, p99_s }) => {
     const h = health ?? {};
     return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [lagOf(h), "n"],
-      [h.in_flight, "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [scrubbed(h.scrub), "n"], [h.version]]);
+      [h.in_flight, "n"], [timeOf(p50_s), "n"], [timeOf(p99_s), "n"], [timeOf(h.lock_answer_age_s), "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [scrubbed(h.scrub), "n"], [h.version]]);
   }));
 }
 
@@ -118,11 +154,12 @@ async function refresh() {
     const data = await answer.json();
     samples = samples.concat(data.samples);
     if (samples.length) samples = samples.filter(s => s.t_ms > samples.at(-1).t_ms - KEPT_MS);
-    document.title = `Notary replica ${data.replica}`;
-    document.getElementById("title").textContent = `Notary replica ${data.replica}`;
+    document.title = `${data.cluster}: replica ${data.replica}`;
+    document.getElementById("title").textContent = `Notary ${data.cluster}, replica ${data.replica}`;
     const active = data.replicas.filter(({ health }) => health?.active).map(({ name }) => name);
     state.textContent = active.length ? `active: ${active.join(" AND ")}` : "nobody is active";
     state.className = active.length === 1 ? "good" : "bad";
+    drawWhere(data);
     drawReplicas(data.replicas);
     drawEpochs(data);
     if (samples.length) document.getElementById("charts").replaceChildren(...CHARTS.map(draw));

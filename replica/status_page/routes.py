@@ -17,7 +17,8 @@ from aiohttp import web
 
 from ha.clock import Clock
 from replica.notary.untrusted import UNREADABLE
-from replica.status_page.samples import SAMPLE_S, Reading, Sample, Samples
+from replica.status_page.samples import SAMPLE_S, Reading, Sample, Samples, quantile, risen
+from replica.telemetry.counts import LATENCY_BOUNDS_S
 
 PEER_ANSWER_MAX_S = 0.5
 PEERS_MAX_AGE_S = 0.5  # however many browsers look, and however often
@@ -46,6 +47,8 @@ class Peer(msgspec.Struct, frozen=True):
     name: str
     url: str
     health: Mapping[str, object] | None = None
+    p50_s: float | None = None  # of the submissions that it answered between the last two looks; None: of none
+    p99_s: float | None = None
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -61,6 +64,8 @@ class Epoch(msgspec.Struct, frozen=True):
 class StatusPageData(msgspec.Struct, frozen=True):
     """The answer to one request of the page's script."""
 
+    cluster: str
+    endpoint: str
     replica: str
     version: str
     replicas: Sequence[Peer]
@@ -75,6 +80,8 @@ class StatusPage:
 
     name: str
     version: str
+    cluster: str = "notary"
+    endpoint: str = ""
     peers: Mapping[str, str]  # health URL of each replica of the participant but this one
     clock: Clock
     read: Callable[[], Reading]
@@ -102,10 +109,14 @@ class StatusPage:
         after = request.query.get("after", "")
         async with self._asking:  # a caller that waits here finds fresh answers
             await asyncio.gather(self._refresh_peers(), self._refresh_history())
+        newest = self._samples.newest()
+        latency = (None, None) if newest is None else (newest.p50_s, newest.p99_s)
         data = StatusPageData(
+            self.cluster,
+            self.endpoint,
             self.name,
             self.version,
-            sorted([Peer(self.name, "", self.detail()), *self._peers], key=lambda peer: peer.name),
+            sorted([Peer(self.name, "", self.detail(), *latency), *self._peers], key=lambda peer: peer.name),
             self._epochs,
             self._epochs_problem,
             self._samples.after(int(after) if after.isdecimal() and len(after) < 16 else 0),
@@ -117,7 +128,9 @@ class StatusPage:
             return
         timeout = aiohttp.ClientTimeout(total=PEER_ANSWER_MAX_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            self._peers = await asyncio.gather(*(_ask(session, name, url) for name, url in self.peers.items()))
+            found = await asyncio.gather(*(_ask(session, name, url) for name, url in self.peers.items()))
+        before = {peer.name: peer.health for peer in self._peers}
+        self._peers = [with_latency(peer, before.get(peer.name)) for peer in found]
         self._peers_at_s = self.clock.boottime_s()
 
     async def _refresh_history(self) -> None:
@@ -130,6 +143,23 @@ class StatusPage:
                 self._epochs, self._epochs_problem = await self.history(), None
         except Exception as error:  # the page is needed most when the database fails: show the rest, and say so
             self._epochs_problem = str(error) or type(error).__name__
+
+
+def with_latency(peer: Peer, before: Mapping[str, object] | None) -> Peer:
+    """The peer with the latency of what it answered since its health `before`; an older release does not show it."""
+    counts = [_counts(health) for health in (before, peer.health)]
+    if None in counts or peer.health is None:
+        return peer
+    answered = risen(*(found for found in counts if found is not None))
+    return Peer(peer.name, peer.url, peer.health, quantile(answered, 0.5), quantile(answered, 0.99))
+
+
+def _counts(health: Mapping[str, object] | None) -> list[int] | None:
+    try:
+        found = msgspec.convert((health or {}).get("answers"), list[int])
+    except msgspec.ValidationError:
+        return None
+    return found if len(found) == len(LATENCY_BOUNDS_S) + 1 else None
 
 
 async def _ask(session: aiohttp.ClientSession, name: str, url: str) -> Peer:

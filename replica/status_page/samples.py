@@ -57,6 +57,10 @@ class Samples:
             self._kept.append(make_sample(self._last, reading))
         self._last = reading
 
+    def newest(self) -> Sample | None:
+        """The newest one; None before the second reading."""
+        return self._kept[-1] if self._kept else None
+
     def after(self, t_ms: int) -> list[Sample]:
         """Those that are newer."""
         return [sample for sample in self._kept if sample.t_ms > t_ms]
@@ -66,7 +70,7 @@ def make_sample(before: Reading, after: Reading) -> Sample:
     """What happened between two readings. A counter that went back was restarted, so it counts from zero."""
     elapsed_s = after.at_s - before.at_s
     judged = {code: _risen(before.outcomes.get(code, 0), count) for code, count in after.outcomes.items()}
-    latency = [_risen(earlier, later) for earlier, later in zip(before.latency, after.latency, strict=True)]
+    latency = risen(before.latency, after.latency)
     notarised = sum(judged.pop(code, 0) for code in _SUCCESSES)
     return Sample(
         after.wall_us // 1_000,
@@ -94,6 +98,11 @@ def quantile(buckets: Sequence[int], share: float) -> float | None:
             return lower + (upper - lower) * (rank - below) / count
         below, lower = below + count, upper
     return lower  # beyond the last bound nothing is known
+
+
+def risen(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """How much each of the counters rose; one that went back was restarted, so it counts from zero."""
+    return [_risen(earlier, later) for earlier, later in zip(before, after, strict=True)]
 
 
 def _risen(before: int, after: int) -> int:

@@ -67,11 +67,13 @@ class Shown:
 async def shown() -> AsyncIterator[Shown]:
     """An admin listener with the page, and a peer that does not answer."""
     detail = {"replica": "r1", "role": "active", "active": True, "ready": True, "epoch": 7, "applied_offset": 4_321}
-    detail |= {"lag_records": 0, "in_flight": 12, "reaches_log": True, "version": "0.2.0"}
+    detail |= {"lock_owner": "r1", "lag_records": 0, "in_flight": 12, "reaches_log": True, "version": "0.2.0"}
     source = Source(detail, [Epoch(7, "r1", "2026-11-21T10:00:00Z", None, None), Epoch(6, HOSTILE, "", None, HOSTILE)])
     page = StatusPage(
         name="r1",
         version="0.2.0",
+        cluster="gold",
+        endpoint="https://notary.example:8080",
         peers={"r2": "http://127.0.0.1:1"},
         clock=source,
         read=source.read,
@@ -104,6 +106,34 @@ async def test_the_page_shows_roles_charts_and_epochs(shown: Shown) -> None:
         epochs = await page.inner_text("#epochs")
         assert "7" in epochs
         assert "2026-11-21 10:00:00" in epochs
+        assert complaints == []
+
+
+async def test_the_page_names_notary_lock_endpoint_and_alarms(shown: Shown) -> None:
+    """Goal: what an operator asks first is on top. Method: a stranger's lock, a lag, one that is down."""
+    shown.source.detail |= {
+        "lock_owner": HOSTILE,
+        "lag_records": 60_000,
+        "failover_paused": True,
+        "lock_answer_age_s": 0.2,
+    }
+    async with browser_page(380, 800) as (page, complaints):
+        await page.goto(shown.url)
+        await page.wait_for_selector("figure", timeout=ANSWER_MAX_MS)
+        assert await page.inner_text("#title") == "Notary gold, replica r1"
+        where = await page.inner_text("#where")
+        assert where == f"lock: {HOSTILE} · endpoint: https://notary.example:8080 · ledger explorer"
+        assert await page.get_attribute("#where a", "href") == "https://notary.example:8080/v1/explorer"
+        assert await page.locator("#alarms li").all_inner_texts() == [
+            f"The lock is held by {HOSTILE}, which is no replica",
+            "No other replica could take over",
+            "Fail-over is paused",
+            "r1 lags by 60000 records",
+            "r2 does not answer",
+        ]
+        cells = await page.locator("#replicas tr").first.locator("td").all_inner_texts()
+        assert cells[6:9] == ["7.5 ms", "10.0 ms", "200 ms"]
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 380, "a telephone scrolls sideways"
         assert complaints == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from replica.status_page.routes import Peer, with_latency
 from replica.status_page.samples import SAMPLES_MAX, Reading, Samples, make_sample, quantile
 from replica.telemetry.counts import LATENCY_BOUNDS_S
 
@@ -52,3 +53,17 @@ def test_only_the_newest_samples_are_kept() -> None:
     kept = samples.after(0)
     assert len(kept) == SAMPLES_MAX
     assert samples.after(kept[-2].t_ms) == kept[-1:]
+
+
+def test_the_latency_of_a_peer_is_that_of_its_newest_answers() -> None:
+    """Goal: a passive's page shows the active's latency. Method: counters of two looks; a restart; an older release."""
+    size = len(LATENCY_BOUNDS_S) + 1
+    many, more = [0] * size, [0] * size
+    many[0], more[0], more[3] = 1_000, 1_000, 10
+    peer = Peer("r2", "http://r2", {"answers": more})
+    assert with_latency(peer, {"answers": many}).p50_s == pytest.approx(
+        LATENCY_BOUNDS_S[2] + (LATENCY_BOUNDS_S[3] - LATENCY_BOUNDS_S[2]) / 2
+    )
+    assert with_latency(peer, {"answers": more}).p50_s is None
+    for before in (None, {}, {"answers": [1]}, {"answers": ["x"] * size}):
+        assert with_latency(peer, before) == peer
