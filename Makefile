@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist helm sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,13 @@ dist: setup ## Build the notary's and the client's wheel and source archive into
 	@$(BIN)/python -m build --no-isolation --outdir dist
 	@$(BIN)/python scripts/client_package.py build/client-package
 	@$(BIN)/python -m build --no-isolation --outdir dist build/client-package
+
+docs: setup ## The pages as a site in build/site, links checked; man pages in build/man, shell completion in build/completion
+	@$(BIN)/python scripts/docs_site.py build/site-pages
+	@$(BIN)/mkdocs build --quiet
+	@$(BIN)/python scripts/docs_site.py --man build/man
+	@$(BIN)/python scripts/docs_site.py --completion build/completion
+	@echo "build/site/index.html, build/man, build/completion"
 
 helm: ## Build Helm at its pinned version, lint the chart, and hold what it makes against Kubernetes' schemas
 	@scripts/helm/build.sh
