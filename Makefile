@@ -91,7 +91,7 @@ dist: setup ## Build the notary's and the client's wheel and source archive into
 
 docs: setup ## The pages as a site in build/site, links checked; man pages in build/man, shell completion in build/completion
 	@$(BIN)/python scripts/docs_site.py build/site-pages
-	@$(BIN)/mkdocs build --quiet
+	@$(BIN)/mkdocs build 2>&1 | sed "/^INFO/d"; exit $${PIPESTATUS[0]}
 	@$(BIN)/python scripts/docs_site.py --man build/man
 	@$(BIN)/python scripts/docs_site.py --completion build/completion
 	@echo "build/site/index.html, build/man, build/completion"

@@ -61,7 +61,9 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     activation_steps_s: Mapping[str, float]
     rules_in_force: int  # by the newest barrier it has read; 0: none
     commands_lag_records: int  # applied records whose acceptances of commands the index does not have yet
-    answers: Sequence[int]  # submissions answered since the start, by LATENCY_BOUNDS_S; the last is what took longer
+    answers: Sequence[
+        int
+    ] = ()  # submissions answered since the start, by LATENCY_BOUNDS_S; the last is what took longer
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""

@@ -1,35 +1,61 @@
-"""The ledger explorer in a real browser, over a real cluster; makes its screenshots in docs/."""
+"""The ledger explorer in a real browser, over a real HTTP server and a ledger of the test; makes its screenshots."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+import msgspec
 import pytest_asyncio
-from playwright.async_api import Page, expect
+from nacl.signing import SigningKey
+from playwright.async_api import Page, Route, expect
 
-from ledger_api.client import NotaryClient
-from replica.local.cluster import ClusterSettings, LocalCluster
-from replica.notary.answers import Notarised
-from tests.browser import browser_page, find_browser
-from tests.ends import guarded
+from ledger_api.client import Party
+from replica.notary.answers import StateStatus
+from replica.notary.canonical import summarise
+from replica.notary.errors import Code
+from replica.notary.requests import Submission, parse_state_ref
+from replica.notary.rules import Conflict, Usage, hash_of_tx_id
+from replica.store.interface import NOTARISED, Completion
+from tests.browser import browser_page
+from tests.worlds.api_world import ACTIVE, BANK, ApiWorld, StubParticipant, notarise
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
 RENEWING = bool(os.environ.get("RENEW_SCREENSHOTS"))
 SHOWN_MAX_MS = 20_000
 NARROW = 380  # a telephone
+OTHER = Party("O=Bank B,L=Paris,C=FR", SigningKey(b"bank b's key, only for the tests"))
+BEGAN_US = 1_767_323_045_000_000
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+
+
+def completed(submission: Submission, party: Party, log_offset: int, conflict: Conflict | None = None) -> Completion:
+    """What is published of it."""
+    tx_id, digest, _ = summarise(submission.request)
+    return Completion(
+        log_offset,
+        digest,
+        "treasury" if party is BANK else ("settlement" if RENEWING else HOSTILE),
+        f"payment-{log_offset}",
+        (party.name,),
+        f"payment-{log_offset}/1",
+        tx_id,
+        digest,
+        NOTARISED if conflict is None else Code.STATE_CONFLICT.name,
+        log_offset if conflict is None else None,
+        BEGAN_US + 1_000_000 * log_offset,
+        b"" if conflict is None else msgspec.msgpack.encode((conflict,)),
+        None,
+    )
 
 
 @dataclass
 class Ledger:
-    """A cluster, and what was notarised on it: a state, its winner, who came too late, and a party's name."""
+    """A ledger: a state, its winner, who came too late, and a party's name."""
 
-    cluster: LocalCluster
+    endpoint: str
     state: str
     winner: str
     loser: str
@@ -37,27 +63,27 @@ class Ledger:
 
     @property
     def url(self) -> str:
-        return f"{self.cluster.endpoint}/v1/explorer"
+        return f"{self.endpoint}/v1/explorer"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ledger(servers_folder: Path) -> AsyncIterator[Ledger]:
+@pytest_asyncio.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     """One double spend among some thirty transactions of two parties."""
-    find_browser()
-    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "explorer", parties=2))) as cluster:
-        await cluster.wait_for_active()
-        one, two = cluster.parties
-        state = f"{os.urandom(32).hex()}:0"
-        first, second = one.sign(inputs=[state]), two.sign(inputs=[state])
-        async with NotaryClient(cluster.endpoint) as client:
-            assert isinstance(await client.submit(first), Notarised)
-            assert not isinstance(await client.submit(second), Notarised)
-            for number in range(30):
-                party = (one, two)[number % 2]
-                assert isinstance(await client.submit(party.sign(inputs=[f"{os.urandom(32).hex()}:0"])), Notarised)
-        await asyncio.sleep(1.0)  # published
-        ids = [submission.request.tx_id.hex() for submission in (first, second)]
-        yield Ledger(cluster, state, ids[0], ids[1], two.name)
+    state = f"{os.urandom(32).hex()}:0"
+    first, second = BANK.sign(inputs=[state]), OTHER.sign(inputs=[state])
+    winner, loser = (summarise(submission.request)[0] for submission in (first, second))
+    conflict = Conflict(parse_state_ref(state), hash_of_tx_id(winner), Usage.INPUT)
+    rows = [completed(first, BANK, 1), completed(second, OTHER, 2, conflict)]
+    for number in range(3, 33):
+        party = (BANK, OTHER)[number % 2]
+        rows.append(completed(party.sign(inputs=[f"{os.urandom(32).hex()}:0"]), party, number))
+    participant = StubParticipant()
+    participant.database.completions = list(enumerate(rows, 1))
+    participant.consumed[parse_state_ref(state)] = StateStatus(parse_state_ref(state), winner, 1)
+    participant.found[winner] = msgspec.structs.replace(notarise(first), log_offset=1, record_offset=None)
+    participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=len(rows))
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        yield Ledger(world.endpoint, state, winner.hex(), loser.hex(), OTHER.name)
 
 
 async def search(page: Page, query: str) -> None:
@@ -82,6 +108,7 @@ async def test_a_state_leads_to_its_winner_and_to_those_it_beat(ledger: Ledger, 
         await expect(verdict).to_contain_text("valid: this browser checked", timeout=SHOWN_MAX_MS)
         await page.screenshot(path=folder / "ledger-explorer-receipt.png", full_page=True)
         assert complaints == []
+        assert "owned" not in await page.title()
 
 
 async def test_a_receipt_that_was_changed_is_called_so(ledger: Ledger) -> None:
@@ -89,7 +116,7 @@ async def test_a_receipt_that_was_changed_is_called_so(ledger: Ledger) -> None:
     async with browser_page() as (page, _):
         for field, found in (("signature", "its signature is wrong"), ("content_digest", "about another transaction")):
 
-            async def changed(route, field=field):  # type: ignore[no-untyped-def]
+            async def changed(route: Route, _: object, field: str = field) -> None:
                 answer = await route.fetch()
                 document = await answer.json()
                 document[field] = f"{int(document[field][:2], 16) ^ 1:02x}{document[field][2:]}"

@@ -24,7 +24,7 @@ def build(tmp_path: Path, broken: str = "") -> subprocess.CompletedProcess[str]:
     settings = (ROOT / "mkdocs.yml").read_text()
     settings = settings.replace("build/site-pages", str(pages)).replace("build/site\n", f"{tmp_path}/site\n")
     (tmp_path / "mkdocs.yml").write_text(settings)
-    argv = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--quiet", "-f", str(tmp_path / "mkdocs.yml")]
+    argv = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "-f", str(tmp_path / "mkdocs.yml")]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
