@@ -155,6 +155,7 @@ async def servers(folder: Path, ports: PortReservation) -> AsyncIterator[tuple[P
         await asyncio.gather(kafka.remove(), standby.remove(), primary.remove())
 
 
+@pytest.mark.slow
 async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Path, ports: PortReservation) -> None:
     """Goal: whoever follows the page has a notary in the end, and nothing to look up. Method: every command of the
     page, in its order, on real servers; `notary init --check` finds nothing missing in the end."""
