@@ -95,6 +95,8 @@ class Raft:
         s = self.state
         s.elapsed_ms += ms
         s.leader_age_ms += ms
+        if s.core_age_ms is not None:
+            s.core_age_ms += ms
         if s.is_leader:
             leading.tick(s, ms)
         elif not s.is_expelled:
@@ -143,6 +145,10 @@ class Raft:
     def nominate(self, to: NodeId | None = None) -> None:
         """Ask a peer to take over, because this node stops or another should lead. No-op unless leading."""
         committing.nominate(self.state, to)
+
+    def heard_core(self) -> None:
+        """The replica's core that this node stands beside is alive."""
+        self.state.core_age_ms = 0
 
     def teach(self, node: NodeId) -> None:
         """Send the log to a node that is to become a member; no-op unless leading."""

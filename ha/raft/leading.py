@@ -40,6 +40,15 @@ def tick(s: State, ms: int) -> None:
         peer.ack_age_ms += ms
     if not quorums.heard(s.members.configurations, lambda node: _is_live(s, node)):
         s.become_follower()
+    elif s.settings.core_silence_ms and (s.core_age_ms or 0) >= s.settings.core_silence_ms:
+        _pass_on(s)
+
+
+def _pass_on(s: State) -> None:
+    """Nominate another node, since the core beside this one is silent. Once, until that is heard again: if the cores
+    of several nodes are silent, the leadership does not go round for ever."""
+    s.core_age_ms = None
+    committing.nominate(s)
 
 
 def _end_probes(s: State) -> None:

@@ -45,6 +45,7 @@ class RaftSettings:
     sticky_voters: bool = False  # no pre-vote while a leader was heard lately
     joiners_catch_up: bool = False  # a new member must have the log before it can be added
     ordered_links: bool = False  # a node's messages arrive in order, at most once: shows a disk that was set back
+    core_silence_ms: int = 0  # a leader whose core is silent for so long nominates another node; 0: never
     ids_once: bool = False  # a node that left for good cannot be added again
 
     def __post_init__(self) -> None:

@@ -31,12 +31,16 @@ from tests.lognode.real_nodes import free_ports
 class Hearer:
     def __init__(self) -> None:
         self.heard: list[tuple[NodeId, Message]] = []
+        self.cores = 0
 
     def receive(self, src: NodeId, message: Message) -> None:
         self.heard.append((src, message))
 
     def call(self, call: Call, reply: Callable[[Answer], None]) -> None:
         reply(Told(call.call, {}))
+
+    def heard_core(self) -> None:
+        self.cores += 1
 
 
 def settings(folder: Path, name: str, ports: dict[str, int], **more: object) -> LogNodeSettings:
@@ -294,3 +298,17 @@ def test_any_bytes_are_frames_or_refused(raw: bytes, step: int) -> None:
                     wire.decode(decoder, frame)
         except FrameRefused:
             pass
+
+
+async def test_only_the_core_of_its_own_replica_is_heard(tmp_path: Path) -> None:
+    """Goal: calls of tools and of other replicas do not keep a leader beside a silent core. Method: three clients."""
+    (port,) = free_ports(1)
+    hearer = Hearer()
+    links = Links(settings(tmp_path, "r1", {"r1": port}), "r1.a", hearer)
+    await links.start()
+    for core_of, heard in (("", 0), ("r2", 0), ("r1", 1)):
+        client = await LogClient.connect(f"127.0.0.1:{port}", "g", core_of=core_of)
+        await client.status()
+        assert hearer.cores == heard
+        await client.close()
+    await links.stop()

@@ -301,6 +301,10 @@ class Scenario:
         """Ask this node where the log ends."""
         self.world.ask_end(self._node(node_id))
 
+    def do_heard_core(self, node_id: str) -> None:
+        """The core beside this node shows that it is alive."""
+        self._node(node_id).raft.heard_core()
+
     def do_assert_answered(self, node_id: str, value: str) -> None:
         """Whether its newest question is answered."""
         _demand(answered(self._node(node_id)) is (value == "true"), f"the question is not answered: {value}")

@@ -74,10 +74,11 @@ class LogClient:
         group: str,
         tls: ssl.SSLContext | None = None,
         *,
+        core_of: str = "",
         answer_max_s: float = 5.0,
         frame_max_bytes: int = 2**28,
     ) -> LogClient:
-        """Connect and greet. Raises LogUnavailable."""
+        """Connect and greet. `core_of`: the replica whose core connects. Raises LogUnavailable."""
         host, port = split_address(address)
         frames = Frames(wire.HELLO_MAX_BYTES)
         try:
@@ -85,7 +86,7 @@ class LogClient:
                 reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=_CHUNK_BYTES)
                 try:
                     give_up_on_silence(writer.transport, _SILENCE_MAX_S)
-                    writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client")))
+                    writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client", core_of)))
                     node_id = await _greeted(reader, frames)
                 except BaseException:  # a node refused, or was silent: nothing else would close it
                     writer.transport.abort()

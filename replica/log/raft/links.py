@@ -72,6 +72,9 @@ class Handler(Protocol):
     def call(self, call: wire.Call, reply: Callable[[wire.Answer], None]) -> None:
         """A client calls."""
 
+    def heard_core(self) -> None:
+        """The core of the replica beside this node calls."""
+
 
 def certificate_names(certificate: Mapping[str, Any]) -> set[str]:
     """The names in a peer's certificate, as `ssl` gives it."""
@@ -322,6 +325,7 @@ class _Incoming(_Connection):
     """An incoming connection: of a node, which sends messages, or of a client, which calls."""
 
     _role = ""
+    _is_core = False  # of the replica beside this node
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -336,6 +340,8 @@ class _Incoming(_Connection):
         if self._role == "node":
             self.links.handler.receive(self.node_id, wire.decode(wire.messages, frame))
         elif self._role == "client":
+            if self._is_core:
+                self.links.handler.heard_core()
             self.links.handler.call(wire.decode(wire.calls, frame), self._reply)
         else:
             self._greet(wire.decode(wire.greeting, frame))
@@ -347,6 +353,7 @@ class _Incoming(_Connection):
             return
         self.greeted()
         self._role, self.frames.max_bytes = hello.role, self.links.settings.frame_max_bytes
+        self._is_core = hello.role == "client" and hello.node_id == self.links.settings.name
         if hello.role == "node":
             self.node_id = hello.node_id
             self.links.speaks(self, hello.node_id)

@@ -277,7 +277,11 @@ class RaftLog:
     async def _connect(self, name: str) -> LogClient:
         settings = self._settings
         return await LogClient.connect(
-            settings.addresses[name], settings.group, self._tls, answer_max_s=settings.connect_max_s
+            settings.addresses[name],
+            settings.group,
+            self._tls,
+            core_of=settings.node or "",
+            answer_max_s=settings.connect_max_s,
         )
 
     async def _client(self, name: str) -> LogClient:

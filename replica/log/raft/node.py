@@ -383,6 +383,10 @@ class LogNode:
             case Nominate():
                 self._take_nomination(call, reply)
 
+    def heard_core(self) -> None:
+        """The core of the replica beside this node calls: another node leads when it falls silent."""
+        self.raft.heard_core()
+
     def _refusal(self, call: Append | Change | Nominate) -> Answer | None:
         if self.raft.leadership is not Leadership.LEADER:
             return failed(call, "NOT_LEADER", "this node does not lead", self.raft.state.leader_id)

@@ -208,7 +208,7 @@ class Walk:
         data = self._left + data
         at, next_idx, present, seed, leaves = 0, self.next_idx, self.view, self._seed, self.leaves
         header_bytes, last, unpack = _HEADER.size, len(data) - _HEADER.size, _HEADER.unpack_from
-        check, digest = crc32, sha256  # names of this function are found faster
+        first, check, digest = self.header.first_idx, crc32, sha256  # names of this function are found faster
         while at <= last:
             size, crc, idx, view, kind = unpack(data, at)
             end = at + header_bytes + size
@@ -218,7 +218,7 @@ class Walk:
             if kind != MARK:
                 if idx != next_idx or view < present or kind not in _KINDS:
                     break
-                if not len(leaves) % LANDMARK_EVERY:
+                if not (idx - first) % LANDMARK_EVERY:
                     self.landmarks.append(self.end + at)
                 leaves.append(digest(_LEAF + checked).digest())
                 if kind or view > present:
@@ -232,7 +232,8 @@ class Walk:
         """How many RAW entries of the file are before each landmark; the last item: in all of it."""
         first = self.header.first_idx
         others = [entry.idx - first for entry in self.marks if entry.kind is not Kind.RAW]
-        places = [*range(0, len(self.leaves), LANDMARK_EVERY), len(self.leaves)]
+        count = self.next_idx - first
+        places = [*range(0, count, LANDMARK_EVERY), count]
         return [place - bisect_left(others, place) for place in places]
 
 

@@ -14,8 +14,9 @@ What holds, whenever a crash comes:
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -34,9 +35,9 @@ from replica.log.raft.records import (
     decode_file_header,
     encode,
     encode_mark,
-    merkle_root,
     root_of,
 )
+from replica.log.raft.tree import LogTree
 from replica.notary.untrusted import UNREADABLE
 
 HARD_STATE = "hard-state"
@@ -46,6 +47,10 @@ _SEGMENT, _SEAL = ".segment", ".seal"
 _DIGITS = 20
 _READ_AHEAD = 1_024  # entries at a time, when all are read
 _CHUNK_BYTES = 2**20
+
+
+def _numbers(values: Iterable[int] = ()) -> array[int]:
+    return array("Q", values)
 
 
 def segment_name(first_idx: int) -> str:
@@ -62,8 +67,8 @@ class Segment:
     view: int  # of its last entry; 0: it has none
     end: int  # bytes that are written
     header: FileHeader | None  # None: damaged
-    landmarks: list[int] = field(default_factory=list)
-    raw_before: list[int] = field(default_factory=list)
+    landmarks: array[int] = field(default_factory=_numbers)  # 8 bytes each, not 40: a log has many
+    raw_before: array[int] = field(default_factory=_numbers)
     raw_count: int = 0
     seal: Seal | None = None
 
@@ -396,14 +401,19 @@ class SegmentLog:
         assert segment.header is not None
         self._files.cut(segment.name, segment.end)
         self._files.sync(segment.name)
-        digest, walk = sha256(segment.header.encode()), Walk(segment.header)
+        digest, walk, tree = sha256(segment.header.encode()), Walk(segment.header), LogTree()
         for at in range(FILE_HEADER_BYTES, segment.end, _CHUNK_BYTES):  # in pieces: it is most of what a node has there
             data = self._files.read_at(segment.name, at, min(_CHUNK_BYTES, segment.end - at))
             digest.update(data)
             walk.feed(data)
+            tree.grow(walk.leaves)
+            walk.leaves.clear()  # they and the marks would be a fifth of the node's memory
+            walk.marks.clear()
+            tree.keep()
+            tree.forget(tree.size)
         if (walk.end, walk.next_idx) != (segment.end, segment.next_idx):
             raise LogIncomplete(f"entry {walk.next_idx} in {segment.name} is damaged")
-        self._seal(segment, digest.digest(), merkle_root(walk.leaves))
+        self._seal(segment, digest.digest(), tree.root())
 
     def _seal(self, segment: Segment, digest: bytes, root: bytes) -> None:
         seal = Seal(segment.first_idx, segment.next_idx - 1, segment.end, digest, root)
@@ -434,8 +444,8 @@ class SegmentLog:
             view=walk.view,
             end=seal.size,
             header=walk.header,
-            landmarks=walk.landmarks,
-            raw_before=raw_before,
+            landmarks=_numbers(walk.landmarks),
+            raw_before=_numbers(raw_before),
             raw_count=raw_count,
         )
         self._files.rename(segment.name + UNFINISHED, segment.name)

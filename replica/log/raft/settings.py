@@ -98,6 +98,12 @@ class LogNodeSettings(GroupSettings):
     silence_max_s: float = Field(
         10.0, ge=1, le=900, description="A connection whose other side acknowledges nothing for so long is made anew."
     )
+    core_silence_ms: int = Field(
+        2_500,
+        ge=0,
+        le=600_000,
+        description="A leader whose replica asks nothing for so long nominates another node; 0: never.",
+    )
     change_max_s: float = Field(60.0, gt=0, le=86_400, description="Longest wait until new members have caught up.")
 
     @model_validator(mode="after")
@@ -126,6 +132,7 @@ class LogNodeSettings(GroupSettings):
             joiners_catch_up=True,
             ordered_links=True,
             ids_once=True,
+            core_silence_ms=self.core_silence_ms,
         )
 
 

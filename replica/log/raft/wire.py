@@ -36,7 +36,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="HI"):
     protocol: _Count
     group: _Text
     role: Literal["node", "client"]
-    node_id: _Text = ""  # of a node
+    node_id: _Text = ""  # of a node; of a client the name of the replica that it is the core of, if any
     key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""  # a node's public key
 
 

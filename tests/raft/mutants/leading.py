@@ -315,3 +315,23 @@ def _(original: Any) -> Any:
 @mutant("a_lone_node_waits", "A node alone commits at once", committing, "advance_leader")
 def _(original: Any) -> Any:
     return lambda s: original(s) if s.peers else None
+
+
+@mutant("silent_core_leads_on", "A leader whose core is silent nominates another", leading, "_pass_on")
+def _(_: Any) -> Any:
+    return lambda s: None
+
+
+@mutant("nominates_for_ever", "A leader nominates once for a silent core", leading, "_pass_on")
+def _(_: Any) -> Any:
+    return committing.nominate
+
+
+@mutant("unheard_core_is_silent", "A core that was never heard is not missed", leading, "tick")
+def _(original: Any) -> Any:
+    def tick(s: State, ms: int) -> None:
+        if s.core_age_ms is None:
+            s.core_age_ms = s.settings.core_silence_ms
+        original(s, ms)
+
+    return tick
