@@ -56,6 +56,7 @@ class NodesHere:
             message_timeout_ms=100,
             election_timeout_ms=1_000,
             segment_bytes=2**22,
+            core_silence_ms=0,  # no replica reads all the time here
         )
 
     def start_node(self, name: str, *, new_group: bool = False) -> None:
