@@ -1,0 +1,249 @@
+"""The lock session whose server is a log: leadership as a lease, with no lock in any database.
+
+The barrier that opens an activation is the claim. The log orders claims, and each reader judges them alike: the first
+one wins, and one is void if the holder wrote after what the claimant had read. `silence.py` decides when to claim.
+The holder shows that it lives by records of its own; a question to this lock is such a record, read back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from ha.clock import Clock
+from ha.errors import LeaseNotPrepared, LockLost, ScopeMismatch
+from ha.invariant import InvariantBroken
+from ha.lock.interface import CLOSED, DatabaseIdentity, LockAnswer, LockOwner, LockView, ReleaseNote, ServerLease
+from ha.lock.session import DatabaseSession
+from ha.lock.silence import LeaseView, Silence, confirmed, heard, is_free, question_at_s
+from ha.settings import ElectionSettings
+
+T = TypeVar("T")
+GIVE_BACK_MAX_S = 0.25  # longest wait of a session that is closed while it holds the lease
+
+
+class LeaseLog(Protocol):
+    """The log as far as a lease needs it. Methods wait for as long as the log takes; the session sets limits.
+
+    They raise LockLost when the log cannot be asked.
+    """
+
+    def view(self) -> LeaseView | None:
+        """The lease as far as the log was read; None before the log was reached."""
+
+    async def moved(self) -> None:
+        """Return when more of the log was read than at the call."""
+
+    async def catch_up(self) -> None:
+        """Return when all was read that the log had at the call."""
+
+    async def confirm_end(self) -> None:
+        """The same, with proof that the log takes and returns records at this moment."""
+
+    async def claim(self, name: str, view: LeaseView) -> bytes | None:
+        """Claim the lease that looks like this; the activation id when the claim is in force, None when it is void."""
+
+    async def show_life(self, activation_id: bytes, number: int) -> bool:
+        """Log a sign of life, numbered from 0, and read it back. False when that activation is not in force."""
+
+    async def release(self, view: LeaseView, note: ReleaseNote | None) -> None:
+        """Log that the lease is free. None: nobody gave it up in order. A newer claim makes this void."""
+
+    def end(self) -> None:
+        """The session has ended: what was handed over and not sent is dropped. May be repeated."""
+
+
+class LeaseConnection:
+    """One session's use of the log: what is asked ends when the session does."""
+
+    def __init__(self, log: LeaseLog) -> None:
+        self.answers = 0
+        self.log = log
+        self.activation_id: bytes | None = None  # of our claim, once it is in force
+        self._ended = asyncio.Event()
+
+    async def run(self, question: Coroutine[Any, Any, T]) -> T:
+        """Its answer. Raises LockLost when the session ends first, and what the question raises."""
+        asked = asyncio.ensure_future(question)
+        ended = asyncio.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise LockLost("the session was closed")
+            answer = asked.result()
+            self.answers += 1
+            return answer
+        finally:
+            for task in (asked, ended):
+                task.cancel()
+            await asyncio.gather(asked, ended, return_exceptions=True)
+
+    async def ask(self) -> LeaseView:
+        """The lease at this moment. Raises LockLost where this session held it and does no longer."""
+        await self.run(self.log.catch_up())
+        view = self.log.view()
+        if view is None:
+            raise LockLost("the log was not reached yet")
+        if self.activation_id is not None and view.activation_id != self.activation_id:
+            raise LockLost(f"epoch {view.epoch} is in force, and not ours")
+        return view
+
+    def settled(self) -> bool:
+        """See Connection."""
+        return not self._ended.is_set()
+
+    def hang_up(self) -> None:
+        """See Connection."""
+        self._ended.set()
+
+    def finish(self) -> None:
+        """See Connection."""
+        self._ended.set()
+        self.log.end()
+
+
+class LeaseSession(DatabaseSession[LeaseConnection]):
+    """See LockSession."""
+
+    def __init__(
+        self, log: LeaseLog, *, name: str, settings: ElectionSettings, clock: Clock, scope: str | None = None
+    ) -> None:
+        """`scope`: the log's identity, where it is known."""
+        super().__init__(name=name, settings=settings, clock=clock)
+        self._log = log
+        self._scope = scope
+        self._silence: Silence | None = None
+        self._claim: LeaseView | None = None  # as the log showed it when our claim came into force
+        self._signs_of_life = 0
+        self._released = False
+        self._heard_epoch = 0  # releases up to this epoch are no news
+
+    @property
+    def activation_id(self) -> bytes:
+        """Of the claim that is in force: whoever opens an activation takes it over. Raises InvariantBroken."""
+        return self._held().activation_id
+
+    @property
+    def epoch(self) -> int:
+        """Of the claim that is in force. Raises InvariantBroken."""
+        return self._held().epoch
+
+    @property
+    def server_lease(self) -> ServerLease:
+        """See LockSession."""
+        return ServerLease(self._settings.lease_s, True, "counted by each replica that follows the log")
+
+    async def _connect(self) -> LeaseConnection:
+        while self._log.view() is None:
+            await self._log.moved()
+        return LeaseConnection(self._log)
+
+    async def _check(self) -> None:
+        async with self.statement("lock.check") as connection:
+            view = await connection.ask()
+            if self._scope not in (None, view.log_id):
+                raise ScopeMismatch(f"the configured scope is {self._scope!r}, the log is {view.log_id!r}")
+            if not view.judges_claims:
+                raise LeaseNotPrepared(f"epoch {view.epoch} is under rules 1")
+            self._heard_epoch = view.epoch
+
+    def _is_unknown(self, error: BaseException) -> bool:
+        return isinstance(error, LockLost | asyncio.CancelledError | GeneratorExit)
+
+    async def try_lock(self) -> LockAnswer:
+        """See LockSession."""
+        if self._claim is not None:
+            raise InvariantBroken("the lease is held already")
+        async with self.statement("lock.try") as connection:
+            view, free = await self._look_closely(connection)
+            if free:  # perhaps only as far as was read
+                await connection.run(self._log.confirm_end())
+                view, free = await self._look_closely(connection)
+            if not free:
+                return LockAnswer(False, self._clock.boottime_s(), _owner(view))
+            asked_at_s = self._clock.boottime_s()
+            activation_id = await connection.run(self._log.claim(self._name, view))
+            if activation_id is None:
+                raise LockLost("the claim is void: another came first, or the holder wrote again")
+            connection.activation_id = activation_id
+            self._claim = await connection.ask()
+        return LockAnswer(True, asked_at_s, released=view.released)
+
+    async def look(self) -> LockView:
+        """See LockSession."""
+        async with self.statement("lock.look") as connection:
+            view, free = await self._look_closely(connection)
+        return LockView(None if free else _owner(view), view.released)
+
+    async def _look_closely(self, connection: LeaseConnection) -> tuple[LeaseView, bool]:
+        """The lease, and whether it may be claimed. Asks whether the log works when the holder is due."""
+        view = await connection.ask()
+        now_s = self._clock.boottime_s()
+        self._silence = heard(self._silence, view, now_s)
+        if view.holder is not None and now_s >= question_at_s(self._silence, self._settings):
+            if await self._answers(connection):
+                self._silence = confirmed(self._silence, now_s, self._settings)
+            view = self._log.view() or view
+            self._silence = heard(self._silence, view, self._clock.boottime_s())
+        return view, is_free(view, self._silence, self._settings)
+
+    async def _answers(self, connection: LeaseConnection) -> bool:
+        """Whether the log takes and returns records at this moment; an answer that is late counts for nothing."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.heartbeat_s):
+                await connection.run(self._log.confirm_end())
+                return True
+        return False
+
+    async def confirm(self) -> float:
+        """See LockSession: a sign of life that was read back, with our claim still in force."""
+        async with self.statement("lock.confirm") as connection:
+            asked_at_s = self._clock.boottime_s()
+            if self._claim is None:
+                raise LockLost("this session does not hold the lease")
+            number, self._signs_of_life = self._signs_of_life, self._signs_of_life + 1
+            if not await connection.run(self._log.show_life(self._claim.activation_id, number)):
+                raise LockLost("a newer activation is in force")
+        return asked_at_s
+
+    async def release(self, to: str | None = None) -> None:
+        """See LockSession. All replicas read one note, and whom it is for; so none is announced before."""
+        async with self.statement("lock.release") as connection:
+            await connection.run(self._log.release(self._held(), ReleaseNote(self._name, to)))
+            self._released = True
+
+    async def wait_release(self) -> ReleaseNote:
+        """See LockSession."""
+        while True:
+            view = self._log.view()
+            if view is not None and view.released is not None and view.epoch > self._heard_epoch:
+                self._heard_epoch = view.epoch
+                if view.released.by != self._name:
+                    return view.released
+            await self._log.moved()
+
+    async def close(self, why: str = CLOSED) -> None:
+        """See LockSession. A lease that was not released is given back, if the log takes that; else it runs out."""
+        if not self.closed and self._claim is not None and not self._released:
+            self._released = True
+            with suppress(TimeoutError, LockLost):
+                async with asyncio.timeout(GIVE_BACK_MAX_S):
+                    await self._log.release(self._claim, None)
+        await super().close(why)
+
+    async def database_identity(self) -> DatabaseIdentity:
+        """The log, as its barriers name what granted the epoch."""
+        async with self.statement("lock.identity") as connection:
+            view = self._claim or await connection.ask()
+        return DatabaseIdentity("lease", view.log_id, max(1, view.witnessed))
+
+    def _held(self) -> LeaseView:
+        if self._claim is None:
+            raise InvariantBroken("this session does not hold the lease")
+        return self._claim
+
+
+def _owner(view: LeaseView) -> LockOwner | None:
+    return None if view.holder is None else LockOwner(view.epoch, view.holder)

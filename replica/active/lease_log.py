@@ -1,0 +1,152 @@
+"""The request log as the server of a lease: what the follower has read of it, and the records that claim and keep it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ha.errors import LockLost
+from ha.lock.interface import ReleaseNote
+from ha.lock.silence import LeaseView
+from replica.following.follower import Follower
+from replica.log.interface import ConsensusLog, LogWriter, RequestLog
+from replica.notary.errors import NotaryError
+from replica.notary.leases import NOTHING_WITNESSED, claim_text, release_text, releaser_in
+from replica.notary.position import LeasedPosition, Position
+from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
+from replica.notary.rules import DEDUPLICATING_FROM
+
+SIGNS_OF_LIFE_FROM = 2**62  # their sequence numbers: a range of their own, above all that an activation gives away
+_FORMAT = DEDUPLICATING_FROM  # claims name format and rules 2, whatever else is known: readers judge them from there
+ResultT = TypeVar("ResultT")
+
+
+class FollowedLease:
+    """See LeaseLog. One object serves one session."""
+
+    def __init__(self, request_log: RequestLog, follower: Follower, random_bytes: Callable[[int], bytes]) -> None:
+        self._log = request_log
+        self._follower = follower
+        self._random_bytes = random_bytes
+        self._writer: LogWriter | None = None
+        self._ended = False
+        self._closing: asyncio.Task[None] | None = None
+
+    def view(self) -> LeaseView | None:
+        """See LeaseLog."""
+        position = self._follower.position
+        return None if position is None else view_at(position)
+
+    async def moved(self) -> None:
+        """See LeaseLog."""
+        before = self._follower.position
+        await self._follower.wait_for(lambda position: position is not before)
+
+    async def catch_up(self) -> None:
+        """See LeaseLog."""
+        end = await _asked(self._log.end_offset())
+        await self._follower.wait_for(lambda position: position.offset >= end - 1)
+
+    async def confirm_end(self) -> None:
+        """See LeaseLog. A majority of log nodes confirms its end; any other log must take and return a record.
+
+        That record is a copy of the barrier in force, which changes nothing for any reader.
+        """
+        position = self._follower.position
+        if position is None or position.barrier is None or isinstance(self._log, ConsensusLog):
+            await self.catch_up()
+            return
+        end = await _asked(self._log.end_offset())
+        await self._append(position.barrier)
+        await self._follower.wait_for(lambda position: position.offset >= end)
+
+    async def claim(self, name: str, view: LeaseView) -> bytes | None:
+        """See LeaseLog."""
+        activation_id = self._random_bytes(ACTIVATION_ID_BYTES)
+        text = claim_text(view.log_id, view.witnessed)
+        await self._append(BarrierRecord(view.epoch + 1, activation_id, name, text, _FORMAT, _FORMAT))
+        # once the lease looks different, the claim is in force, or void wherever it will be read
+        position = await self._follower.wait_for(lambda position: not _is_as_in(position, view))
+        return activation_id if _in_force(position) == activation_id else None
+
+    async def show_life(self, activation_id: bytes, number: int) -> bool:
+        """See LeaseLog. The sign is an empty settlement."""
+        sequence = SIGNS_OF_LIFE_FROM + number
+        await self._append(SettlementRecord(_FORMAT, activation_id, sequence, ()))
+
+        def read_or_over(position: Position) -> bool:
+            return _in_force(position) != activation_id or has_seen(position, sequence)
+
+        return _in_force(await self._follower.wait_for(read_or_over)) == activation_id
+
+    async def release(self, view: LeaseView, note: ReleaseNote | None) -> None:
+        """See LeaseLog. The activation id is thrown away, so that nobody can use it."""
+        text = release_text(view.log_id, "" if note is None else note.by)
+        to = "" if note is None or note.to is None else note.to
+        nobody = self._random_bytes(ACTIVATION_ID_BYTES)
+        await self._append(BarrierRecord(view.epoch + 1, nobody, to, text, _FORMAT, _FORMAT))
+        await self._follower.wait_for(lambda position: position.epoch > view.epoch)
+
+    def end(self) -> None:
+        """See LeaseLog."""
+        self._ended = True
+        if self._writer is not None and self._closing is None:
+            self._closing = asyncio.ensure_future(self._writer.close())
+
+    async def _append(self, record: Record) -> None:
+        if self._writer is None:
+            self._writer = await _asked(self._log.open_writer())
+            if self._ended:
+                self.end()
+        try:
+            self._writer.append(encode_record(record))
+        except NotaryError as error:
+            raise LockLost(error.detail) from error
+
+
+def view_at(position: Position) -> LeaseView:
+    """The lease at a position."""
+    barrier = position.barrier
+    if barrier is None:
+        return LeaseView(position.topic_id, 0, b"", None, None, NOTHING_WITNESSED)
+    releaser = releaser_in(barrier.database)
+    note = ReleaseNote(releaser, barrier.replica or None) if releaser else None
+    return LeaseView(
+        position.topic_id,
+        barrier.epoch,
+        barrier.activation_id,
+        barrier.replica if releaser is None else None,
+        note,
+        _witnessed(position),
+        barrier.rules_version >= DEDUPLICATING_FROM,
+    )
+
+
+def _witnessed(position: Position) -> int:
+    """Offset of the newest counting record of the activation in force. Positions have it while a lease is held. Before
+    that no claim is judged by it, and a number that grows with each such record does as well."""
+    if isinstance(position, LeasedPosition):
+        return position.counted_offset
+    return position.barrier_offset + sum(end - start for start, end in position.seen)
+
+
+def has_seen(position: Position, sequence: int) -> bool:
+    """Whether the record with this number of the activation in force was read."""
+    return any(start <= sequence < end for start, end in position.seen)
+
+
+def _is_as_in(position: Position, view: LeaseView) -> bool:
+    return position.epoch == view.epoch and _witnessed(position) == view.witnessed
+
+
+def _in_force(position: Position) -> bytes | None:
+    return None if position.barrier is None else position.barrier.activation_id
+
+
+async def _asked(question: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Its answer. Raises LockLost where the log has none."""
+    try:
+        return await question
+    except NotaryError as error:
+        raise LockLost(error.detail) from error
