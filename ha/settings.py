@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Literal
 
 from ha.errors import SettingsError
 
@@ -52,6 +53,13 @@ class ElectionSettings:
     `lease_s` is the knob: shorter finds a frozen active sooner, longer forgives longer stalls.
     """
 
+    kind: Literal["database", "lease"] = field(
+        default="database",
+        metadata={
+            "description": "What leadership is: database: an advisory lock there; lease: a lease over the request log,"
+            " which needs rules 2 (docs/decisions/0015-lease.md). The same for all replicas."
+        },
+    )
     lease_s: float = _setting(3.0, "The server frees the lock of a silent session after this.")
     heartbeat_s: float = _setting(0.5, "Between two checks that the lock is still held: the heartbeat.")
     margin_s: float = _setting(0.5, "The holder stops this much before the lease is over.")
@@ -100,7 +108,11 @@ class ElectionSettings:
         return self.grace_s + self.lag_wait_max_s + 2 * self.poll_max_s
 
     def __post_init__(self) -> None:
+        if self.kind not in ("database", "lease"):
+            raise SettingsError(f"kind is {self.kind!r}; it is database or lease")
         for setting in fields(self):
+            if "low" not in setting.metadata:
+                continue
             value, low, high = getattr(self, setting.name), setting.metadata["low"], setting.metadata["high"]
             if not low <= value <= high:  # NaN is in no range
                 raise SettingsError(f"{setting.name} is {value}; its range is {low:g} to {high:g}")
@@ -201,19 +213,30 @@ def detection_budget(settings: ElectionSettings, fault: Fault) -> tuple[BudgetSt
 
     What follows (epoch, log, barrier, catching up, publishing, health check, the client's retry) is for others to add.
     """
-    freed = {
-        Fault.STOPPED: BudgetStep("the active steps down and releases the lock", "drain_max_s", settings.drain_max_s),
-        Fault.KILLED: BudgetStep(
-            "the server sees that the client is gone, at the latest when its statement ends",
-            "statement_max_s",
-            min(CLIENT_CHECK_S, settings.statement_max_s),
-        ),
-        Fault.FROZEN: BudgetStep("the lease of the silent session runs out", "lease_s", settings.lease_s),
-    }
+    freed = _freed_by_silence(settings, fault) if settings.kind == "lease" else _freed_by_a_server(settings, fault)
     grace_s = 0.0 if fault is Fault.STOPPED else settings.grace_s
     return (
-        freed[fault],
+        freed,
         BudgetStep("a passive polls the lock", "retry_s, retry_jitter, tick_s", settings.poll_max_s),
         BudgetStep("grace for the old active", "grace_s", grace_s),
         BudgetStep("a passive that lags lets others go first", "lag_wait_max_s", settings.lag_wait_max_s),
     )
+
+
+def _freed_by_a_server(settings: ElectionSettings, fault: Fault) -> BudgetStep:
+    match fault:
+        case Fault.STOPPED:
+            return BudgetStep("the active steps down and releases the lock", "drain_max_s", settings.drain_max_s)
+        case Fault.KILLED:
+            what = "the server sees that the client is gone, at the latest when its statement ends"
+            return BudgetStep(what, "statement_max_s", min(CLIENT_CHECK_S, settings.statement_max_s))
+        case Fault.FROZEN:
+            return BudgetStep("the lease of the silent session runs out", "lease_s", settings.lease_s)
+
+
+def _freed_by_silence(settings: ElectionSettings, fault: Fault) -> BudgetStep:
+    """Nobody sees that a holder died: it is silent, and the last question to the log takes a heartbeat at most."""
+    if fault is Fault.STOPPED:
+        return BudgetStep("the active steps down and releases the lease", "drain_max_s", settings.drain_max_s)
+    silent_s = settings.lease_s + settings.heartbeat_s
+    return BudgetStep("the holder is silent for the whole lease", "lease_s, heartbeat_s", silent_s)

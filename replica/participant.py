@@ -196,7 +196,11 @@ class Participant(Generic[SessionT]):
         self.follower.hurry(True)
         identity = await session.database_identity()
         self.activation = Activation(
-            self._parts, self._make_store(session), database=identity, verify_lock=session.confirm
+            self._parts,
+            self._make_store(session),
+            database=identity,
+            verify_lock=session.confirm,
+            grant=session.grant,
         )
         try:
             await self._receipt_signer.check()

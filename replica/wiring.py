@@ -17,7 +17,10 @@ import msgspec
 from ha.clock import Clock
 from ha.election.driver import Election
 from ha.health import HealthListener, LoopPulse, Probes
+from ha.lock.joint import LeaseBesideDatabase
+from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
+from replica.active.lease_log import FollowedLease
 from replica.active.signer import Signer
 from replica.database import Database, Session
 from replica.following.scrub import BOOKMARK, Scrubber
@@ -115,7 +118,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     request_log = open_log(settings.log)
     stack.push_async_callback(request_log.close)
     bulletin = Bulletin(settings.database.board, settings.name)
-    election = _election(settings, start, clock)
+    election = _election(settings, start, clock, lambda: _lease_log(request_log, participant))
     participant: Participant[Session] = Participant(
         name=settings.name,
         request_log=request_log,
@@ -176,9 +179,19 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     stack.callback(manager.stop)
 
 
-def _election(settings: ReplicaSettings, start: Start, clock: Clock) -> Election[Session]:
+def _lease_log(request_log: RequestLog, participant: Participant[Session]) -> FollowedLease:
+    return FollowedLease(request_log, participant.follower, os.urandom)
+
+
+def _election(
+    settings: ReplicaSettings, start: Start, clock: Clock, lease_log: Callable[[], FollowedLease]
+) -> Election[Session]:
     def lock_session() -> Session:
-        return settings.database.lock_session(name=settings.name, settings=settings.election, clock=clock)
+        session = settings.database.lock_session(name=settings.name, settings=settings.election, clock=clock)
+        if settings.election.kind == "database":
+            return session
+        lease = LeaseSession(lease_log(), name=settings.name, settings=settings.election, clock=clock)
+        return LeaseBesideDatabase(lease, session)
 
     return Election(
         lock_session,

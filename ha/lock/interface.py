@@ -106,6 +106,14 @@ class ServerLease:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The activation that a lock opens by itself when it is granted: that of a lease, whose claim is in the log."""
+
+    epoch: int
+    activation_id: bytes
+
+
 class LockSession(Protocol):
     """What the election needs of a session. Times are boot time in seconds; all methods raise HaError."""
 
@@ -120,6 +128,10 @@ class LockSession(Protocol):
     @property
     def closed(self) -> bool:
         """True once the session was lost or closed; never false again."""
+
+    @property
+    def grant(self) -> Grant | None:
+        """The activation that was opened with the lock; None where its holder opens one, or does not hold it."""
 
     @property
     def clock_skew_s(self) -> float:

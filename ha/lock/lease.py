@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from ha.clock import Clock
 from ha.errors import LeaseNotPrepared, LockLost, ScopeMismatch
 from ha.invariant import InvariantBroken
-from ha.lock.interface import CLOSED, DatabaseIdentity, LockAnswer, LockOwner, LockView, ReleaseNote, ServerLease
+from ha.lock.interface import CLOSED, DatabaseIdentity, Grant, LockAnswer, LockOwner, LockView, ReleaseNote, ServerLease
 from ha.lock.session import DatabaseSession
 from ha.lock.silence import LeaseView, Silence, confirmed, heard, is_free, question_at_s
 from ha.settings import ElectionSettings
@@ -121,14 +121,9 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         self._heard_epoch = 0  # releases up to this epoch are no news
 
     @property
-    def activation_id(self) -> bytes:
-        """Of the claim that is in force: whoever opens an activation takes it over. Raises InvariantBroken."""
-        return self._held().activation_id
-
-    @property
-    def epoch(self) -> int:
-        """Of the claim that is in force. Raises InvariantBroken."""
-        return self._held().epoch
+    def grant(self) -> Grant | None:
+        """See LockSession."""
+        return None if self._claim is None else Grant(self._claim.epoch, self._claim.activation_id)
 
     @property
     def server_lease(self) -> ServerLease:
@@ -156,14 +151,14 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         """See LockSession."""
         if self._claim is not None:
             raise InvariantBroken("the lease is held already")
+        view, free = await self._look_closely()
+        if free and view.holder is None:  # perhaps only as far as was read
+            await self._confirm_end()
+            view, free = await self._look_closely()
+        asked_at_s = self._clock.boottime_s()
+        if not free:
+            return LockAnswer(False, asked_at_s, _owner(view))
         async with self.statement("lock.try") as connection:
-            view, free = await self._look_closely(connection)
-            if free:  # perhaps only as far as was read
-                await connection.run(self._log.confirm_end())
-                view, free = await self._look_closely(connection)
-            if not free:
-                return LockAnswer(False, self._clock.boottime_s(), _owner(view))
-            asked_at_s = self._clock.boottime_s()
             activation_id = await connection.run(self._log.claim(self._name, view))
             if activation_id is None:
                 raise LockLost("the claim is void: another came first, or the holder wrote again")
@@ -173,29 +168,28 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
 
     async def look(self) -> LockView:
         """See LockSession."""
-        async with self.statement("lock.look") as connection:
-            view, free = await self._look_closely(connection)
+        view, free = await self._look_closely()
         return LockView(None if free else _owner(view), view.released)
 
-    async def _look_closely(self, connection: LeaseConnection) -> tuple[LeaseView, bool]:
+    async def _look_closely(self) -> tuple[LeaseView, bool]:
         """The lease, and whether it may be claimed. Asks whether the log works when the holder is due."""
-        view = await connection.ask()
+        view = await self._ask()
         now_s = self._clock.boottime_s()
         self._silence = heard(self._silence, view, now_s)
         if view.holder is not None and now_s >= question_at_s(self._silence, self._settings):
-            if await self._answers(connection):
-                self._silence = confirmed(self._silence, now_s, self._settings)
-            view = self._log.view() or view
-            self._silence = heard(self._silence, view, self._clock.boottime_s())
+            await self._confirm_end()
+            view = await self._ask()
+            self._silence = heard(confirmed(self._silence, now_s, self._settings), view, self._clock.boottime_s())
         return view, is_free(view, self._silence, self._settings)
 
-    async def _answers(self, connection: LeaseConnection) -> bool:
-        """Whether the log takes and returns records at this moment; an answer that is late counts for nothing."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.heartbeat_s):
-                await connection.run(self._log.confirm_end())
-                return True
-        return False
+    async def _ask(self) -> LeaseView:
+        async with self.statement("lock.look") as connection:
+            return await connection.ask()
+
+    async def _confirm_end(self) -> None:
+        """Returns when the log has taken and returned a record. Raises LockLost when it has not in time."""
+        async with self.statement("lock.see_the_log_move") as connection:
+            await connection.run(self._log.confirm_end())
 
     async def confirm(self) -> float:
         """See LockSession: a sign of life that was read back, with our claim still in force."""

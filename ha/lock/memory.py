@@ -28,6 +28,7 @@ from ha.lock.interface import (
     NEVER_S,
     RELEASE_LEAD_S,
     DatabaseIdentity,
+    Grant,
     LockAnswer,
     LockOwner,
     LockView,
@@ -222,6 +223,10 @@ class MemoryLockSession:
     @property
     def closed(self) -> bool:
         return self._closed.is_set()
+
+    @property
+    def grant(self) -> Grant | None:
+        return None
 
     @property
     def clock_skew_s(self) -> float:

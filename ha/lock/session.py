@@ -16,7 +16,7 @@ from ha.clock import Clock
 from ha.errors import HaError, LockLost, LockUnavailable, ReadOnlyServer
 from ha.invariant import InvariantBroken
 from ha.lock.deadline import answered_within
-from ha.lock.interface import CLOSED, NEVER_S, ReleaseNote
+from ha.lock.interface import CLOSED, NEVER_S, Grant, ReleaseNote
 from ha.settings import ElectionSettings
 
 OPEN_MAX_S = 10.0  # name look-up, every host of the list, and the checks
@@ -88,6 +88,11 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
     def closed(self) -> bool:
         """See LockSession."""
         return self._closed.is_set()
+
+    @property
+    def grant(self) -> Grant | None:
+        """See LockSession: the holder of a lock in a database opens its activation by itself."""
+        return None
 
     @property
     def clock_skew_s(self) -> float:

@@ -18,7 +18,8 @@ from ha.lock.interface import ReleaseNote
 from ha.settings import ElectionSettings
 
 UNASKED_HEARTBEATS = 1.5  # so long a silence is usual, and not asked about
-UNCONFIRMED_HEARTBEATS = 2.0  # the longest stretch that one question confirms
+_ROUNDING_S = 1e-6  # of sums of boot times
+UNCONFIRMED_HEARTBEATS = 2.0  # with a poll on top, the longest stretch that one question confirms
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def heard(silence: Silence | None, view: LeaseView, now_s: float) -> Silence:
 def confirmed(silence: Silence, asked_at_s: float, settings: ElectionSettings) -> Silence:
     """The log has answered a question of that moment, and nothing of the holder came before the answer."""
     stretch_s = max(0.0, asked_at_s - silence.counted_to_s)
-    counts_s = min(stretch_s, UNCONFIRMED_HEARTBEATS * settings.heartbeat_s)
+    counts_s = min(stretch_s, UNCONFIRMED_HEARTBEATS * settings.heartbeat_s + settings.poll_max_s)
     return replace(silence, counted_to_s=silence.counted_to_s + stretch_s, silent_s=silence.silent_s + counts_s)
 
 
@@ -73,4 +74,4 @@ def question_at_s(silence: Silence, settings: ElectionSettings) -> float:
 
 def is_free(view: LeaseView, silence: Silence, settings: ElectionSettings) -> bool:
     """Whether the lease may be claimed: nobody holds it, or its holder has been silent for its whole length."""
-    return view.holder is None or silence.silent_s >= settings.lease_s
+    return view.holder is None or silence.silent_s >= settings.lease_s - _ROUNDING_S

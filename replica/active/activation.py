@@ -22,7 +22,7 @@ from typing import TypeVar
 import structlog
 
 from ha.errors import HaError
-from ha.lock.interface import DatabaseIdentity
+from ha.lock.interface import DatabaseIdentity, Grant
 from replica.active.admission import Admission
 from replica.active.answering import Answering
 from replica.active.appending import Appender
@@ -57,8 +57,10 @@ class Activation:
         *,
         database: DatabaseIdentity,
         verify_lock: Callable[[], Awaitable[object]],
+        grant: Grant | None = None,
     ) -> None:
-        """`store` and `verify_lock` work over the lock session; `database` is the identity that it reports."""
+        """`store` and `verify_lock` work over the lock session; `database` is the identity that it reports, `grant` the
+        activation that came with it."""
         self._parts = parts
         self._store = store
         self._verify_lock = verify_lock
@@ -78,6 +80,7 @@ class Activation:
             store,
             database=database,
             verify_lock=verify_lock,
+            grant=grant,
             appender=self.appender,
             read_back=self.read_back,
             publisher=self.publisher,

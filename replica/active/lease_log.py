@@ -1,4 +1,4 @@
-"""The request log as the server of a lease: what the follower has read of it, and the records that claim and keep it."""
+"""The request log as the server of a lease: what was read of it, and the records that claim and keep the lease."""
 
 from __future__ import annotations
 

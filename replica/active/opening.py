@@ -2,6 +2,9 @@
 
 The steps: read the log to its end, see it move, raise the epoch, open the log writer, verify the lock, append the
 barrier, catch up to it, publish up to it, settle the commands that can never be logged. Then it may serve.
+
+A lease is granted by the log: the claim is the activation's only barrier. It has shown that the log moves, and the
+epoch is the claim's.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from functools import partial
 
 import structlog
 
-from ha.lock.interface import DatabaseIdentity
+from ha.errors import ActivationFailed
+from ha.lock.interface import DatabaseIdentity, Grant
 from replica.active.appending import Appender
 from replica.active.backlog import publish_backlog
 from replica.active.catching_up import read_to_the_end, until_applied
@@ -45,6 +49,7 @@ class Opening:
         *,
         database: DatabaseIdentity,
         verify_lock: Callable[[], Awaitable[object]],
+        grant: Grant | None,
         appender: Appender,
         read_back: ReadBack,
         publisher: Publisher,
@@ -54,6 +59,7 @@ class Opening:
         self._store = store
         self._database = database
         self._verify_lock = verify_lock
+        self._grant = grant
         self._appender = appender
         self._read_back = read_back
         self._publisher = publisher
@@ -68,22 +74,24 @@ class Opening:
         self._began_s = parts.clock.boottime_s()
         agree_with_log(self._database, parts.request_log)
         position = await read_to_the_end(parts)
-        self._check_descent(position)
+        if self._grant is None:
+            self._check_descent(position)
         self._done("read_log")
         salvages = await parts.salvages_found.found(position.offset)
         appender.formats = to_write(await store.bind(position.topic_id, salvages), position.barrier)
         if appender.formats.rules >= DEDUPLICATING_FROM:
             await self._know_commands(position.offset)
-        await self._see_the_log_move(position)
+        if self._grant is None:
+            await self._see_the_log_move(position)
         self._done("log_moves")
-        self.epoch = await store.raise_epoch(position.epoch, parts.name)
+        self.epoch = await self._raise_epoch(position)
         self._done("epoch")
         await appender.open()
         self._done("open_log")
         await self._verify_lock()
         self._done("verify_lock")
         published = await self._published_in_the_log()
-        position = await self.put_barrier_in_force()
+        position = await self.put_barrier_in_force() if self._grant is None else self._take_over(self._grant)
         self._done("barrier")
         self._publisher.begin(await self._publish_backlog(published, position))
         self._done("publish_backlog")
@@ -154,6 +162,25 @@ class Opening:
             self._check_descent(position)
             self.epoch = await self._store.raise_epoch(position.epoch, self._parts.name)
 
+    async def _raise_epoch(self, position: Position) -> int:
+        """The next epoch; under a lease that of the claim, which the store takes note of. Raises ActivationFailed."""
+        if self._grant is None:
+            return await self._store.raise_epoch(position.epoch, self._parts.name)
+        epoch = await self._store.raise_epoch(self._grant.epoch - 1, self._parts.name)
+        if epoch != self._grant.epoch:  # the next claim is higher than this one
+            raise ActivationFailed(f"the store has granted epoch {epoch - 1}, and our claim is {self._grant.epoch}")
+        return epoch
+
+    def _take_over(self, grant: Grant) -> Position:
+        """Go on from the claim; the applied position. Raises ActivationFailed when it is not in force any more."""
+        position = self._parts.follower.position
+        barrier = None if position is None else position.barrier
+        if position is None or barrier is None or barrier.activation_id != grant.activation_id:
+            raise ActivationFailed("a newer activation is in force")
+        self._appender.activation_id = grant.activation_id
+        self._read_back.go_on_from(position)
+        return position
+
     async def _publish_backlog(self, published: Published, position: Position) -> Published:
         parts = self._parts
         return await publish_backlog(
@@ -201,5 +228,5 @@ def _has_epoch(epoch: int, position: Position) -> bool:
 
 
 def _has_seen_below(sequence: int, position: Position) -> bool:
-    """Whether every number below was read: the log may store them in another order."""
-    return position.seen == ((0, sequence),)
+    """Whether every number below was read: the log may store them in another order. Signs of life have others."""
+    return bool(position.seen) and position.seen[0] == (0, sequence)

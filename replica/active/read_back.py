@@ -36,6 +36,10 @@ class ReadBack:
         self._publisher = publisher
         self.in_force: Position | None = None  # after the run in which our barrier came into force
 
+    def go_on_from(self, position: Position) -> None:
+        """Our barrier came into force before this activation had parts: match what is applied after this position."""
+        self.in_force = position
+
     def take(self, applied: Applied) -> None:
         """Answer the callers that wait for a record of the run, and queue its completions. Raises InvariantBroken."""
         barrier, ours = applied.position.barrier, self._appender.activation_id

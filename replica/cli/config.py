@@ -41,7 +41,8 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     _check_files(settings)
     active = run(_active(settings))
     measured = None if active is None else active.activation_steps_s
-    lease = (active and active.lock_lease) or settings.shared_database().lease(settings.election)
+    server = settings.election.kind == "database"  # which frees the lock of a silent session
+    lease = ((active and active.lock_lease) or settings.shared_database().lease(settings.election)) if server else None
     haproxy = settings.haproxy_settings()
     budgets = [
         failover_budget(settings.election, haproxy, RetryPolicy(), fault, measured, lease=lease) for fault in FAULTS
@@ -61,7 +62,7 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     _print_log(settings)
     for budget in budgets:
         _print(budget)
-    if not lease.verified:
+    if lease is not None and not lease.verified:
         out.print(f"The server's lease is not verified: {lease.detail}.")
     if measured is None:
         out.print("No replica of this configuration is active, so the steps of an activation are not in the sums.")

@@ -145,7 +145,7 @@ def _fields(model: Any) -> Iterator[tuple[str, Any, str, object, str]]:
     if dataclasses.is_dataclass(model):
         for entry in dataclasses.fields(model):
             facts = entry.metadata
-            span = f"from {facts['low']:g} to {facts['high']:.0f}"
+            span = f"from {facts['low']:g} to {facts['high']:.0f}" if "low" in facts else ""
             yield entry.name, entry.type, facts["description"], entry.default, span
         return
     for name, field in model.model_fields.items():

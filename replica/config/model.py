@@ -175,6 +175,7 @@ class Config(BaseSettings):
                 "log.kind = postgres with another kind of database: one Postgres is lock, log and store, or the log is "
                 "of another kind"
             )
+        self._lease_fits()
         step_down_s = 3 * self.core.drain_answers_s + log.close_max_s
         if step_down_s > self.election.drain_max_s:
             raise ValueError(
@@ -187,6 +188,21 @@ class Config(BaseSettings):
                 f" log.{log.kind}.append_queue_max = {log.append_queue_max}"
             )
         return self
+
+    def _lease_fits(self) -> None:
+        """Check what a lease relies on: every replica reads the log all the time, and soon enough to be answered."""
+        if self.election.kind != "lease":
+            return
+        if self.core.standby != "following":
+            raise ValueError("election.kind = lease needs core.standby = following: who does not read cannot wait")
+        if kind_of(self.database.conninfo).NAME != "postgres":
+            raise ValueError("election.kind = lease is supported with a store on Postgres only")
+        pauses_s = 10 * self.core.standby_read_pause_s
+        if pauses_s > self.election.answer_max_s:
+            raise ValueError(
+                f"election.kind = lease: ten times core.standby_read_pause_s are {pauses_s:g} s, more than"
+                f" election.answer_max_s = {self.election.answer_max_s:g}; a claim would not be read back in time"
+            )
 
     @property
     def endpoint_url(self) -> str:

@@ -200,10 +200,13 @@ class MemorySession(Protocol):
 class MemoryStore:
     """See ParticipantStore: the tables, reached through the lock session's double."""
 
-    def __init__(self, session: MemorySession, database: MemoryDatabase) -> None:
+    def __init__(self, session: MemorySession, database: MemoryDatabase, *, fenced: bool = False) -> None:
+        """`fenced`: nothing is published once another session was granted an epoch."""
+        self._fenced = fenced
         self._session = session
         self._database = database
         self._settled = False
+        self._epoch: int | None = None  # granted to this session
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -211,7 +214,8 @@ class MemoryStore:
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
-        return await self._run("raise_epoch", lambda: self._database.raise_epoch(above, replica))
+        self._epoch = await self._run("raise_epoch", lambda: self._database.raise_epoch(above, replica))
+        return self._epoch
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""
@@ -231,7 +235,13 @@ class MemoryStore:
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
-        return await self._run("publish", lambda: self._database.publish(completions, position))
+        return await self._run("publish", lambda: self._publish(completions, position))
+
+    def _publish(self, completions: Sequence[Completion], position: Position) -> int:
+        granted = self._database.epoch
+        if self._fenced and self._epoch != granted:
+            raise StoreUnavailable(f"epoch {granted} was granted, and this session has epoch {self._epoch}")
+        return self._database.publish(completions, position)
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore."""

@@ -46,6 +46,7 @@ _VIEWS_SHARE = 0.125
 _STRANGERS_SHARE = 0.1
 _PRUNING_SHARE = 0.1
 _RULES_1_SHARE, _RULES_2_SHARE = 0.3, 0.4  # the others are raised from 1 to 2 in the middle of the run
+_NOT_UNDER_A_LEASE = (FaultKind.RULES_RAISED, FaultKind.RELEASE_CHANGED)  # they began earlier
 _BLIND_SHARE = 0.25  # of those that begin with rules 2
 _RESTORE_SHARE = 0.08
 _TAIL_SHARE = 0.06
@@ -112,6 +113,17 @@ def draw(seed: int, size: Size | None = None) -> Plan:
         rules=commands.rules,
         blind=commands.rules > 1 and Random(f"{seed}/blind").random() < _BLIND_SHARE,
     )
+
+
+def leased(plan: Plan) -> Plan:
+    """The same plan for a cluster whose leadership is a lease over the log. It begins with rules 2, and every replica
+    follows the log: one that stays away from it could not count a silence. Its pauses are short beside the longest wait
+    for an answer, as the configuration demands."""
+    replicas = tuple([replace(replica, standby="following", older=False) for replica in plan.replicas])
+    faults = tuple([fault for fault in plan.faults if fault.kind not in _NOT_UNDER_A_LEASE])
+    pause_s = min(plan.core["standby_read_pause_s"], plan.election["answer_max_s"] / 10)
+    core = plan.core | {"standby_read_pause_s": pause_s}
+    return replace(plan, lease=True, rules=2, replicas=replicas, faults=faults, core=core)
 
 
 def _hostile(random: Random, duration_s: float) -> tuple[Hostile, ...]:

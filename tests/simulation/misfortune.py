@@ -76,7 +76,7 @@ class Misfortune:
                 if replica.core is not None:
                     replica.core.process.on_step = self.watch(replica)
             return
-        name = fault.target or self._world.primary.holder()
+        name = fault.target or self._world.holder()
         self._strike(fault, self._world.replica(name) if name else self._random.choice(self._world.replicas))
 
     def _stepped(self, replica: Replica) -> None:
@@ -247,7 +247,7 @@ class Misfortune:
         world = self._world
         if world.deposed is not None:
             return False
-        holder = world.primary.holder()
+        holder = world.holder()
         world.on_deposed = {r.name for r in world.replicas if r.name == holder or self._random.random() < 0.3}
         world.fail_over(int(fault.amount), old_lives_on=True)
         if holder:  # it serves on the old server's lock, and does not read its successor's records yet
@@ -311,7 +311,7 @@ class Misfortune:
             return
         world.raised = True
         world.primary.tables.raise_rules(Formats(2, 2))
-        holder = world.primary.holder()
+        holder = world.holder()
         if fault.amount and holder:
             self._switch_over(world.replica(holder))
 

@@ -170,6 +170,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     faults: tuple[Fault, ...]
     hostile: tuple[Hostile, ...] = ()
     rules: int = 1  # those that the cluster begins with
+    lease: bool = False  # leadership is a lease over the log, and the database only a store
     blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers
 
     @property

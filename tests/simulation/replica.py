@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ha.election.driver import Election, Role
 from ha.ending import Cause, Ending
+from ha.lock.joint import LeaseBesideDatabase
+from ha.lock.lease import LeaseSession
 from ledger_api.server.feed import Feed
 from replica.active.activation import Activation
+from replica.active.lease_log import FollowedLease
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     Replies,
@@ -251,18 +254,28 @@ class Replica:
             **plan.core,  # type: ignore[arg-type]
         )
         log = SimulatedLog(world.topic, self.name, process, world.skies, world.story, world.append_linger_s)
-        election: Election[DatabaseSession] = Election(
-            lambda: DatabaseSession(world.route(self.name), name=self.name, settings=world.election, clock=self.clock),
+
+        def lock_session() -> Any:
+            route = world.route(self.name)
+            session = DatabaseSession(route, name=self.name, settings=world.election, clock=self.clock)
+            if not plan.lease:
+                return session
+            lease_log = FollowedLease(log, participant.follower, random.randbytes)
+            lease = LeaseSession(lease_log, name=self.name, settings=world.election, clock=self.clock)
+            return LeaseBesideDatabase(lease, session)
+
+        election: Election[Any] = Election(
+            lock_session,
             clock=self.clock,
             settings=world.election,
             random=random,
             after_failure=after_failure,
         )
-        participant: Participant[DatabaseSession] = Participant(
+        participant: Participant[Any] = Participant(
             name=self.name,
             request_log=log,
             index=(OlderIndex if self.older else DiskIndex)(self.disk, self.name, world.skies, plan.blind),
-            make_store=lambda session: MemoryStore(session, session.server.tables),
+            make_store=lambda session: MemoryStore(session, _database_of(session).server.tables, fenced=plan.lease),
             signer=CheapSigner(),
             leadership=_Leadership(election, world, self.name),
             clock=self.clock,
@@ -344,6 +357,11 @@ class Replica:
 
 _OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # causes that only the election reports
 _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog", "settle")
+
+
+def _database_of(session: Any) -> DatabaseSession:
+    found: DatabaseSession = session.database if isinstance(session, LeaseBesideDatabase) else session
+    return found
 
 
 def _busy_with(activation: Activation) -> str:

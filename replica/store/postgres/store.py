@@ -62,11 +62,15 @@ class PostgresStore:
     so memory is read and changed only while the statement is ours, in the same order as the database.
     """
 
-    def __init__(self, session: StatementSession) -> None:
+    def __init__(self, session: StatementSession, *, fenced: bool = False) -> None:
+        """`fenced`: nothing is published once another session was granted an epoch. The lock's own session need not be:
+        it ends with the lock."""
+        self._fenced = fenced
         self._session = session
         self._in_flight = InFlight()
         self._in_flight_by: Counter[int] = Counter()  # how many commands each admission still has
         self._admission = 0  # the newest number
+        self._epoch: int | None = None  # granted to this session
         self._published_offset: int | None = None  # None until it was asked for
         self._over_until: int | None = None  # admissions of earlier activations, all settled; None until that is known
         self._uncarried = 0  # completions published since commands in flight were last carried on
@@ -89,8 +93,8 @@ class PostgresStore:
         """See ParticipantStore."""
         async with self._statement("raise_epoch") as connection:
             rows = await _rows(connection, "raise_epoch", {"above": above, "replica": replica})
-            epoch, self._admission = rows[0]
-        return int(epoch)
+            self._epoch, self._admission = rows[0]
+        return int(rows[0][0])
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""
@@ -151,6 +155,7 @@ class PostgresStore:
             "count": len(completions),
             "after": self._published_offset,
             "offset": position.offset,
+            "epoch": self._epoch if self._fenced else None,
             "position": encode_position(position),
         }
         async with self._statement("publish") as connection:
@@ -160,7 +165,7 @@ class PostgresStore:
             values |= {"over": int8s(list(over)), "over_until": self._over_until or 0}
             rows = await _rows(connection, "publish", values, prepare=True)
             if not rows:
-                raise InvariantBroken(f"completions are not published to offset {self._published_offset} any more")
+                raise await self._displaced(connection)
             self._published_offset = position.offset
             self._in_flight.remove(landing)
             self._in_flight_by = left
@@ -169,6 +174,13 @@ class PostgresStore:
             if self._uncarried >= CARRY_ROWS:
                 await self._carry()
         return int(rows[0][0])
+
+    async def _displaced(self, connection: Connection) -> NotaryError | InvariantBroken:
+        """Why nothing was published: another epoch was granted, or the database is not where it was left."""
+        ((epoch,),) = await _rows(connection, "granted_epoch", {})
+        if self._fenced and self._epoch != epoch:
+            return StoreUnavailable(f"epoch {epoch} was granted, and this session has epoch {self._epoch}")
+        return InvariantBroken(f"completions are not published to offset {self._published_offset} any more")
 
     async def _carry(self) -> None:
         """Carry on what earlier activations left in flight, until little is left to look at after it.

@@ -48,3 +48,15 @@ def test_the_budget_adds_up(fault: Fault, first: float, total_s: float) -> None:
     assert steps[0].worst_s == first
     assert sum(step.worst_s for step in steps) == pytest.approx(total_s)
     assert all(step.name and step.setting for step in steps)
+
+
+@pytest.mark.parametrize(("fault", "first"), [(Fault.STOPPED, 2.0), (Fault.KILLED, 3.5), (Fault.FROZEN, 3.5)])
+def test_a_lease_over_the_log_finds_a_dead_holder_by_its_silence(fault: Fault, first: float) -> None:
+    """Goal: the budget of a lease is not that of a database's lock. Method: the first step of each fault."""
+    assert detection_budget(ElectionSettings(kind="lease"), fault)[0].worst_s == first
+
+
+def test_there_are_two_kinds_of_leadership() -> None:
+    """Goal: a misspelt kind does not start. Method: another word."""
+    with pytest.raises(SettingsError, match="kind"):
+        ElectionSettings(kind="etcd")  # type: ignore[arg-type]

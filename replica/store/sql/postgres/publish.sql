@@ -1,10 +1,11 @@
 -- One transaction: position and ledger end, completions with dense offsets, commands that were accepted, admissions that
--- are over. Nothing happens unless the completions go on from the published position.
+-- are over. Nothing happens unless the completions go on from the published position. A fenced session names its epoch,
+-- which must be the newest.
 WITH moved AS (
     UPDATE participant
        SET ledger_end = ledger_end + %(count)b::bigint, published_offset = %(offset)b::bigint,
            published_position = %(position)b
-     WHERE published_offset = %(after)b::bigint
+     WHERE published_offset = %(after)b::bigint AND epoch = coalesce(%(epoch)b::bigint, epoch)
     RETURNING ledger_end - %(count)b::bigint AS ledger_start, ledger_end
 ),
 completed AS (
