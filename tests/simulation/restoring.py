@@ -6,6 +6,7 @@ topic has lost records in their place, the database is adopted, and every replic
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,6 +17,7 @@ from replica.following.apply import Applier
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
 from replica.notary.position import Position
+from replica.notary.records import RequestRecordV2, Undecodable, decode_record
 from replica.notary.salvage import Salvage, bound_name, decode_salvage, encode_salvage
 from replica.store.adopt import position_in
 from tests.simulation.doubles import Disk, Tables, Topic
@@ -87,11 +89,23 @@ def _survivors(world: World, base: Position) -> Survivors:
 def _restore(world: World, archived: int, salvage: Salvage) -> None:
     """A new topic: records on their way to the lost one never arrive."""
     old = world.topic
+    world.forgotten |= _submissions_in(old.values[archived:])
     world.topic = Topic(world.story, f"{old.topic_id}+")
     lost = [salvage.lost_record(offset) for offset in range(salvage.first, salvage.last + 1)]
     for value in (*old.values[:archived], *lost):
         world.topic.store(value)
     world.hold_salvage(salvage)
+
+
+def _submissions_in(records: list[bytes]) -> set[tuple[str, str]]:
+    """Command and submission id of requests of format 2: what the database does not remember before it is published."""
+    found = set()
+    for value in records:
+        with suppress(Undecodable):
+            record = decode_record(value, 2)
+            if isinstance(record, RequestRecordV2):
+                found.add((record.submission.command_id, record.submission.submission_id))
+    return found
 
 
 def _adopt(tables: Tables, topic_id: str, salvage: Salvage) -> None:
