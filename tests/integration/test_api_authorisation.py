@@ -73,7 +73,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /v1/updates": (SHOWN, SHOWN, HIDDEN, SHOWN, SHOWN, HIDDEN),
     "GET /v1/ledger-end": ("200",) * 6,
 }
-PUBLIC = {f"GET /v1/{name}" for name in ("notary", "errors", "openapi.json", "asyncapi.json", "docs")}
+EXPLORER = ("explorer", "explorer.css", "explorer.js")  # a page without data: its script asks with the reader's token
+PUBLIC = {f"GET /v1/{name}" for name in ("notary", "errors", "openapi.json", "asyncapi.json", "docs", *EXPLORER)}
 
 # What of an answer only some may see.
 SEEN: dict[str, str] = {
