@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 import random
+import ssl
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -33,6 +34,7 @@ OnWait = Callable[[float], None]
 LINES = "application/x-ndjson"  # an answer after interim estimates
 WAIT = "wait"  # the `kind` of an interim estimate
 _NO_EXCHANGE = 0
+_TLS_FAREWELL_S = 0.1
 _AT_ONCE_MAX_BYTES = 2**18  # a larger body is sent in pieces, and other tasks run in between
 _HEADERS = {"Content-Type": "application/json", "Accept": f"application/json, {LINES}"}
 _encoder = msgspec.json.Encoder()
@@ -79,6 +81,10 @@ class Connection:
         """Calls that are under way fail."""
         if self._session is not None:
             await self._session.close()
+            if isinstance(
+                self._tls, ssl.SSLContext
+            ):  # the library does not wait for the farewell of a WebSocket over TLS
+                await asyncio.sleep(_TLS_FAREWELL_S)
 
     @property
     def session(self) -> aiohttp.ClientSession:
