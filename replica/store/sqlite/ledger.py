@@ -82,7 +82,10 @@ class EmbeddedLedger:
         return self._waiting
 
     def feed(self, completions: Sequence[Completion], begun: Sequence[Begun], position: Position) -> None:
-        """Hand over a run that was applied. Raises InvariantBroken when it does not follow the run before."""
+        """Hand over a run that was applied. It begins at or below the ledger's position: a gap is not noticed here.
+
+        Raises InvariantBroken when it ends at a record that is not the one the ledger has at that offset.
+        """
         before = self._queue[-1].position if self._queue else self.progress.position
         if before is not None and position.offset <= before.offset:
             self._check_same(before, position)
