@@ -33,7 +33,7 @@ KnownProfileOption = Annotated[
 RaisedOption = Annotated[
     bool,
     typer.Option(
-        "--raised",
-        help="Begin a new ledger with the newest record format and rules, as after notary format raise.",
+        "--raised/--not-raised",
+        help="Begin a new ledger with the newest record format and rules, or with the first ones.",
     ),
 ]

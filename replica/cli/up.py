@@ -41,7 +41,7 @@ def run_cluster(
     api_workers: WorkersOption = 2,
     parties: PartiesOption = 5,
     profile: KnownProfileOption = None,
-    raised: RaisedOption = False,
+    raised: RaisedOption = True,
 ) -> None:
     """Bring up Postgres, the log's servers, replicas and HAProxy here, and keep them running until Ctrl-C.
 

@@ -88,7 +88,7 @@ class ClusterSettings:
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
-    newest_formats: bool = False  # of a new cluster: its ledger begins with the newest formats that this release knows
+    newest_formats: bool = True  # of a new cluster: its ledger begins with the newest formats that this release knows
     endpoint_port: int | None = None  # of a new cluster, if it is free; else any
     further: Mapping[str, Any] = field(default_factory=dict)
     machines: Mapping[str, Machine] = field(

@@ -33,7 +33,7 @@ pytestmark = [
 async def test_a_rolling_upgrade_and_back(scenario: Scenario, short_folder: Path) -> None:
     """Goal: releases side by side give one answer. Method: the wheels, the runbook's commands, a load all the time."""
     before, now = build_wheel(short_folder / "before", RELEASE_BEFORE), build_wheel(short_folder / "now")
-    async with staged(ClusterSettings(folder=short_folder / "upgrade")) as stage:
+    async with staged(ClusterSettings(folder=short_folder / "upgrade", newest_formats=False)) as stage:
         cluster = stage.cluster
         prefixes, variables = await on_release(stage, before, short_folder / "machines")
         async with under_load(cluster, scenario, singles=4, batches=1):
@@ -48,7 +48,7 @@ async def test_formats_are_raised_after_an_upgrade(scenario: Scenario, short_fol
     """Goal: what 0.1.0 accepted is remembered under rules 2, and 0.1.0 cannot come back. Method: one command on 0.1.0;
     upgrade, refused raises on the way, raise, all under load; the command again, and for another transaction; 0.1.0."""
     before, now = build_wheel(short_folder / "before", RELEASE_BEFORE), build_wheel(short_folder / "now")
-    async with staged(ClusterSettings(folder=short_folder / "raise")) as stage:
+    async with staged(ClusterSettings(folder=short_folder / "raise", newest_formats=False)) as stage:
         cluster = stage.cluster
         prefixes, variables = await on_release(stage, before, short_folder / "machines")
         party = cluster.parties[0]

@@ -46,7 +46,7 @@ def run_demo(
     json_file: JsonFileOption = None,
     memory_log: MemoryOption = False,
     profile: ProfileOption = Profile.REFERENCE,
-    raised: RaisedOption = False,
+    raised: RaisedOption = True,
 ) -> None:
     """See it all: notarise real requests, spend them twice, kill the active replica, and have every answer checked.
 
