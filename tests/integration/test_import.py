@@ -89,6 +89,7 @@ async def test_a_file_is_imported_across_a_fail_over_and_a_killed_import(cluster
 async def test_the_same_from_a_table_changes_nothing(cluster: LocalCluster) -> None:
     """Goal: a second import is harmless, from wherever. Method: a Corda notary's table; count what was accepted."""
     before = await _accepted_count(cluster)
+    assert before >= TRANSACTIONS
     async with await psycopg.AsyncConnection.connect(cluster.postgres.dsn(), autocommit=True) as connection:
         await connection.execute(
             f"CREATE TABLE notary_committed_states ({CORDA.state_tx} varchar(64), {CORDA.state_index} int,"
@@ -112,9 +113,11 @@ async def _accepted(cluster: LocalCluster, count: int) -> bool:
 
 
 async def _accepted_count(cluster: LocalCluster) -> int:
-    """Commands that were accepted: one for each imported transaction, however often it is sent."""
+    """Acceptances: one for each imported transaction, however often it is sent."""
     async with await psycopg.AsyncConnection.connect(cluster.conninfo) as connection:
-        row = await (await connection.execute(b"SELECT count(*) FROM command_accepted")).fetchone()
+        row = await (
+            await connection.execute(b"SELECT count(*) FROM completion WHERE outcome = 'NOTARISED'")
+        ).fetchone()
         assert row is not None
         return int(row[0])
 

@@ -308,9 +308,33 @@ async def test_a_switchover_waits_for_its_time(cluster: LocalCluster) -> None:
     assert f"took over from {active.name}" in printed
 
 
-async def test_a_raise_is_refused_while_a_replica_does_not_answer(cluster: LocalCluster) -> None:
+async def test_a_new_ledger_here_begins_raised_and_is_never_lowered(cluster: LocalCluster) -> None:
+    """Goal: what a newcomer starts has nothing left to raise. Method: what is written, in force, and refused."""
+    await settled(cluster)
+    shown = await document(cluster, "format", "show")
+    assert shown["writes"] == {"records": 2, "rules": 2}
+    assert shown["rules_in_force"] == dict.fromkeys(cluster.replicas, 2)
+    assert shown["commands_lag_records"] == dict.fromkeys(cluster.replicas, 0)
+    code, printed, _ = await notary(cluster, "format", "raise")
+    assert (code, "nothing to raise" in printed) == (0, True)
+    code, _, errors = await notary(cluster, "format", "raise", "--records", "1", "--rules", "1")
+    assert (code, "is raised already, and nothing goes back" in errors) == (2, True), errors
+    assert (await document(cluster, "format", "show"))["writes"] == {"records": 2, "rules": 2}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def not_raised(servers_folder: Path) -> AsyncIterator[LocalCluster]:
+    """Two replicas whose ledger begins with format 1."""
+    folder = servers_folder / "not-raised"
+    settings = ClusterSettings(folder=folder, replicas=2, parties=1, log="memory", newest_formats=False)
+    async with guarded(LocalCluster(settings)) as cluster:
+        yield cluster
+
+
+async def test_a_raise_is_refused_while_a_replica_does_not_answer(not_raised: LocalCluster) -> None:
     """Goal: what is written stays readable by all. Method: what is known, unknown rules, rules alone, one down."""
-    _, (passive, _) = await settled(cluster)
+    cluster = not_raised
+    _, (passive,) = await settled(cluster)
     shown = await document(cluster, "format", "show")
     assert shown["writes"] == {"records": 1, "rules": 1}
     assert shown["replicas"] == {name: {"records": [1, 2], "rules": [1, 2]} for name in cluster.replicas}

@@ -34,7 +34,7 @@ async def test_switchover(stage: Stage) -> None:
 @pytest.mark.slow
 async def test_format_raise(folder: Path) -> None:
     """Goal: rules 2 come into force under load, and answers stay true. Method: play the page; audit all answers."""
-    async with staged(ClusterSettings(folder=folder / "format-raise")) as stage:
+    async with staged(ClusterSettings(folder=folder / "format-raise", newest_formats=False)) as stage:
         files = ParticipantFiles(stage.cluster.folder)
         owner = stage.cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER))
         async with under_load(stage, "format-raise"):
