@@ -8,6 +8,7 @@ from datetime import datetime
 
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.log.words import LogWords
+from replica.notary.formats import Formats
 from replica.store.neighbours import Neighbours
 
 
@@ -66,6 +67,7 @@ class DatabaseFacts:
     published_offset: int = -1
     salvages: tuple[str, ...] = ()  # digests of those that the database demands
     paused_because: str | None = None
+    formats: Formats | None = None  # that the next activation writes; None: not asked
     postgres: PostgresFacts | None = None  # None: not reached, or no Postgres
     reach_problem: str | None = None
     identity: DatabaseIdentity | None = None
@@ -105,6 +107,7 @@ class ReplicaFacts:
     granted_by: str = ""  # the database that granted the epoch in force, as it has read its barrier
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
     commands_lag_records: int | None = None  # acceptances of commands its index lacks; None: an older release
+    rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or an older release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,7 @@ class Facts:
     development: bool  # the log is for development: what is only unsafe there is a warning
     clock_skew_max_s: float
     lock_sessions: int  # that all replicas together hold, with what else they connect for
+    signed_commands_only: bool  # the API refuses requests whose signature leaves the command out
     files: FileFacts
     machine: MachineFacts
     database: DatabaseFacts

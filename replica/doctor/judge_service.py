@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
+from replica.notary.rules import DEDUPLICATING_FROM
 
 CHECKS = Checks()
 
@@ -171,6 +172,25 @@ def _commands(facts: Facts) -> Verdict:
     if not any(replica.answers for replica in facts.replicas):
         return unknown("no replica answers")
     return ok("known to every replica that keeps them")
+
+
+@CHECKS.check("signed-commands")
+def _signed_commands(facts: Facts) -> Verdict:
+    """Where signatures must cover the command, the request log can hold such requests."""
+    if not facts.signed_commands_only:
+        return ok("signatures need not cover the command")
+    in_force = max([one.rules_in_force for one in facts.replicas], default=0)
+    written = facts.database.formats
+    if in_force >= DEDUPLICATING_FROM:
+        return ok("signatures must cover the command, and the log holds such requests")
+    if not in_force and written is None:
+        return unknown("neither a replica nor the database reports the record format")
+    refused = "api.signed_commands_only, and the log cannot hold requests signed with their command: all are refused"
+    if written is None or written.rules < DEDUPLICATING_FROM:
+        return problem(refused, "notary format raise; see runbooks/format-raise.md. Until then, leave the setting out")
+    if in_force:
+        return problem(f"{refused} until the raise is in force", "notary switchover")
+    return ok("signatures must cover the command, and the first activation writes a format for that")
 
 
 @CHECKS.check("versions")

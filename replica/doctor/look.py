@@ -54,6 +54,7 @@ async def look(config: Config) -> Facts:
         development=config.log.settings.for_development,
         clock_skew_max_s=config.election.clock_skew_max_s,
         lock_sessions=(CONNECTIONS_PER_REPLICA + config.log.settings.words.database_sessions) * len(config.replicas),
+        signed_commands_only=config.api.signed_commands_only,
         files=files,
         machine=look_at_machine(config),
         database=database,
@@ -186,4 +187,5 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         epoch=health.epoch,
         granted_by=health.granted_by,
         commands_lag_records=health.commands_lag_records,
+        rules_in_force=health.rules_in_force,
     )

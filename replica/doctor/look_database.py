@@ -60,11 +60,11 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         return DatabaseFacts(session_problem=(error.code.name, error.detail), reach_problem=error.detail)
     tried = await _try_session(database, config)
     status, schema_problem, reach_problem = await _status(database)
-    paused_because = None
+    paused_because = formats = None
     if status is not None:
         try:
             async with database.board("notary-doctor") as board:
-                pause = await board.paused()
+                pause, formats = await board.paused(), await board.formats()
             paused_because = None if pause is None else pause.reason
         except StoreMismatch as error:
             schema_problem = error.detail
@@ -84,6 +84,7 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         published_offset=-1 if status is None else status.published_offset,
         salvages=() if status is None else status.salvages,
         paused_because=paused_because,
+        formats=formats,
         postgres=await _look_at_postgres(config.conninfo()) if on_postgres and not reach_problem else None,
     )
 

@@ -15,8 +15,8 @@ from ledger_api.client import NotaryClient, Party, RetryPolicy, SubmissionStream
 from ledger_api.wire.feed import CompletionDocument, CompletionsDocument, LedgerEndDocument
 from replica.notary.answers import Notarised
 from replica.notary.errors import Code
-from replica.notary.requests import Submission
 from replica.notary.outcomes import DEDUPLICATED, NOTARISED
+from replica.notary.requests import Submission
 from tests.promises import promised
 
 PATIENT = RetryPolicy(deadline_s=120.0)

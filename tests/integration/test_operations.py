@@ -320,6 +320,7 @@ async def test_a_new_ledger_here_begins_raised_and_is_never_lowered(cluster: Loc
     code, _, errors = await notary(cluster, "format", "raise", "--records", "1", "--rules", "1")
     assert (code, "is raised already, and nothing goes back" in errors) == (2, True), errors
     assert (await document(cluster, "format", "show"))["writes"] == {"records": 2, "rules": 2}
+    assert await findings(cluster, NOTARY_API__SIGNED_COMMANDS_ONLY="true") == {}
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -337,6 +338,9 @@ async def test_a_raise_is_refused_while_a_replica_does_not_answer(not_raised: Lo
     _, (passive,) = await settled(cluster)
     shown = await document(cluster, "format", "show")
     assert shown["writes"] == {"records": 1, "rules": 1}
+    (found,) = (await findings(cluster, NOTARY_API__SIGNED_COMMANDS_ONLY="true")).items()
+    assert found[0] == "signed-commands"
+    assert "notary format raise" in found[1]
     assert shown["replicas"] == {name: {"records": [1, 2], "rules": [1, 2]} for name in cluster.replicas}
     code, printed, _ = await notary(cluster, "format", "raise", "--records", "1", "--rules", "1")
     assert (code, "nothing to raise" in printed) == (0, True)

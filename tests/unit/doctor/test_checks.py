@@ -27,6 +27,7 @@ from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.words import LogWords
+from replica.notary.formats import Formats
 from replica.store.neighbours import Ledger, NamedSession, Neighbours
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
@@ -73,6 +74,7 @@ HEALTHY = Facts(
     development=False,
     clock_skew_max_s=1.0,
     lock_sessions=6,
+    signed_commands_only=False,
     files=FileFacts(registered_pairs=2, certificates={"kafka.security.ca_file": NOW + timedelta(days=300)}),
     machine=MachineFacts(
         data_dir="/var/lib/notary",
@@ -125,6 +127,13 @@ def setting(name: str, value: str) -> Facts:
 
 def log(**changes: Any) -> Facts:
     return replace(HEALTHY, log=replace(LOG, **changes))
+
+
+def signed_only(written: Formats | None, rules: int) -> Facts:
+    """Signatures must cover the command; these formats are written next, and these rules are in force."""
+    facts = database(formats=written)
+    in_force = tuple(replace(one, rules_in_force=rules) for one in REPLICAS)
+    return replace(facts, signed_commands_only=True, replicas=in_force)
 
 
 NEW_WITHOUT_LOG = replace(
@@ -221,6 +230,10 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
     ("commands", Severity.WARNING, replicas({}, {"commands_lag_records": 7}), "no notary format raise"),
+    ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=1), "notary format raise"),
+    ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=0), "notary format raise"),
+    ("signed-commands", Severity.PROBLEM, signed_only(None, rules=1), "notary format raise"),
+    ("signed-commands", Severity.PROBLEM, signed_only(Formats(2, 2), rules=1), "notary switchover"),
     ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
     ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),
@@ -244,6 +257,13 @@ def test_what_is_broken_is_found_by_name_with_its_fix(check: str, severity: Seve
     found = {finding.check: finding for finding in examine(facts)}
     assert found[check].severity is severity, found[check]
     assert any(part in found[check].fix for part in fix.split("|")), found[check].fix
+
+
+@pytest.mark.parametrize(("written", "rules"), [(Formats(2, 2), 2), (Formats(1, 1), 2), (None, 2), (Formats(2, 2), 0)])
+def test_signed_commands_are_well_where_the_log_holds_them(written: Formats | None, rules: int) -> None:
+    """Goal: no false alarm. Method: rules 2 in force, whatever the database has; a new ledger that begins with them."""
+    found = [one for one in examine(signed_only(written, rules)) if one.check == "signed-commands"]
+    assert [one.severity for one in found] == [Severity.OK]
 
 
 def test_every_check_is_broken_somewhere_above_and_says_what_it_is_about() -> None:
