@@ -2,6 +2,7 @@
 
 from ledger_api.client.access import Access
 from ledger_api.client.answers import Result, code_of
+from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.client import NotaryClient
 from ledger_api.client.connection import OnWait
 from ledger_api.client.errors import (
@@ -23,6 +24,7 @@ from ledger_api.client.sync import SyncNotaryClient
 __all__ = [
     "Access",
     "AnswerUnreadable",
+    "Bookmark",
     "ClientError",
     "Deduplication",
     "NotarisationRefused",

@@ -14,6 +14,7 @@ import msgspec
 
 from ledger_api.client.access import OPEN, TOKEN_CODES, Access
 from ledger_api.client.answers import Result, read_answer, read_decision, unknown, why_not
+from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.connection import Connection, OnWait, head_decoder, ignore
 from ledger_api.client.errors import AnswerUnreadable, ReceiptInvalid, RequestRejected, success_of
 from ledger_api.client.exchange import decode
@@ -141,12 +142,12 @@ class NotaryClient:
     # ---- what is published ----
 
     def completions(
-        self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
+        self, after: int | Bookmark = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
     ) -> AsyncIterator[CompletionDocument]:
         """Completions after a ledger offset, without a gap or a duplicate, for ever; see `follow`."""
         return follow(self._connection, COMPLETIONS, completion_lines, after=after, user_id=user_id, parties=parties)
 
-    def updates(self, after: int = 0, *, parties: Sequence[str] = ()) -> AsyncIterator[UpdateDocument]:
+    def updates(self, after: int | Bookmark = 0, *, parties: Sequence[str] = ()) -> AsyncIterator[UpdateDocument]:
         """Transactions that were notarised after a ledger offset, each once, for ever; see `follow`."""
         return follow(self._connection, UPDATES, update_lines, after=after, parties=parties)
 

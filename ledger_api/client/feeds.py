@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import urlencode
@@ -14,6 +15,7 @@ import aiohttp
 import msgspec
 
 from ledger_api.client.access import headers_with
+from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.connection import Connection
 from ledger_api.client.errors import AnswerUnreadable, StreamEnded
 from ledger_api.client.exchange import (
@@ -27,7 +29,7 @@ from ledger_api.client.exchange import (
 )
 from ledger_api.client.signing import check_offset
 from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
-from ledger_api.wire.problems import ProblemDocument
+from ledger_api.wire.problems import ProblemDocument, problem_document
 from replica.notary.errors import Code, Retry
 
 COMPLETIONS, UPDATES = "/v1/completions", "/v1/updates"
@@ -37,24 +39,66 @@ _problem = msgspec.json.Decoder(ProblemDocument)
 Entry = TypeVar("Entry", CompletionDocument, UpdateDocument)
 
 
-async def follow(
+def follow(
     connection: Connection,
     path: str,
     decoder: Decoder[Entry | CheckpointDocument | EndDocument],
     *,
-    after: int = 0,
+    after: int | Bookmark = 0,
     user_id: str | None = None,
     parties: Sequence[str] = (),
-) -> AsyncIterator[Entry]:
+) -> AsyncGenerator[Entry]:
     """Everything published after ledger offset `after`, live once caught up, for ever. Reconnects by itself.
 
-    A reader that keeps the offset of the last entry can resume after it later, on any replica.
+    A reader that keeps the offset of the last entry can resume after it later, on any replica. One that keeps its
+    bookmark, and follows with the same filter, also learns that the ledger is another one: StreamEnded with
+    LEDGER_CHANGED.
 
     Raises StreamEnded when the server reports that the stream cannot go on. Raises it also when the server's ledger
     still ends before `after` at the policy's deadline: a new active may lag for a moment, but an offset of another
     ledger stays too high. Raises AnswerUnreadable when the server is no notary until the deadline, or presents a
     certificate that is not trusted.
     """
+    if isinstance(after, Bookmark):
+        return _follow_bookmark(connection, path, decoder, kept=after, user_id=user_id, parties=parties)
+    return _follow(connection, path, decoder, after=after, user_id=user_id, parties=parties)
+
+
+async def _follow_bookmark(
+    connection: Connection,
+    path: str,
+    decoder: Decoder[Entry | CheckpointDocument | EndDocument],
+    *,
+    kept: Bookmark,
+    user_id: str | None,
+    parties: Sequence[str],
+) -> AsyncGenerator[Entry]:
+    """As `follow`: reads the entry at the bookmark again, compares it, and goes on after it."""
+    follow_after = partial(_follow, connection, path, decoder, user_id=user_id, parties=parties)
+    try:
+        async with aclosing(follow_after(after=kept.offset - 1)) as entries:
+            if Bookmark.of(await anext(entries)) != kept:
+                detail = f"what this ledger shows at offset {kept.offset} is not what was read there"
+                raise StreamEnded(problem_document(Code.LEDGER_CHANGED, detail), kept.offset)
+            async for entry in entries:
+                yield entry
+    except StreamEnded as ended:
+        if ended.code is not Code.OFFSET_PRUNED or ended.problem.pruned_to != kept.offset:
+            raise
+    async with aclosing(follow_after(after=kept.offset)) as entries:  # only the entry to compare is pruned
+        async for entry in entries:
+            yield entry
+
+
+async def _follow(
+    connection: Connection,
+    path: str,
+    decoder: Decoder[Entry | CheckpointDocument | EndDocument],
+    *,
+    after: int,
+    user_id: str | None,
+    parties: Sequence[str],
+) -> AsyncGenerator[Entry]:
     clock_s = asyncio.get_running_loop().time
     bearer, policy = connection.bearer, connection.policy
     failures = 0

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from ledger_api.client.access import OPEN, Access
 from ledger_api.client.answers import Result
+from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.client import NotaryClient
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication
@@ -118,12 +119,12 @@ class SyncNotaryClient:
         return self._each(self._client.attempts(state, after))
 
     def completions(
-        self, after: int = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
+        self, after: int | Bookmark = 0, *, user_id: str | None = None, parties: Sequence[str] = ()
     ) -> Iterator[CompletionDocument]:
         """See NotaryClient.completions."""
         return self._each(self._client.completions(after, user_id=user_id, parties=parties))
 
-    def updates(self, after: int = 0, *, parties: Sequence[str] = ()) -> Iterator[UpdateDocument]:
+    def updates(self, after: int | Bookmark = 0, *, parties: Sequence[str] = ()) -> Iterator[UpdateDocument]:
         """See NotaryClient.updates."""
         return self._each(self._client.updates(after, parties=parties))
 

@@ -55,6 +55,11 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     earlier: EarlierDocument | None = None
     ledger_offset: Offset | None = None
 
+    @property
+    def final(self) -> bool:
+        """Whether the same content will never be notarised under this transaction id."""
+        return self.code in Code.__members__ and Code[self.code].final
+
 
 def problem_document(
     code: Code, detail: str, request_id: str = "", *, retry_after_s: float | None = None

@@ -27,6 +27,16 @@ class Notarised(msgspec.Struct, frozen=True, gc=False, tag="notarised"):
     receipt: Receipt
     ledger_offset: int | None = None
 
+    @property
+    def code(self) -> str:
+        """As in its JSON."""
+        return "NOTARISED"
+
+    @property
+    def final(self) -> bool:
+        """See `Refused.final`: this will never change."""
+        return True
+
 
 class Earlier(msgspec.Struct, frozen=True):
     """The submission that a command belongs to, the ledger offset of its completion, and the log offset of its record.
@@ -83,6 +93,16 @@ class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
     code: str
     detail: str
     retry_after_s: float
+
+    @property
+    def final(self) -> bool:
+        """See `Refused.final`: there is no verdict yet, or it is not known."""
+        return False
+
+    @property
+    def ledger_offset(self) -> None:
+        """Not known."""
+        return None
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):

@@ -261,6 +261,12 @@ class Code(Enum):
         "An answer's receipt does not verify by the notary's key",
         "Do not act on the answer. Compare the key with the one that the notary published, and tell its operator.",
     )
+    LEDGER_CHANGED = (
+        0,
+        "The offset that a reader kept is of another ledger",
+        "Compare the endpoint with the one that the offset was read from, and the reader's filter and rights with "
+        "those of that time. For a new ledger, begin at offset 0 with an empty store.",
+    )
     # Operators: configuration and start-up.
     CONFIG_INVALID = (
         0,

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ledger_api.client import (
+    Bookmark,
     Deduplication,
     NotarisationRefused,
     NotaryClient,
@@ -425,6 +426,68 @@ async def test_an_offset_of_another_ledger_is_told_and_a_lag_is_not(tmp_path: Pa
         participant.standing = msgspec.structs.replace(participant.standing, ledger_end=11)
         participant.standing_changes.notify()
         assert (await waiting).offset == 11
+
+
+async def test_a_bookmark_of_another_ledger_is_refused_and_one_of_this_goes_on(tmp_path: Path) -> None:
+    """Goal: nobody goes on in a ledger that only looks alike. Method: bookmarks of this ledger; of another one that is
+    as long; and one whose entry is pruned."""
+    participant = StubParticipant()
+    rows = [(n, make_completion(n)) for n in range(1, 6)]
+    participant.database.completions = list(rows)
+    participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=5, retry_after_s=0.02)
+    async with (
+        ApiWorld(tmp_path, participant).serve() as world,
+        NotaryClient(world.endpoint, RetryPolicy(deadline_s=0.5)) as client,
+    ):
+        reading = client.completions()
+        third = [await anext(reading) for _ in range(3)][-1]
+        kept = Bookmark.parse(str(Bookmark.of(third)))
+        async with asyncio.timeout(30):
+            assert (await anext(client.completions(kept))).offset == 4
+            assert (await anext(client.updates(kept))).offset == 4
+            for change in ({"recorded_us": rows[2][1].recorded_us + 1}, {"tx_id": bytes(32)}):
+                other = msgspec.structs.replace(rows[2][1], **change)
+                participant.database.completions[2] = (3, other)
+                world.feed.tail.clear()
+                with pytest.raises(StreamEnded) as ended:
+                    await anext(client.completions(kept))
+                assert (ended.value.code, ended.value.after) == (Code.LEDGER_CHANGED, 3)
+            participant.standing = msgspec.structs.replace(participant.standing, pruned_to=3)
+            assert (await anext(client.completions(kept))).offset == 4
+            participant.standing = msgspec.structs.replace(participant.standing, pruned_to=4)
+            with pytest.raises(StreamEnded) as ended:
+                await anext(client.completions(kept))
+            assert ended.value.code is Code.OFFSET_PRUNED
+
+
+@pytest.mark.parametrize("text", ["", "7", "0-" + "0" * 32, "7-" + "g" * 32, f"{2**63}-" + "0" * 32, "٧-" + "0" * 32])
+def test_a_bookmark_that_is_none_is_refused(text: str) -> None:
+    """Goal: a text that was cut or mixed up is noticed before it is sent. Method: each way to be wrong."""
+    with pytest.raises(BadRequest):
+        Bookmark.parse(text)
+
+
+async def test_every_answer_can_be_read_without_asking_for_its_type(tmp_path: Path) -> None:
+    """Goal: one form of all answers. Method: code, final and ledger offset of each kind."""
+    participant = StubParticipant()
+    tx_id = bytes(32)
+    answers = (
+        (notarise(make_submission()), ("NOTARISED", True)),
+        (Refused("STATE_CONFLICT", tx_id, 4, ledger_offset=2), ("STATE_CONFLICT", True)),
+        (Refused("COMMAND_ID_REUSED", tx_id), ("COMMAND_ID_REUSED", False)),
+        (NotNow("OVERLOADED", "full", 0.0), ("OVERLOADED", False)),
+    )
+    async with (
+        ApiWorld(tmp_path, participant).serve() as world,
+        NotaryClient(world.endpoint, RetryPolicy(deadline_s=0.2)) as client,
+    ):
+        for answer, expected in answers:
+            participant.answer = lambda _, answer=answer: answer
+            given = await client.submit(make_submission())
+            assert (given.code, given.final) == expected
+            assert given.ledger_offset == getattr(answer, "ledger_offset", None)
+        problem = await client.submit(make_submission(Party("O=Nobody")))
+        assert (problem.code, problem.final, problem.ledger_offset) == ("PARTY_UNKNOWN", False, None)
 
 
 async def test_a_host_that_is_not_there_is_told_in_our_words(tmp_path: Path, ports: PortReservation) -> None:

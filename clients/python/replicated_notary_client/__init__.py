@@ -8,6 +8,7 @@ from __future__ import annotations
 from ledger_api.client import (
     Access,
     AnswerUnreadable,
+    Bookmark,
     ClientError,
     Deduplication,
     NotarisationRefused,
@@ -50,6 +51,7 @@ __all__ = [
     "Answer",
     "AnswerUnreadable",
     "BadRequest",
+    "Bookmark",
     "ClientError",
     "Code",
     "Completion",

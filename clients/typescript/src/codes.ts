@@ -47,6 +47,7 @@ export const RETRY_BY_CODE = {
   INTERNAL: "same",
   ANSWER_UNREADABLE: "same",
   RECEIPT_INVALID: "no",
+  LEDGER_CHANGED: "no",
   CONFIG_INVALID: "no",
   KEY_UNSAFE: "no",
   PLAINTEXT_EXPOSED: "no",

@@ -47,6 +47,7 @@ public enum Code {
     INTERNAL(Retry.SAME),
     ANSWER_UNREADABLE(Retry.SAME),
     RECEIPT_INVALID(Retry.NO),
+    LEDGER_CHANGED(Retry.NO),
     CONFIG_INVALID(Retry.NO),
     KEY_UNSAFE(Retry.NO),
     PLAINTEXT_EXPOSED(Retry.NO);
