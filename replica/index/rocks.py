@@ -29,11 +29,13 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     Checkpoint,
+    DBCompactionStyle,
     DBCompressionType,
     DBRecoveryMode,
     Options,
     Rdict,
     ReadOptions,
+    UniversalCompactOptions,
     WriteBatch,
 )
 
@@ -57,10 +59,12 @@ FILE_BYTES = WRITE_BUFFERS_TO_FILE * WRITE_BUFFER_BYTES
 MEMTABLE_BLOOM_RATIO = 0.05  # of the write buffer; nearly all look-ups are for keys that are absent
 BLOOM_BITS_PER_KEY = 10
 BLOCK_CACHE_BYTES = 64 * MIB  # serves look-ups that hit, which are resubmissions and double spends
-LEVEL_0_FILES = 8  # compaction starts at this number; together they are as large as level 1
-LEVEL_0_FILES_SLOW = 32
-LEVEL_0_FILES_STOP = 64
-BACKGROUND_JOBS = 2
+SORTED_RUNS = 8  # compaction starts at this number: files on level 0, and levels below it
+SORTED_RUNS_SLOW = 32
+SORTED_RUNS_STOP = 64
+RUN_SIZE_RATIO_PERCENT = 10  # runs whose sizes differ by no more than this are merged together
+RUN_AMPLIFICATION_MAX_PERCENT = 1_000_000  # no merge frees space: keys are unique, and nothing is deleted
+BACKGROUND_JOBS = 3  # a flush, a long merge, and a short one meanwhile
 SYNC_BYTES = MIB  # sync table files in small steps: a burst of dirty pages would delay the database's fsync
 
 _SIGNS_OF_DAMAGE = (  # in messages of RocksDB; any other failure, such as an I/O error, may be temporary
@@ -73,7 +77,6 @@ _SIZES = {
     "table_bytes": "rocksdb.total-sst-files-size",
     "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
     "cache_bytes": "rocksdb.block-cache-usage",
-    "compaction_pending_bytes": "rocksdb.estimate-pending-compaction-bytes",
     "write_stopped": "rocksdb.is-write-stopped",
 }
 
@@ -364,15 +367,23 @@ def table_options(*, create: bool = False) -> Options:
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
-    options.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES)
-    options.set_level_zero_slowdown_writes_trigger(LEVEL_0_FILES_SLOW)
-    options.set_level_zero_stop_writes_trigger(LEVEL_0_FILES_STOP)
-    options.set_max_bytes_for_level_base(LEVEL_0_FILES * FILE_BYTES)
+    options.set_compaction_style(DBCompactionStyle.universal())  # by level, each entry is rewritten ten times a level
+    options.set_universal_compaction_options(_merging())
+    options.set_level_zero_file_num_compaction_trigger(SORTED_RUNS)
+    options.set_level_zero_slowdown_writes_trigger(SORTED_RUNS_SLOW)
+    options.set_level_zero_stop_writes_trigger(SORTED_RUNS_STOP)
     options.set_max_background_jobs(BACKGROUND_JOBS)
     options.set_bytes_per_sync(SYNC_BYTES)
     options.set_max_log_file_size(16 * MIB)  # RocksDB's own text log, not the write-ahead log
     options.set_keep_log_file_num(4)
     return options
+
+
+def _merging() -> UniversalCompactOptions:
+    merging = UniversalCompactOptions()
+    merging.size_ratio = RUN_SIZE_RATIO_PERCENT
+    merging.max_size_amplification_percent = RUN_AMPLIFICATION_MAX_PERCENT
+    return merging
 
 
 def _iterate(db: Rdict, position_key: bytes) -> Iterator[tuple[bytes, bytes]]:

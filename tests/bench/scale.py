@@ -15,7 +15,7 @@ from statistics import fmean, median
 import numpy as np
 
 from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
-from replica.index.rocks import COMMANDS_NAME, LEVEL_0_FILES_SLOW
+from replica.index.rocks import COMMANDS_NAME, SORTED_RUNS_SLOW
 from replica.local.cluster import DATABASE, ClusterSettings, LocalCluster, remove_cluster
 from replica.store.postgres.status import read_status
 from tests.bench.bulk import (
@@ -41,7 +41,7 @@ from tests.faults.scenarios import wait_for_return
 
 REPLICAS = 2
 SHAPES = {"single": SINGLE, "batch": BATCH}
-WAITING_FILES = LEVEL_0_FILES_SLOW - 1  # the most that RocksDB lets wait before it slows the writer
+WAITING_FILES = SORTED_RUNS_SLOW - 1  # the most that RocksDB lets wait before it slows the writer
 FIRST_LOAD_S = 2.0
 START_MAX_S = 300.0
 GROWTH_PICTURE = "growth.svg"
