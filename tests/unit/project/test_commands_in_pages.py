@@ -1,0 +1,236 @@
+"""Every `notary …` and `make …` on a page is a command that exists, with options that it has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from typer import TyperException
+from typer.core import TyperGroup
+
+from replica.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "runbooks").glob("*.md")),
+    *sorted((ROOT / "clients").glob("*/README.md")),
+]
+CLI = typer.main.get_command(app)
+WHOLE_MIN, NAMED_MIN = 120, 120
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+_ANY = {"Path", "str", "int", "float", "FileBinaryRead"}  # what is given for it may be a placeholder
+_SHELL = {"", "sh", "bash", "console"}
+_COMMAND = re.compile(
+    r"""(?:^|[|;&(`]|\b(?:do|then|until|while|exec|sudo|try)\ |['"$(]|\w=\S*\ )\s*  # where a command begins
+        ((?:[\w./]*/)?(?:notary|make))(?=\s|$)
+        ((?:"[^"\n]*"|'[^'\n]*'|<\w+>|[^|;&<>()'"\#`\n]|(?<=\S)\#)*)""",
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+class Printed(NamedTuple):
+    """A command on a page. `whole`: to be copied as it stands; else it is a name in a sentence, and may be short."""
+
+    page: str
+    words: tuple[str, ...]
+    whole: bool
+
+    def __str__(self) -> str:
+        return f"{self.page}: {' '.join(self.words)}"
+
+
+def commands(text: str, page: str) -> Iterator[Printed]:
+    """The commands of a page: those in blocks, and those that its sentences name."""
+    for kind, part in parts(text):
+        if kind in _SHELL:
+            yield from (Printed(page, words, whole=True) for words in _in_shell(part))
+        elif kind == "sentences":
+            for named in re.findall(r"`([^`]+)`", part):
+                yield from (Printed(page, words, whole=False) for words in _in_shell(" ".join(named.split())))
+
+
+def parts(text: str) -> Iterator[tuple[str, str]]:
+    """A page in pieces: the language of each block ("": none is given), or "sentences", and the lines."""
+    kind, lines, fenced = "sentences", list[str](), False
+    for line in [*text.splitlines(), ""]:
+        fence = re.match(r" *```([a-z]*)", line)
+        begins = "sentences" if fenced else fence[1] if fence else ""
+        if fence is None:
+            indented = line.startswith("    ") and not fenced
+            begins = kind if fenced or not line else "" if indented else "sentences"
+        if fence is not None or begins != kind:
+            yield kind, "\n".join(lines) + "\n"
+            kind, lines = begins, []
+            fenced = not fenced if fence is not None else fenced
+        if fence is None:
+            lines.append(line)
+    yield kind, "\n".join(lines) + "\n"
+
+
+def _in_shell(text: str) -> Iterator[tuple[str, ...]]:
+    for found in _COMMAND.finditer(text.replace("\\\n", " ")):
+        arguments = re.sub(r"\s#.*", "", found[2])
+        arguments = re.sub(r"[\[\]]", "", arguments)  # optional words of a synopsis
+        arguments = re.sub(r"\s[12]?>.*|\s[12]$", "", arguments)
+        try:
+            words = shlex.split(arguments)
+        except ValueError:  # it ends within a quotation of the shell around it
+            words = shlex.split(arguments.replace("'", "").replace('"', ""))
+        yield (Path(found[1]).name, *words)
+
+
+def wrong(command: Printed) -> str:
+    """What is wrong with a command; empty when nothing is."""
+    program, *words = command.words
+    if program == "make":
+        named = [word for word in words if "=" not in word and not word.startswith("-")]
+        return "" if set(named) <= TARGETS else f"no such target: {named}"
+    try:
+        _parse(CLI, words, whole=command.whole)
+    except TyperException as error:
+        return str(error)
+    return ""
+
+
+def _parse(command: Any, words: list[str], *, whole: bool) -> None:
+    """Raises TyperException. Nothing is looked up on this machine: no file has to exist."""
+    context = typer.Context(command, info_name=command.name)
+    if isinstance(command, TyperGroup):
+        if not words or words[0].startswith("-"):
+            command.make_parser(context).parse_args(words)
+            return
+        found = command.get_command(context, words[0])
+        if found is None:
+            raise TyperException(f"no such command: {words[0]}")
+        _parse(found, words[1:], whole=whole)
+        return
+    values, left, _ = command.make_parser(context).parse_args(list(words))
+    if left:
+        raise TyperException(f"too many words: {left}")
+    for parameter in command.params:
+        given = values.get(parameter.name)
+        if isinstance(given, str) and parameter.bare_type() not in _ANY:  # one of a few words
+            parameter.process_value(context, given)
+        if whole and parameter.required and not given and "help" not in values:
+            raise TyperException(f"{parameter.name} is missing")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_command_on_a_page_is_one_that_exists(page: Path) -> None:
+    """Goal: whoever copies a command gets no usage error. Method: the command line's own parser, without running it."""
+    printed = {*commands(page.read_text(), page.name)}
+    assert [f"{command}: {problem}" for command in printed if (problem := wrong(command))] == []
+
+
+def test_the_pages_have_commands() -> None:
+    """Goal: the test above cannot pass by finding nothing. Method: count those to copy, and those in sentences."""
+    found = {command for page in PAGES for command in commands(page.read_text(), page.name)}
+    assert sum(command.whole for command in found) > WHOLE_MIN
+    assert sum(not command.whole for command in found) > NAMED_MIN
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("```sh\nnotary switchover --too r2\n```\n", "No such option: --too"),
+        ("```sh\nnotary switch-over\n```\n", "no such command"),
+        ("```sh\nnotary keys create a b c\n```\n", "too many words"),
+        ("```sh\nnotary haproxy render --keepalived third -o x\n```\n", "third"),
+        ("```sh\ntimeout 9 sh -c 'until notary statuss; do sleep 1; done'\n```\n", "no such command"),
+        ("```sh\nnotary sign --imput x |\n    curl -sS x\n```\n", "No such option: --imput"),
+        ("    .venv/bin/notary dokter   # what is wrong\n", "no such command"),
+        ("Ask `notary doctor --jason`.\n", "No such option: --jason"),
+        ("    make rum ARGS=--exit\n", "no such target"),
+    ],
+)
+def test_a_misspelt_command_is_found(text: str, complaint: str) -> None:
+    """Goal: the test above can fail. Method: one mistake of each kind, in each place where pages have commands."""
+    assert [wrong(command) for command in commands(text, "x.md")] != [""]
+    assert any(complaint in wrong(command) for command in commands(text, "x.md"))
+
+
+EXECUTED = {
+    "archive run": "tests/pipeline/test_commands.py",
+    "archive status": "runbooks/archive.md",
+    "archive verify": "runbooks/archive.md",
+    "audit": "tests/faults/tools.py",
+    "config check": "docs/install.md",
+    "doctor": "docs/install.md",
+    "haproxy render": "docs/install.md",
+    "history": "runbooks/switchover.md",
+    "import": "tests/integration/test_import.py",
+    "index checkpoint": "runbooks/replica-replacement.md",
+    "index diff": "runbooks/index-mismatch.md",
+    "index rebuild": "runbooks/index-loss.md",
+    "index salvage": "runbooks/topic-loss.md",
+    "init": "docs/install.md",
+    "keys create": "docs/install.md",
+    "keys show": "tests/integration/test_signer.py",
+    "log add": "tests/lognode/test_nodes.py",
+    "log check": "tests/integration/log_postgres/test_commands.py",
+    "log create": "tests/integration/log_postgres/test_commands.py",
+    "log members": "tests/lognode/test_nodes.py",
+    "log removable": "tests/lognode/test_nodes.py",
+    "log retire": "tests/lognode/test_nodes.py",
+    "log roles": "tests/integration/log_postgres/test_commands.py",
+    "log salvage": "runbooks/topic-loss.md",
+    "log-node": "tests/lognode/real_nodes.py",
+    "restore adopt": "tests/pipeline/test_commands.py",
+    "restore plan": "runbooks/topic-loss.md",
+    "restore run": "tests/pipeline/test_commands.py",
+    "sign": "tests/integration/test_quick_start.py",
+    "status": "docs/install.md",
+    "store migrate": "docs/install.md",
+    "store roles": "docs/install.md",
+    "switchover": "runbooks/switchover.md",
+    "topic access": "docs/install.md",
+    "topic create": "docs/install.md",
+    "try": "docs/install.md",
+    "up": "tests/integration/test_quick_start.py",
+    "verify": "tests/integration/test_quick_start.py",
+}
+"""Commands of README and docs, and what runs each on real servers: a test, or a page that a test plays."""
+
+NOT_EXECUTED = {
+    "recovery copy": "the drill calls what is below it: tests/pipeline/test_drill.py",
+    "recovery drill": "minutes, with a second site; tests/pipeline/test_drill.py runs the same in a program",
+    "recovery ship": "the drill calls what is below it: tests/pipeline/test_drill.py",
+    "report": "`make demo-pipeline` ends with it; its pages are tested in tests/pipeline/test_report.py",
+    "trace state": "asks a log of an archive; tests/pipeline/test_trace.py tests what is below it",
+}
+
+
+def name_of(words: tuple[str, ...]) -> str:
+    """The command's own words, without arguments."""
+    command, names = CLI, list[str]()
+    for word in words[1:]:
+        if not isinstance(command, TyperGroup) or word not in command.commands:
+            break
+        names.append(word)
+        command = command.commands[word]
+    return " ".join(names)
+
+
+def test_each_command_of_readme_and_docs_is_run_somewhere_or_has_a_reason() -> None:
+    """Goal: a new command on a page gets its test. Method: those in blocks against two tables."""
+    pages = [page for page in PAGES if page.parent in {ROOT, ROOT / "docs"}]
+    blocks = {command for page in pages for command in commands(page.read_text(), page.name) if command.whole}
+    named = {name_of(command.words) for command in blocks if command.words[0] == "notary"} - {""}
+    assert named == set(EXECUTED) | set(NOT_EXECUTED)
+    assert not set(EXECUTED) & set(NOT_EXECUTED)
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_what_is_said_to_run_a_command_has_it(name: str) -> None:
+    """Goal: the table is true. Method: the command's words in the test, or in a block of the page that is played."""
+    words = re.sub(r"""["',\s]+""", " ", (ROOT / EXECUTED[name]).read_text())
+    assert re.search(rf"(?:notary|cli|run|\(|\*) ?{re.escape(name)}\b", words), EXECUTED[name]
