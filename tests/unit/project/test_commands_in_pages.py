@@ -78,7 +78,7 @@ def parts(text: str) -> Iterator[tuple[str, str]]:
 
 def _in_shell(text: str) -> Iterator[tuple[str, ...]]:
     for found in _COMMAND.finditer(text.replace("\\\n", " ")):
-        arguments = re.sub(r"\s#.*", "", found[2])
+        arguments = re.sub(r"\s#.*|…", "", found[2])
         arguments = re.sub(r"[\[\]]", "", arguments)  # optional words of a synopsis
         arguments = re.sub(r"\s[12]?>.*|\s[12]$", "", arguments)
         try:
