@@ -87,8 +87,10 @@ async def _find_out(config: Config) -> Status:
     log = open_log(config.log.settings)
     try:
         async with aiohttp.ClientSession() as session:
-            healths, lock, store, end, pause = await asyncio.gather(
-                asyncio.gather(*(fetch_health(session, address) for address in config.replicas)),
+            # the replicas first: they have a second to answer, and to load the other parts' libraries may take as long
+            asking = asyncio.gather(*(fetch_health(session, address) for address in config.replicas))
+            (healths,) = await asyncio.gather(asking, return_exceptions=True)
+            lock, store, end, pause = await asyncio.gather(
                 _lock(config),
                 _store(config),
                 log.end_offset(),

@@ -35,14 +35,18 @@ CONNECTIONS_PER_REPLICA = 2  # the lock session and the bulletin
 
 
 async def look(config: Config) -> Facts:
-    """Everything, all parts at the same time."""
+    """Everything: the replicas first, then all other parts at the same time.
+
+    A replica has a second to answer. The other parts load libraries and render files, which may take as long on a busy
+    machine: no replica is called dead for that.
+    """
     async with aiohttp.ClientSession() as session:
-        database, log, balancer, issuer_problem, replicas = await asyncio.gather(
+        replicas = await asyncio.gather(*(_look_at_replica(session, address) for address in config.replicas))
+        database, log, balancer, issuer_problem = await asyncio.gather(
             look_at_database(config),
             look_at_log(config),
             look_at_balancer(config, session),
             look_at_issuer(config.api.tokens),
-            asyncio.gather(*(_look_at_replica(session, address) for address in config.replicas)),
         )
     files = look_at_files(config)
     if issuer_problem is not None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from haproxy.render import ReplicaAddress
 from replica.active.signer import create_key
 from replica.config.file import render_config
 from replica.config.load import make_config
 from replica.config.model import Config
+from replica.doctor import look
 from replica.doctor.checks import check_names
+from replica.doctor.facts import BalancerFacts, DatabaseFacts, LogFacts, ReplicaFacts
 from replica.doctor.look import look_at_balancer, look_at_issuer
 from replica.doctor.look_here import look_at_files, look_at_machine
 from tests.certificates import Authority
@@ -193,6 +196,40 @@ async def test_with_everything_broken_every_check_still_reports(set_up: SetUp) -
     assert {"active", "passives", "endpoint"} <= problems
     assert all(findings[name]["fix"] for name in problems)
     assert {findings[name]["severity"] for name in ("database-session", "log-servers", "haproxy")} == {"unknown"}
+
+
+async def test_replicas_are_asked_before_anything_else_takes_time(
+    set_up: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: on a busy machine no replica is called dead because the doctor itself was slow, loading libraries.
+    Method: the other parts note which replicas have answered when they begin."""
+    set_up.values["replicas"].append({"name": "r2", "host": "127.0.0.1", "api_port": 4, "health_port": 5})
+    answered: list[str] = []
+    answered_before: dict[str, list[str]] = {}
+
+    async def replica(_: object, address: ReplicaAddress) -> ReplicaFacts:
+        await asyncio.sleep(0)
+        answered.append(address.name)
+        return ReplicaFacts(name=address.name, answers=True)
+
+    def noting(name: str, found: object) -> Callable[..., Awaitable[object]]:
+        async def part(*_: object) -> object:
+            answered_before[name] = list(answered)
+            return found
+
+        return part
+
+    others = {
+        "look_at_database": DatabaseFacts(),
+        "look_at_log": LogFacts(),
+        "look_at_balancer": BalancerFacts(),
+        "look_at_issuer": None,
+    }
+    monkeypatch.setattr(look, "_look_at_replica", replica)
+    for name, found in others.items():
+        monkeypatch.setattr(look, name, noting(name, found))
+    await look.look(set_up.config())
+    assert answered_before == {name: ["r1", "r2"] for name in others}
 
 
 async def test_servers_that_are_away_are_findings(set_up: SetUp) -> None:
