@@ -105,6 +105,8 @@ def _called(node: Any, series: Series, at_s: float) -> Vector:
         inner = evaluate(node.args[0], series, at_s)
         assert isinstance(inner, dict)
         return {found: abs(value) for found, value in inner.items()}
+    if name == "delta":
+        return _deltas(node.args[0], series, at_s)
     if name in ("increase", "rate"):
         window = node.args[0]
         range_s = window.range.total_seconds()
@@ -121,6 +123,18 @@ def _called(node: Any, series: Series, at_s: float) -> Vector:
         assert isinstance(wanted, float) and isinstance(buckets, dict)
         return _quantiles(wanted, buckets)
     raise NotImplementedError(name)
+
+
+def _deltas(window: Any, series: Series, at_s: float) -> Vector:
+    """How much a gauge has changed in a window, as if the window were covered to its ends."""
+    range_s = window.range.total_seconds()
+    result: Vector = {}
+    for found, samples in _chosen(window.vector_selector, series).items():
+        inside = [(sampled_s, value) for sampled_s, value in samples if at_s - range_s <= sampled_s <= at_s]
+        if len(inside) >= 2:
+            (first_s, first), (last_s, last) = inside[0], inside[-1]
+            result[found] = (last - first) * range_s / (last_s - first_s)
+    return result
 
 
 def _quantiles(wanted: float, buckets: Vector) -> Vector:

@@ -78,6 +78,11 @@ _SIZES = {
     "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
     "cache_bytes": "rocksdb.block-cache-usage",
     "write_stopped": "rocksdb.is-write-stopped",
+    "running_compactions": "rocksdb.num-running-compactions",
+    "running_flushes": "rocksdb.num-running-flushes",
+    "waiting_memtables": "rocksdb.num-immutable-mem-table",
+    "delayed_write_bytes_per_second": "rocksdb.actual-delayed-write-rate",
+    "background_errors": "rocksdb.background-errors",
 }
 
 

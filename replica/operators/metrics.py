@@ -22,7 +22,15 @@ from replica.store.neighbours import Neighbours
 
 _OUTCOMES = dict.fromkeys(CODE_OF.values(), 0)  # shown from the start, so that the first event of a kind is an increase
 _VOIDS = dict.fromkeys((reason.value for reason in VoidReason), 0)
-_INDEX_TEXTS = {"entries": "Entries of the index", "write_stopped": "1 while RocksDB refuses writes"}
+_INDEX_TEXTS = {
+    "entries": "Entries of the index",
+    "write_stopped": "1 while RocksDB refuses writes",
+    "running_compactions": "Compactions that RocksDB runs",
+    "running_flushes": "Memory tables that RocksDB writes to disk",
+    "waiting_memtables": "Full memory tables that are not on disk yet",
+    "delayed_write_bytes_per_second": "What RocksDB slows writes down to; 0 while it does not",
+    "background_errors": "Errors of RocksDB's flushes and compactions since it was opened",
+}
 
 
 class _CoreMetrics(Collector, Generic[SessionT]):
@@ -145,9 +153,9 @@ class _Index(Collector):
     def collect(self) -> Iterator[Metric]:
         sizes = dict(self._sizes())
         yield _gauge("notary_index_quarantined", "Damaged indexes that lie aside", self._quarantined())
-        for name in ("entries", "write_stopped"):
+        for name, text in _INDEX_TEXTS.items():
             if name in sizes:
-                yield _gauge(f"notary_index_{name}", _INDEX_TEXTS[name], sizes.pop(name))
+                yield _gauge(f"notary_index_{name}", text, sizes.pop(name))
         kinds = GaugeMetricFamily("notary_index_size_bytes", "Size of the index, by kind", labels=["kind"])
         for name, value in sizes.items():
             kinds.add_metric([name.removesuffix("_bytes")], value)

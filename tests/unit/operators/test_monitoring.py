@@ -22,6 +22,7 @@ from pipeline.archive.metrics import ArchiverMetrics
 from replica.cli.history import RUNBOOK_OF
 from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber
+from replica.index.rocks import _SIZES
 from replica.log.kafka.round_trips import RoundTrip
 from replica.operators.metrics import make_metrics
 from replica.telemetry.counts import ApiCounts, Latency, metric_families
@@ -32,8 +33,25 @@ ROOT = Path(__file__).parents[3]
 ALERTS = yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((ROOT / "monitoring/dashboards/notary.json").read_text())
-OF_OTHERS = {"up", "haproxy_server_status", "process_cpu_seconds_total", "process_resident_memory_bytes"}
-"""Metrics that Prometheus, HAProxy and the Prometheus client bring."""
+JMX = yaml.safe_load((ROOT / "monitoring/kafka-jmx.yml").read_text())
+OF_BROKERS = {rule["name"] for rule in JMX["rules"]}
+OF_OTHERS = {"up", "haproxy_server_status", "process_cpu_seconds_total", "process_resident_memory_bytes"} | OF_BROKERS
+"""Metrics that Prometheus, HAProxy, the Prometheus client and the brokers' JMX exporter bring."""
+MBEANS = """
+kafka.server<type=ReplicaManager, name=UnderReplicatedPartitions><>Value
+kafka.server<type=ReplicaManager, name=UnderMinIsrPartitionCount><>Value
+kafka.server<type=ReplicaManager, name=IsrShrinksPerSec><>Count
+kafka.controller<type=KafkaController, name=OfflinePartitionsCount><>Value
+kafka.controller<type=KafkaController, name=ActiveControllerCount><>Value
+kafka.server<type=BrokerTopicMetrics, name=BytesInPerSec><>Count
+kafka.server<type=BrokerTopicMetrics, name=BytesOutPerSec><>Count
+kafka.server<type=BrokerTopicMetrics, name=MessagesInPerSec><>Count
+kafka.network<type=RequestMetrics, name=TotalTimeMs, request=Produce><>99thPercentile
+kafka.network<type=RequestMetrics, name=TotalTimeMs, request=FetchFollower><>99thPercentile
+kafka.log<type=LogFlushStats, name=LogFlushRateAndTimeMs><>99thPercentile
+kafka.server<type=KafkaRequestHandlerPool, name=RequestHandlerAvgIdlePercent><>OneMinuteRate
+"""
+"""Beans of a broker of Apache Kafka 4, as its manual names them and the exporter spells them."""
 
 
 def exposition() -> str:
@@ -44,7 +62,7 @@ def exposition() -> str:
         async with World() as world:
             replica = await world.replica()
             await replica.until_active()
-            sizes = {"entries": 1, "write_stopped": 0, "table_bytes": 1}
+            sizes = dict.fromkeys(("entries", *_SIZES), 1)
             election = cast(Election[Any], replica.election)
             scrubber = Scrubber(
                 replica.log,
@@ -194,3 +212,18 @@ def test_prometheus_asks_the_jobs_that_the_rules_name() -> None:
     }
     asked = {job for _, query in QUERIES for job in re.findall(r'job="([^"]+)"', query)}
     assert asked <= jobs
+
+
+def test_each_bean_of_a_broker_is_one_metric_and_each_metric_is_shown() -> None:
+    """Goal: the exporter's file gives what the dashboard asks for, and nothing without a bound. Method: its patterns
+    against the beans' names; one topic's or client's beans match none."""
+    matched = [
+        next((rule["name"] for rule in JMX["rules"] if re.fullmatch(rule["pattern"], bean)), None)
+        for bean in MBEANS.split("\n")
+        if bean
+    ]
+    assert None not in matched
+    assert set(matched) == OF_BROKERS
+    assert set(matched) <= {name for _, query in QUERIES for name in selected(promql_parser.parse(query))}
+    of_a_topic = "kafka.server<type=BrokerTopicMetrics, name=BytesInPerSec, topic=notary-requests><>Count"
+    assert not any(re.fullmatch(rule["pattern"], of_a_topic) for rule in JMX["rules"])
