@@ -1,0 +1,163 @@
+"""In a terminal of 80 columns no table loses a character: numbers keep their line, texts go on in the next one."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ledger_api.client.retry import RetryPolicy
+from replica.cli import config, doctor, history, log, log_node_members
+from replica.cli.budget import FAULTS, failover_budget
+from replica.config.load import load_config
+from replica.config.model import Config
+from replica.doctor.verdict import Finding, Severity
+from replica.log.raft.members import Standing
+from replica.log.raft.operating import Membership
+from replica.store.bulletin import PastActivation
+from tests.unit.cli.test_what_people_see import CONFIG
+
+WIDTH = 80
+LONG = "/var/lib/notary/replicas/r1/index is open to other users of this machine, which may read every state and party"
+TX = "a89cbd0b1e052bc7a4c08abf43939e375327a6c35d08fba8f8239f693b8f10d9"
+
+
+class Terminal(Console):
+    """A terminal of 80 columns, as the commands use it, that keeps the tables it is given."""
+
+    def __init__(self) -> None:
+        self.shown = io.StringIO()
+        super().__init__(file=self.shown, width=WIDTH, soft_wrap=True, highlight=False)
+        self.tables: list[Table] = []
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        self.tables += [one for one in objects if isinstance(one, Table)]
+        super().print(*objects, **options)
+
+
+def characters(text: str) -> Counter[str]:
+    return Counter("".join(text.split()))
+
+
+def check(table: Table) -> None:
+    """Nothing is cut, wherever the lines end, and no number is broken."""
+    shown = io.StringIO()
+    Console(file=shown, width=WIDTH, highlight=False).print(table)
+    printed = shown.getvalue()
+    assert max(map(len, printed.splitlines())) <= WIDTH
+    cells = [str(cell) for column in table.columns for cell in column.cells]
+    heads = [str(column.header) for column in table.columns] if table.show_header else []
+    wanted = characters(str(table.title or "") + "".join(Text.from_markup(cell).plain for cell in [*cells, *heads]))
+    assert wanted <= characters(printed), printed
+    numbers = [Text.from_markup(str(cell)).plain for one in table.columns if one.no_wrap for cell in one.cells]
+    assert all(number in printed for number in numbers), printed
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType], Terminal]:
+    def make(module: ModuleType) -> Terminal:
+        found = Terminal()
+        monkeypatch.setattr(module, "out", found)
+        return found
+
+    return make
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Config:
+    (tmp_path / "notary.toml").write_text(CONFIG.format(health_port=15992, database_port=1))
+    (tmp_path / "database.password").touch(mode=0o600)
+    return load_config(tmp_path / "notary.toml")
+
+
+def test_doctor(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what is wrong, and what to do, in full. Method: findings with long paths."""
+    shown = terminal(doctor)
+    findings = [
+        Finding("clock-synchronised", Severity.WARNING, LONG, f"chmod 700 {LONG.split(maxsplit=1)[0]}"),
+        Finding("active", Severity.PROBLEM, "no replica answers", "systemctl start notary@r1: runbooks/failover.md"),
+    ]
+
+    def nothing(work: Any) -> None:
+        work.close()
+
+    monkeypatch.setattr(doctor, "load", lambda _: settings)
+    monkeypatch.setattr(doctor, "find_config", lambda _: Path("notary.toml"))
+    monkeypatch.setattr(doctor, "run", nothing)
+    monkeypatch.setattr("replica.doctor.checks.examine", lambda _: findings)
+    with pytest.raises(BaseException, match="1"):
+        doctor.examine()
+    (table,) = shown.tables
+    check(table)
+
+
+def test_history(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: times and reasons in full. Method: epochs of six digits, one that ended and one that was found over."""
+    shown = terminal(history)
+    at = datetime(2026, 11, 22, 21, 4, 5, 678901, tzinfo=UTC)
+    reason = "activation_failed HA_LOCK_LOST: the server closed the connection unexpectedly, session 4711"
+    past = [
+        PastActivation(123_456, "notary-r1", at, at, at + timedelta(days=12), reason, None, None),
+        PastActivation(123_457, "notary-r2", at, None, None, None, at + timedelta(hours=30), "notary-r3"),
+    ]
+
+    def answer(work: Any) -> tuple[list[PastActivation], None]:
+        work.close()
+        return past, None
+
+    monkeypatch.setattr(history, "load", lambda _: settings)
+    monkeypatch.setattr(history, "find_config", lambda _: Path("notary.toml"))
+    monkeypatch.setattr(history, "run", answer)
+    history.show()
+    (table,) = shown.tables
+    check(table)
+
+
+def test_log_members(terminal: Any) -> None:
+    """Goal: each node's whole id. Method: long ids, one configuration in force and one pending."""
+    shown = terminal(log_node_members)
+    nodes = [f"log-node-{number}.notary.example/3f2a9c{number}e" for number in range(5)]
+    whole = Standing(frozenset(nodes[:3]), frozenset(nodes[:2]))
+    pending = Standing(frozenset(nodes), frozenset(nodes))
+    log_node_members._show(Membership(nodes[0], 7, (whole, pending), tuple(nodes), ()), False)
+    (table,) = shown.tables
+    check(table)
+
+
+def test_log_tail(terminal: Any) -> None:
+    """Goal: whole transaction ids. Method: a record with a long text."""
+    shown = terminal(log)
+    log._show(
+        log.Line(1_498_378_123, "settlement", "3f2a9c1e", 1_234_567, 1_767_323_045_000_006, f"{TX} {LONG}"), False
+    )
+    (table,) = shown.tables
+    check(table)
+
+
+def test_config_check(terminal: Any, settings: Config) -> None:
+    """Goal: the safety argument's figures and reasons in full. Method: the rules, and each fault's budget."""
+    shown = terminal(config)
+    config._print_rules(settings)
+    for fault in FAULTS:
+        config._print(failover_budget(settings.election, settings.haproxy_settings(), RetryPolicy(), fault, None))
+    assert len(shown.tables) == 1 + len(FAULTS)
+    for table in shown.tables:
+        check(table)
+
+
+def test_a_table_that_cuts_is_found() -> None:
+    """Goal: the check can fail. Method: a column that may not wrap, and is too long."""
+    table = Table("a", "b")
+    table.columns[0].no_wrap = True
+    table.add_row("x" * 100, "y")
+    with pytest.raises(AssertionError):
+        check(table)
