@@ -67,8 +67,8 @@ class ElectionSettings:
     statement_max_s: float = _setting(1.0, "The server's statement_timeout.")
     connect_max_s: float = _setting(2.0, "Longest wait for one database host to accept a connection.")
     reconnect_max_s: float = _setting(0.5, "Longest pause between attempts to open a session.")
-    tick_s: float = _setting(0.05, "Between two looks of the election at its clock.")
-    retry_s: float = _setting(0.1, "Between a passive's polls of the lock.")
+    tick_s: float = _setting(0.025, "Between two looks of the election at its clock.")
+    retry_s: float = _setting(0.05, "Between a passive's polls of the lock.")
     retry_jitter: float = _setting(
         0.5, "Each poll is later by up to this share, so that passives do not march in step.", low=0.0, high=1.0
     )

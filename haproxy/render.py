@@ -137,7 +137,7 @@ class HaproxySettings(BaseModel):
 
     check_interval_s: Seconds = Field(0.5, description="Between health checks of a replica that is up.")
     check_interval_changing_s: Seconds = Field(0.2, description="Between checks while its state is changing.")
-    check_interval_down_s: Seconds = Field(0.1, description="Between checks of a replica that is down.")
+    check_interval_down_s: Seconds = Field(0.05, description="Between checks of a replica that is down.")
     check_timeout_s: Seconds = Field(0.3, description="A health check without an answer by then has failed.")
     fall: int = Field(2, ge=1, le=10, description="Failed checks until a replica is down; 2 forgives one lost packet.")
     rise: int = Field(1, ge=1, le=10, description="Good checks until it is up.")

@@ -134,13 +134,16 @@ def test_stop_releases_on_purpose_and_the_next_takes_over_at_once() -> None:
     play(story, settings)
 
 
-def test_an_interrupted_active_takes_its_lock_again_within_the_grace() -> None:
-    """Goal: grace lets the old active rebuild its session, as a new activation. Method: kill its session."""
+@pytest.mark.parametrize("seed", range(20))
+def test_an_interrupted_active_takes_its_lock_again_within_the_grace(seed: int) -> None:
+    """Goal: grace lets the old active rebuild its session, as a new activation. Method: kill its session, once its
+    peers have seen that it holds the lock: to them, a lock that nobody has taken since the start is free."""
     settings = ElectionSettings(grace_s=2.0)
 
     async def story(world: World) -> None:
         await world.until(lambda: len(world.leaders()) == 1)
         old = leader_of(world)
+        await world.until(lambda: all(peer.election.owner is not None for peer in world.replicas if peer is not old))
         world.kill_holder()
         await world.until(lambda: not old.election.is_leading())
         assert await world.until(lambda: bool(world.leaders())) < settings.grace_s
@@ -148,10 +151,11 @@ def test_an_interrupted_active_takes_its_lock_again_within_the_grace() -> None:
         assert old.service.activations == 2
         assert world.database.epochs == [1, 2]
 
-    play(story, settings)
+    play(story, settings, seed=seed)
 
 
-def test_passives_tell_why_they_have_no_session_and_when_they_have_one_again() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_passives_tell_why_they_have_no_session_and_when_they_have_one_again(seed: int) -> None:
     """Goal: operators learn that nobody could take over. Method: restart the database of a quiet cluster: the active's
     loss is a change of its role, each passive reports its own; a session that is closed by a step-down is no loss."""
 
@@ -161,12 +165,12 @@ def test_passives_tell_why_they_have_no_session_and_when_they_have_one_again() -
         passives = [replica.service for replica in world.replicas if replica is not old]
         assert [passive.session_problems for passive in passives] == [[None], [None]]
         world.restart_server()
-        await world.until(lambda: all(passive.session_problems[-1] is not None for passive in passives))
+        await world.until(lambda: all(any(passive.session_problems) for passive in passives))  # in whatever order
         await world.until(lambda: all(passive.session_problems[-1] is None for passive in passives))
         assert await old.election.switchover() is not None
         assert all(problem is None for problem in old.service.session_problems)
 
-    play(story)
+    play(story, seed=seed)
 
 
 def test_a_failed_activation_holds_down_and_others_go_first() -> None:

@@ -21,7 +21,7 @@ def test_the_defaults_are_those_of_the_manual() -> None:
         ({"heartbeat_s": 0.61}, "heartbeat_s"),
         ({"answer_max_s": 2.01}, "answer_max_s"),
         ({"drain_max_s": 2.01}, "drain_max_s"),
-        ({"margin_s": 0.09}, "tick_s"),
+        ({"margin_s": 0.049}, "tick_s"),
         ({"statement_max_s": 2.0}, "statement_max_s"),
         ({"lease_s": 2.9}, "answer_max_s"),
         ({"retry_s": 2.0}, "polls"),
@@ -44,7 +44,7 @@ def test_each_rule_of_the_argument_is_checked(changed: dict[str, float], named: 
 )
 def test_the_budget_adds_up(fault: Fault, first: float, total_s: float) -> None:
     """Goal: the worst case per fault, grace only where it applies. Method: poll every 0.2 s, grace of half a second."""
-    steps = detection_budget(ElectionSettings(retry_s=0.2, grace_s=0.5), fault)
+    steps = detection_budget(ElectionSettings(tick_s=0.05, retry_s=0.2, grace_s=0.5), fault)
     assert steps[0].worst_s == first
     assert sum(step.worst_s for step in steps) == pytest.approx(total_s)
     assert all(step.name and step.setting for step in steps)

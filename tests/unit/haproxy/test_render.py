@@ -34,7 +34,7 @@ def test_the_defaults_are_those_that_were_measured() -> None:
     assert "http-check send meth GET uri /health/active ver HTTP/1.1 hdr Host notary hdr Connection close" in text
     assert "http-check expect status 200" in text
     assert (
-        "default-server inter 500ms fastinter 200ms downinter 100ms fall 2 rise 1 on-marked-down shutdown-sessions"
+        "default-server inter 500ms fastinter 200ms downinter 50ms fall 2 rise 1 on-marked-down shutdown-sessions"
     ) in text
     assert {"timeout check 300ms", "timeout connect 200ms", "retries 2", "option redispatch 1"} <= set(text)
 
@@ -66,7 +66,7 @@ def test_the_waits_are_the_sum_of_the_checks() -> None:
     """Goal: the time budget of a fail-over comes from the rendered figures. Method: add them up by hand."""
     settings = settings_with(check_interval_s=1.0, check_interval_changing_s=0.1, check_timeout_s=0.5, fall=3, rise=2)
     assert settings.mark_down_max_s == pytest.approx(1.0 + 3 * 0.5 + 2 * 0.1)
-    assert settings.mark_up_max_s == pytest.approx(0.1 + 0.1)
+    assert settings.mark_up_max_s == pytest.approx(0.05 + 0.1)
 
 
 @pytest.mark.parametrize(
