@@ -48,9 +48,9 @@ bench: setup ## Measure throughput, latency and outages; writes build/bench.json
 bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polars and the notary; writes build/bench-pipeline.json
 	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
-faults: setup-tests ## Every fault against real servers, at full length; writes build/faults.json anew
-	@rm -f build/faults.json
-	@$(BIN)/pytest -q -m "not short" --quiet-machine tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results || code=1; exit $$code
+faults: setup-tests ## Every fault against real servers, at full length; LOG=postgres: with the log there
+	@rm -f build/faults$(LOG:%=-%).json
+	@$(BIN)/pytest -q -m "not short" --quiet-machine $(LOG:%=--log-kind %) tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results || code=1; exit $$code
 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)
@@ -68,7 +68,7 @@ runbooks: setup-tests ## Play every runbook's commands on real clusters
 profile-postgres: setup-tests ## The cluster's tests and the faults that need no broker, with the log on Postgres: no Java
 	@$(BIN)/pytest -q --log-kind postgres tests/integration/test_cluster.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not slow" tests/faults/test_fail_over.py tests/faults/test_kill_loop.py $(ARGS)
-	@$(BIN)/pytest -q --log-kind postgres -m "not short" tests/faults/test_disks.py tests/faults/test_system.py -k "not [broker]" $(ARGS)
+	@$(BIN)/pytest -q --log-kind postgres -m "not short" tests/faults/test_disks.py tests/faults/test_system.py $(ARGS)
 
 lognode: setup ## The log node of our own consensus, as real processes: killed, frozen, torn, replaced
 	@$(BIN)/pytest tests/lognode $(ARGS)

@@ -1,5 +1,7 @@
 """The pytest plugin that turns every scenario into an entry of build/faults.json, whatever its outcome.
 
+With another log than Kafka, of build/faults-KIND.json.
+
 A test that carries `@pytest.mark.scenario("F9", "what happens")` is one scenario. It reports to the fixture `scenario`
 which faults took effect and how long clients were not served, and has the clients' answers audited. A scenario
 that is skipped, or whose fixtures fail, has an entry too: as failed.
@@ -23,7 +25,7 @@ from replica.local.cluster import LocalCluster
 from tests.faults.audit import Violation, audit
 from tests.faults.lab.network import kind_of_network
 from tests.faults.load import ClientLoad, LoadBroken, outage_around
-from tests.faults.report import SHARED_MACHINE_PATIENCE, ScenarioResult, add_to_report, line_of, result
+from tests.faults.report import SHARED_MACHINE_PATIENCE, ScenarioResult, add_to_report, line_of, report_path, result
 from tests.promises import promised
 
 _SCENARIO = pytest.StashKey["Scenario"]()
@@ -149,7 +151,8 @@ def pytest_runtest_makereport(
         item.stash[_ERROR] = f"{report.when} {report.outcome}: {shown}"[:_ERROR_CHARS_MAX]
     if report.when == "teardown" and _SCENARIO in item.stash:
         entry = item.stash[_SCENARIO].result(_name_of(item), item.stash.get(_ERROR, None))
-        add_to_report([entry], _conditions())
+        log = item.config.getoption("--log-kind")
+        add_to_report([entry], _conditions(log), report_path(log))
         _tell(item, entry)
     return report
 
@@ -198,7 +201,7 @@ def _name_of(item: pytest.Item) -> str:
     return f"{found.fault} {found.what}{' ' + bracket + variant if bracket else ''}"
 
 
-def _conditions() -> dict[str, str]:
+def _conditions(log: str) -> dict[str, str]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -207,6 +210,7 @@ def _conditions() -> dict[str, str]:
         "linux": platform.release(),
         "python": platform.python_version(),
         "processors": str(os.cpu_count()),
+        "log.kind": log,
         "network": kind_of_network(),
         "load average at the end": f"{os.getloadavg()[0]:.1f}",
     }

@@ -1,4 +1,7 @@
-"""What a run of the fault scenarios found: build/faults.json with one entry a scenario, and totals over all of them."""
+"""What a run of the fault scenarios found: build/faults.json with one entry a scenario, and totals over all of them.
+
+A run with another log than Kafka has a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -171,6 +174,11 @@ def report_of(scenarios: Iterable[ScenarioResult], conditions: Mapping[str, str]
         took_s=round(sum(one.took_s for one in ordered), 1),
     )
     return FaultsReport(scenarios=ordered, totals=totals, conditions=dict(conditions))
+
+
+def report_path(log_kind: str) -> Path:
+    """Where the report of runs with this kind of log is."""
+    return JSON if log_kind == "kafka" else JSON.with_stem(f"{JSON.stem}-{log_kind}")
 
 
 def read_report(path: Path = JSON) -> FaultsReport:

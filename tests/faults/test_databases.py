@@ -63,6 +63,7 @@ async def test_a_database_that_is_not_unicode_is_refused(
         await spender.spend_again()
 
 
+@pytest.mark.only_kafka("a backup has log and completions of one moment: the indexes are ahead, and all refuse")
 @pytest.mark.scenario(
     "F32", "a backup made under load is restored much later; from the replicas' start", outage_goal_s=CATCH_UP_GOAL_S
 )

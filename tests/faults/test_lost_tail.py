@@ -21,6 +21,7 @@ from tests.runbooks.conftest import staged
 from tests.runbooks.stage import Stage
 
 pytestmark = [
+    pytest.mark.only_kafka("a salvage is of a topic; elsewhere the archive is restored: runbooks/postgres-log.md"),
     pytest.mark.cluster,
     pytest.mark.slow,
     pytest.mark.timeout(600),

@@ -49,6 +49,9 @@ pytestmark = [
 ]
 
 
+DAMAGE = "damage to a broker's files or to a topic; to a log's tables: log_postgres/test_damage.py"
+
+
 @asynccontextmanager
 async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
     """Copy the disk of a broker that is down, and give the copy back at the end.
@@ -71,6 +74,7 @@ async def disk_brought_back(cluster: LocalCluster) -> AsyncIterator[Path]:
         await cluster.kafka.start()
 
 
+@pytest.mark.only_kafka(DAMAGE)
 @pytest.mark.scenario("F12", "the log loses its end, its start, or is another topic")
 @pytest.mark.parametrize("loss", ["end", "start", "created anew"])
 async def test_a_log_that_is_not_whole_is_refused(cluster: LocalCluster, scenario: Scenario, loss: str) -> None:
@@ -108,6 +112,7 @@ async def delete_before(cluster: LocalCluster, offset: int) -> None:
         await asyncio.to_thread(future.result, 30.0)
 
 
+@pytest.mark.only_kafka(DAMAGE)
 @pytest.mark.scenario("F12", "the topic is deleted and created anew under running replicas")
 async def test_a_topic_that_vanishes_ends_every_replica(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: no answer from a log that is gone, no record in one that is new. Method: delete, create; bring back."""
@@ -169,7 +174,13 @@ async def test_poison_is_void_for_every_reader(cluster: LocalCluster, scenario: 
 
 
 def write_noise(cluster: LocalCluster) -> None:
-    """Each kind of noise, past the notary, straight to the topic."""
+    """Each kind of noise, past the notary: straight to the topic, or with a replica's login to the log's tables."""
+    if cluster.log_kind == "postgres":
+        with psycopg.connect(cluster.conninfo, autocommit=True) as login:
+            (log_id,) = login.execute("SELECT log_id FROM notary_log.log_head").fetchone() or ()
+            for value, _ in noise():
+                login.execute("CALL notary_log.append_and_commit(%s, %s, NULL)", [log_id, [value]])
+        return
     producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap_servers, "message.max.bytes": 2_000_000})
     for value, _ in noise():
         producer.produce(cluster.topic, value, partition=0)

@@ -22,6 +22,7 @@ from tests.runbooks.stage import Stage
 from tests.runbooks.test_rolling_upgrade import RELEASE_BEFORE, change_all, on_release, versions
 
 pytestmark = [
+    pytest.mark.only_kafka("0.1.0 has no other log"),
     pytest.mark.cluster,
     pytest.mark.slow,
     pytest.mark.timeout(1_200),

@@ -9,25 +9,27 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from replica.local.cluster import LogKind
 from tests.ends import none_ends_unasked
 from tests.faults.lab.lab import Lab, lab_network
 from tests.faults.renewed import Renewed
 
 
 @asynccontextmanager
-async def _running() -> AsyncIterator[Lab]:
+async def _running(log: LogKind) -> AsyncIterator[Lab]:
     """A lab, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-lab-"))
     parent.chmod(0o755)
-    network = lab_network()
+    network = lab_network(log)
     try:
         network.start()
-        async with Lab(parent / "lab", network) as running:
+        async with Lab(parent / "lab", network, log) as running:
             yield running
         await running.postgres.remove()
     finally:
@@ -36,9 +38,9 @@ async def _running() -> AsyncIterator[Lab]:
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def labs() -> AsyncIterator[Renewed[Lab]]:
+async def labs(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[Lab]]:
     """Where `lab` comes from."""
-    labs = Renewed(_running)
+    labs = Renewed(partial(_running, request.config.getoption("--log-kind")))
     yield labs
     await labs.drop()
 

@@ -1,6 +1,7 @@
 """The lab: a whole participant like the reference deployment's, every part on a machine of its own.
 
-A primary and a synchronous standby, three brokers, three replicas, HAProxy. Machines are made by `network`.
+A primary and a synchronous standby, three brokers where the log is on Kafka, three replicas, HAProxy. Machines are made
+by `network`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from time import monotonic_ns
 
 from confluent_kafka.admin import PartitionMetadata
 
-from replica.local.cluster import STANDBY_NAME, ClusterSettings, LocalCluster
+from replica.local.cluster import STANDBY_NAME, ClusterSettings, LocalCluster, LogKind
 from replica.local.kafka import KafkaBroker
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
@@ -27,15 +28,15 @@ BALANCER = "lb"
 class Lab(LocalCluster):
     """A cluster whose machines can be cut off from one another: see `network`."""
 
-    def __init__(self, folder: Path, network: Network) -> None:
-        hosts = (*REPLICAS, *BROKERS, *DATABASES, BALANCER)
+    def __init__(self, folder: Path, network: Network, log: LogKind) -> None:
         settings = ClusterSettings(
             folder=folder,
             replicas=len(REPLICAS),
+            log=log,
             brokers=len(BROKERS),
             database_standby=True,
             api_workers=1,
-            machines={name: network.machine(name) for name in hosts},
+            machines={name: network.machine(name) for name in machines_of(log)},
         )
         super().__init__(settings)
         self.network = network
@@ -107,6 +108,11 @@ def quorum_leader(host: str, port: int) -> int:
     return int(struct.unpack_from(">i", answer, at)[0])
 
 
-def lab_network() -> Network:
+def machines_of(log: LogKind) -> tuple[str, ...]:
+    """The names of a lab's machines: brokers only where the log is on Kafka."""
+    return (*REPLICAS, *(BROKERS if log == "kafka" else ()), *DATABASES, BALANCER)
+
+
+def lab_network(log: LogKind) -> Network:
     """The network of one lab, not yet built."""
-    return network_of((*REPLICAS, *BROKERS, *DATABASES, BALANCER))
+    return network_of(machines_of(log))

@@ -13,6 +13,7 @@ from tests.faults.lab.scene import AFTER_S, scene
 from tests.faults.recorder import Scenario
 
 pytestmark = [
+    pytest.mark.only_kafka("there is no broker"),
     pytest.mark.cluster,
     pytest.mark.slow,
     pytest.mark.timeout(600),

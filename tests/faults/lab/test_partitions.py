@@ -47,6 +47,7 @@ async def test_an_active_without_the_database_serves_nothing(lab: Lab, scenario:
             scenario.add_history(direct.history)
 
 
+@pytest.mark.only_kafka("the log is in the database: as F5")
 @pytest.mark.scenario("F6", "the active is cut off from Kafka only", outage_goal_s=PARTITION_GOAL_S)
 async def test_an_active_without_the_log_hands_over_and_stays_away(lab: Lab, scenario: Scenario) -> None:
     """Goal: a peer that reaches the log leads, and it stays so. Method: drop packets to all brokers for a while."""
@@ -60,7 +61,13 @@ async def test_an_active_without_the_log_hands_over_and_stays_away(lab: Lab, sce
 
 
 @pytest.mark.scenario("F7", "a passive is cut off")
-@pytest.mark.parametrize("others", [pytest.param(DATABASES, id="database"), pytest.param(BROKERS, id="Kafka")])
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(DATABASES, id="database"),
+        pytest.param(BROKERS, id="Kafka", marks=pytest.mark.only_kafka("the log is in the database")),
+    ],
+)
 async def test_a_passive_that_is_cut_off_disturbs_nobody(lab: Lab, scenario: Scenario, others: tuple[str, ...]) -> None:
     """Goal: only the passive notices: it is not ready. Method: drop its packets, look at its health and at the load."""
     async with scene(lab, scenario) as now:
