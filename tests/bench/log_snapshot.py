@@ -1,8 +1,8 @@
 """What a snapshot that stays open does to the request log on Postgres: a reader that never ends, or a long `pg_dump`.
 
 `python -m tests.bench.log_snapshot [--minutes N] [--appends-per-s N]`: two logs in two databases of one server. A
-transaction holds a snapshot in the first database alone. Both logs get the same appends. One line of JSON for each step.
-The counts of versions, pages and buffers are exact on a busy machine as well; times are not.
+transaction holds a snapshot in the first database alone. Both logs get the same appends. One line of JSON for each
+step. The counts of versions, pages and buffers are exact on a busy machine as well; times are not.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import Any
 
 import psycopg
 
@@ -67,8 +68,8 @@ class Watched:
         cursor = await self.own.execute(_SIZES)
         row = await cursor.fetchone() or ()
         sizes = dict(zip([column.name for column in cursor.description or ()], row, strict=True))
-        (found,) = await (await self.own.execute(_FIND_HEAD, (self.log_id,))).fetchone() or ()
-        plan = found[0]["Plan"]
+        explained: Any = await (await self.own.execute(_FIND_HEAD, (self.log_id,))).fetchone()
+        plan = explained[0][0]["Plan"]
         took_ms, self.took_ms = sorted(self.took_ms), []
         figures = {
             "minute": round((monotonic() - began_s) / 60, 1),

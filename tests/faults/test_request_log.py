@@ -179,7 +179,7 @@ def write_noise(cluster: LocalCluster) -> None:
         with psycopg.connect(cluster.conninfo, autocommit=True) as login:
             (log_id,) = login.execute("SELECT log_id FROM notary_log.log_head").fetchone() or ()
             for value, _ in noise():
-                login.execute("CALL notary_log.append_and_commit(%s, %s, NULL)", [log_id, [value]])
+                login.execute("CALL notary_log.append_and_commit(%s, %s, 0, NULL, NULL, NULL)", [log_id, [value]])
         return
     producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap_servers, "message.max.bytes": 2_000_000})
     for value, _ in noise():

@@ -25,7 +25,9 @@ DANGERS = {  # what each would do is far away: nothing is lost while the scenari
 }
 
 
-@pytest.mark.only_kafka("no setting of a server deletes records; settings that forget commits: log_postgres/test_damage.py")
+@pytest.mark.only_kafka(
+    "no setting of a server deletes records; settings that forget commits: log_postgres/test_damage.py"
+)
 @pytest.mark.scenario("F35", "the topic's settings become dangerous under running replicas, and safe again")
 async def test_dangerous_settings_are_told_and_end_nobody(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: an alert and a finding while the records are still there; no replica ends, no epoch is lost. Method: change

@@ -38,6 +38,20 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer to an append: its first offset, and both positions as in a look that was made after its commit."""
+
+    first_offset: int
+    position: int
+    flushed: int | None
+
+    def look(self, log_id: str, records: Sequence[bytes]) -> Look:
+        """What a look at that moment would have shown of this batch."""
+        end = self.first_offset + len(records)
+        return Look(log_id, end, self.position, self.flushed, [Batch(self.first_offset, end, records)])
+
+
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """Where the log begins and ends: the head, and the batches in the same snapshot."""
 
@@ -86,6 +100,7 @@ class Delivery:
         self._ready: deque[tuple[int, bytes]] = deque()
         self.next_batch = first_batch
         self.held_bytes = 0
+        self.ready_bytes = 0
 
     @property
     def holds(self) -> bool:
@@ -117,7 +132,9 @@ class Delivery:
         """Enough standbys have the WAL up to `flushed` on disk: release what was seen up to that position."""
         while self._held and flushed is not None and self._held[0][0] <= flushed:
             _, batch = self._held.popleft()
-            self.held_bytes -= sum(map(len, filter(None, batch.records)))
+            size = sum(map(len, filter(None, batch.records)))
+            self.held_bytes -= size
+            self.ready_bytes += size
             skipped = max(0, self._start - batch.first_offset)
             records = islice(batch.records, skipped, None)
             self._ready.extend(
@@ -126,7 +143,9 @@ class Delivery:
 
     def take(self, max_records: int) -> LogRecords:
         """The next records that may be returned."""
-        return [self._ready.popleft() for _ in range(min(max_records, len(self._ready)))]
+        taken = [self._ready.popleft() for _ in range(min(max_records, len(self._ready)))]
+        self.ready_bytes = self.ready_bytes - sum(len(value) for _, value in taken) if self._ready else 0
+        return taken
 
     def _require_next(self, batch: Batch, end_offset: int) -> None:
         if batch.first_offset != self.next_batch:

@@ -1,7 +1,8 @@
 """The request log on Postgres: its reader, its writer, and questions about it.
 
 One row of the server, the head, gives the order. Its lock is held until the commit is visible, so no batch can appear
-before one that was read. Readers poll; a notification only saves them the wait for the next poll.
+before one that was read. Readers poll; a notification only saves them the wait for the next poll. What a writer has
+just committed is offered to the readers of the same `PostgresLog`, as if they had looked at that moment.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import structlog
 
 from replica.log.admin import LogSurvey
 from replica.log.interface import LogRecords, RoundTrip
-from replica.log.postgres.delivery import Bounds, Delivery
+from replica.log.postgres.delivery import Bounds, Delivery, Look
 from replica.log.postgres.session import Admit, ServerIdentity, Session, connect
 from replica.log.postgres.settings import CLOSE_MAX_S, PostgresLogSettings
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
@@ -46,6 +47,7 @@ class PostgresLog:
         self._asker: Session | None = None
         self._turn = asyncio.Lock()
         self._open: set[PostgresReader | PostgresWriter] = set()
+        self._own_backends: set[int] = set()  # of the open writers, whose appends are offered
         if settings.single_server:
             log.warning(
                 "single_server_log", detail="development only: acknowledged records are lost with this server's disk"
@@ -124,7 +126,7 @@ class PostgresLog:
         session = await self._session()
         try:
             await self._require_visible(session)
-            await session.listen()
+            await session.listen(self._own_backends)
             bounds = await session.bounds(start_offset)
             self._confirm(bounds)
             bounds.require_offset(start_offset)
@@ -149,8 +151,9 @@ class PostgresLog:
         except BaseException:
             session.hang_up()
             raise
-        writer = PostgresWriter(session, bounds, self._settings, self._open.discard)
+        writer = PostgresWriter(session, bounds, self._settings, self._offer, self._closed)
         self._open.add(writer)
+        self._own_backends.add(session.backend)
         return writer
 
     async def close(self) -> None:
@@ -159,6 +162,16 @@ class PostgresLog:
         if self._asker is not None:
             self._asker.hang_up()
             self._asker = None
+
+    def _offer(self, identity: ServerIdentity, look: Look) -> None:
+        """A writer on this server has an answer: its own readers need not ask for what it sent."""
+        for handle in self._open:
+            if isinstance(handle, PostgresReader) and handle.identity == identity:
+                handle.offer(look)
+
+    def _closed(self, writer: PostgresWriter) -> None:
+        self._open.discard(writer)
+        self._own_backends.discard(writer.backend)
 
     async def _require_visible(self, session: Session) -> None:
         """Raise unless the standbys are visible. Otherwise no record would ever be delivered, without any error."""
@@ -284,6 +297,8 @@ class PostgresReader:
         self._settings = settings
         self._on_close = on_close
         self._fetching: asyncio.Task[None] | None = None
+        self._looking = False
+        self._current = False  # nothing is known that a look would show
         self._failure: NotaryError | None = None
         self._left: NotaryError | None = None
         self._closed = False
@@ -297,6 +312,20 @@ class PostgresReader:
         """Return nothing more from this server, not even what was fetched: a promotion may have taken it back."""
         self._left = why
         self._session.hang_up()
+
+    def offer(self, look: Look) -> None:
+        """Take what a writer has just committed. It is held as if a look had shown it: until the standbys have it.
+
+        Whatever does not follow, or what a look is about to show, is left to the next look.
+        """
+        room = self._settings.read_ahead_mib * MIB - self._delivery.held_bytes - self._delivery.ready_bytes
+        follows = look.log_id == self._log_id and look.batches[0].first_offset == self._delivery.next_batch
+        if follows and room > 0 and not self._looking:
+            self._delivery.see(look)
+            self._delivery.release(look.flushed)
+        else:
+            self._current = False
+        self._session.wake()
 
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
         """See `LogReader.read`. The next read returns what a cancelled read has fetched."""
@@ -338,16 +367,20 @@ class PostgresReader:
     async def _until_ready(self, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         until_s, pause_s = loop.time() + wait_s, FLUSH_POLL_S
-        while not self._closed:
-            await self._look()
+        while not self._closed and not self._delivery.ready:
+            if self._delivery.holds or not self._current:
+                await self._look()
             left_s = until_s - loop.time()
-            if self._delivery.ready or left_s <= 0:
+            if self._delivery.ready:
+                return
+            if left_s <= 0:
+                self._current = False  # the next read looks
                 return
             if self._delivery.holds:  # no notification says when the standbys have it
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, self._settings.poll_every_s)
-            else:
-                await self._session.heard(min(self._settings.poll_every_s, left_s))
+            elif self._current and await self._session.heard(min(self._settings.poll_every_s, left_s)):
+                self._current = False
 
     async def _look(self) -> None:
         """Look once: at the standbys' positions and, unless too much is held, at the next batches."""
@@ -356,11 +389,16 @@ class PostgresReader:
         if room <= 0:
             self._delivery.release(await self._session.flushed(standbys))
             return
-        look = await self._session.look(self._delivery.next_batch, room, standbys, self._delivery.holds)
+        self._looking = self._current = True
+        try:
+            look = await self._session.look(self._delivery.next_batch, room, standbys, self._delivery.holds)
+        finally:
+            self._looking = False
         if look.log_id != self._log_id:
             raise LogRefused(f"the log was created anew: its id is {look.log_id}, it was {self._log_id}")
         self._delivery.see(look)
         self._delivery.release(look.flushed)
+        self._current = self._current and look.end_offset == self._delivery.next_batch
 
 
 class PostgresWriter:
@@ -374,6 +412,7 @@ class PostgresWriter:
         session: Session,
         bounds: Bounds,
         settings: PostgresLogSettings,
+        on_append: Callable[[ServerIdentity, Look], None],
         on_close: Callable[[PostgresWriter], None],
     ) -> None:
         self._session = session
@@ -381,6 +420,7 @@ class PostgresWriter:
         self._partition_records = bounds.partition_records
         self._end = bounds.end_offset  # of the log, as far as this writer knows
         self._settings = settings
+        self._on_append = on_append
         self._on_close = on_close
         self._queue: deque[bytes] = deque()
         self._unanswered_count = 0  # records, including those of the statement in progress
@@ -394,6 +434,11 @@ class PostgresWriter:
     def identity(self) -> ServerIdentity:
         """The server that it appends to."""
         return self._session.identity
+
+    @property
+    def backend(self) -> int:
+        """The server's process for its session."""
+        return self._session.backend
 
     def leave(self, why: NotaryError) -> None:
         """Append nothing more on this server."""
@@ -455,11 +500,13 @@ class PostgresWriter:
         return batch
 
     async def _append(self, batch: Sequence[bytes]) -> None:
-        first = await self._session.append(self._log_id, batch)
+        answer = await self._session.append(self._log_id, batch, self._settings.standbys)
+        first = answer.first_offset
         self._unanswered_count -= len(batch)
         self._unanswered_bytes -= sum(map(len, batch))
         if first < self._end:
             raise LogRefused(f"the log's head went back: an append got offset {first}, the log went to {self._end}")
+        self._on_append(self.identity, answer.look(self._log_id, batch))
         before, self._end = self._end, first + len(batch)
         if before // self._partition_records != self._end // self._partition_records:
             await _make_room(self._session)

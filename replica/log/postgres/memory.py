@@ -8,10 +8,10 @@ loop's clock.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
-from replica.log.postgres.delivery import Batch, Bounds, Look
+from replica.log.postgres.delivery import Appended, Batch, Bounds, Look
 from replica.log.postgres.session import Admit, ServerIdentity
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import LogRefused, LogUnavailable
@@ -43,6 +43,10 @@ class MemoryWeather:
         """Where an append's connection is cut: "before" the server has it, "after" its commit; None: never."""
         return None
 
+    def waits_for_standby(self) -> bool:
+        """Whether an append waits for the standby; not where `synchronous_standby_names` was emptied."""
+        return True
+
     def backend_is_ended(self) -> bool:
         """Whether an append's backend is ended while it waits for the standby: its commit is visible at once."""
         return False
@@ -62,6 +66,7 @@ class MemoryServer:
         self.position = 0  # on the server's disk
         self.replicated = 0  # on the standby's
         self.standby_is_up = True
+        self.sessions_made = 0
         self.sessions: dict[MemorySession, None] = {}  # ordered, unlike a set: a seed plays the same way every time
         self._batches: list[tuple[int, Batch]] = []  # each with the position of its commit
         self._head = asyncio.Lock()
@@ -87,7 +92,7 @@ class MemoryServer:
         self.commit(self.end_offset, values)
         self.replicate(self.position)
 
-    async def append(self, values: Sequence[bytes]) -> int:
+    async def append(self, values: Sequence[bytes], backend: int = 0) -> int:
         """One statement: the head's lock is held until the commit is visible."""
         async with self._head:
             first = self.end_offset
@@ -96,11 +101,11 @@ class MemoryServer:
             committed_at = self.position
             self._replicate_later(committed_at)
             if self.weather.backend_is_ended():
-                self.show(first, values, committed_at)
+                self.show(first, values, committed_at, backend)
                 raise LogUnavailable("the backend was ended in its wait for the standby")
-            while self.replicated < committed_at:
+            while self.replicated < committed_at and self.weather.waits_for_standby():
                 await self._standby_moved.wait()
-            self.show(first, values, committed_at)
+            self.show(first, values, committed_at, backend)
             return first
 
     def commit(self, first_offset: int, values: Sequence[bytes]) -> None:
@@ -108,13 +113,13 @@ class MemoryServer:
         self.position += APPEND_WAL_BYTES
         self.show(first_offset, values, self.position)
 
-    def show(self, first_offset: int, values: Sequence[bytes], position: int) -> None:
+    def show(self, first_offset: int, values: Sequence[bytes], position: int, backend: int = 0) -> None:
         """Make a commit visible, and notify the listeners."""
         batch = Batch(first_offset, first_offset + len(values), list(values))
         self._batches.append((position, batch))
         self.end_offset = max(self.end_offset, batch.next_offset)
         for session in self.sessions:
-            if not self.weather.notify_is_lost():
+            if not self.weather.notify_is_lost() and backend not in session.known:
                 session.notified.set()
 
     def replicate(self, position: int) -> None:
@@ -160,7 +165,11 @@ class MemorySession:
 
     def __init__(self, server: MemoryServer) -> None:
         self.identity = server.identity
+        server.sessions_made += 1
+        self.backend = server.sessions_made
+        self.known: Collection[int] = ()
         self.notified = asyncio.Event()
+        self._woken = asyncio.Event()
         self._server = server
         self._over = asyncio.Event()
 
@@ -203,20 +212,28 @@ class MemorySession:
         await self._asked()
         return await self._answered(self._server.replicated if standbys else self._server.position)
 
-    async def listen(self) -> None:
+    async def listen(self, known: Collection[int] = ()) -> None:
         """See `Session.listen`."""
+        self.known = known
         await self._asked()
 
-    async def heard(self, wait_s: float) -> None:
+    async def heard(self, wait_s: float) -> bool:
         """See `Session.heard`."""
-        tasks = [asyncio.create_task(event.wait()) for event in (self.notified, self._over)]
+        tasks = [asyncio.create_task(event.wait()) for event in (self.notified, self._woken, self._over)]
         await asyncio.wait(tasks, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
+        only_woken = self._woken.is_set() and not self.notified.is_set()
         self.notified.clear()
+        self._woken.clear()
         self._require_open()
+        return not only_woken
 
-    async def append(self, log_id: str, values: Sequence[bytes]) -> int:
+    def wake(self) -> None:
+        """See `Session.wake`."""
+        self._woken.set()
+
+    async def append(self, log_id: str, values: Sequence[bytes], standbys: int) -> Appended:
         """See `Session.append`."""
         cut = self._server.weather.cut_at()
         await self._asked()
@@ -225,7 +242,9 @@ class MemorySession:
         if cut == "before":
             self.hang_up()
             self._require_open()
-        statement = asyncio.ensure_future(self._server.append(values))  # a backend continues without its client
+        statement = asyncio.ensure_future(
+            self._server.append(values, self.backend)
+        )  # a backend continues without its client
         if cut == "after":
             self.hang_up()
         over = asyncio.create_task(self._over.wait())
@@ -233,7 +252,8 @@ class MemorySession:
         over.cancel()
         statement.add_done_callback(_retrieve)
         self._require_open()
-        return await self._answered(statement.result())
+        first, flushed = statement.result(), self._server.replicated if standbys else self._server.position
+        return await self._answered(Appended(first, self._server.position, flushed))
 
     async def make_partitions(self) -> None:
         """See `Session.make_partitions`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,18 +17,19 @@ from psycopg import conninfo as libpq
 from psycopg import errors, waiting
 from psycopg.abc import RV, PQGen
 from psycopg.adapt import Dumper
-from psycopg.pq import Format
+from psycopg.pq import Format, PGnotify
+from psycopg.pq.abc import PGconn
 from psycopg.rows import TupleRow
 
 from ha.hosts import first_connected
 from replica.log.interface import LogMissing
-from replica.log.postgres.delivery import Batch, Bounds, Look
+from replica.log.postgres.delivery import Appended, Batch, Bounds, Look
 from replica.log.postgres.install import read_sql
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError
 
 BATCHES_MAX = 256  # in the answer to one look
-_APPEND = b"CALL notary_log.append_and_commit(%(log)s, %(records)s, NULL)"
+_APPEND = b"CALL notary_log.append_and_commit(%(log)s, %(records)s, %(standbys)s, NULL, NULL, NULL)"
 _BYTEA, _BYTEA_ARRAY = 17, 1001  # types of the server
 _ARRAY_HEAD, _LENGTH = Struct("!iiIii"), Struct("!i")
 _TRANSACTION_TIMEOUT_SINCE = 170_000
@@ -65,6 +66,7 @@ class Session(Protocol):
     """
 
     identity: ServerIdentity
+    backend: int  # the server's process for this session, as notices name it
 
     async def violations(self, standbys: int) -> Sequence[str]:
         """Each rule of the log's contract that the server breaks."""
@@ -81,14 +83,20 @@ class Session(Protocol):
     async def flushed(self, standbys: int) -> int | None:
         """The WAL position that this many standbys have on disk; with 0, that of the server itself."""
 
-    async def listen(self) -> None:
-        """From now on, appends are notified to this session; see `heard`."""
+    async def listen(self, known: Collection[int] = ()) -> None:
+        """From now on, appends are notified to this session; see `heard`. Those by the backends in `known` are not."""
 
-    async def heard(self, wait_s: float) -> None:
-        """Return when the server notifies of an append, and after `wait_s` at the latest."""
+    async def heard(self, wait_s: float) -> bool:
+        """Return when the server notifies of an append, at `wake`, and after `wait_s` at the latest.
 
-    async def append(self, log_id: str, values: Sequence[bytes]) -> int:
-        """Append all values together, or none; return the first offset.
+        Whether there may be something to look for: False when only `wake` was called.
+        """
+
+    def wake(self) -> None:
+        """Have `heard` return, at once when it is called later."""
+
+    async def append(self, log_id: str, values: Sequence[bytes], standbys: int) -> Appended:
+        """Append all values together, or none.
 
         Raises LogUnavailable when it is not known to be committed and replicated. It may then still be in the log.
         """
@@ -108,6 +116,47 @@ class LogConnection(psycopg.AsyncConnection[TupleRow]):
     """
 
     busy = False
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self._known: Collection[int] = ()
+        self._notified = self._woken = False
+        self._stirred = asyncio.Event()
+
+    async def listen(self, known: Collection[int]) -> None:
+        """See `Session.listen`. Raises psycopg.Error."""
+        self._known = known
+        self.pgconn.notify_handler = self._note
+        await self.execute("LISTEN notary_log")
+
+    async def heard(self, wait_s: float) -> bool:
+        """See `Session.heard`. Unlike psycopg's own wait it can be ended early. Raises psycopg.Error."""
+        loop, number = asyncio.get_running_loop(), self.pgconn.socket
+        self.busy = True
+        loop.add_reader(number, self._stirred.set)
+        try:
+            async with asyncio.timeout(wait_s):
+                while True:
+                    self._stirred.clear()
+                    self.pgconn.consume_input()
+                    while notice := self.pgconn.notifies():
+                        self._note(notice)
+                    if self._notified or self._woken:
+                        return self._notified
+                    await self._stirred.wait()
+        except TimeoutError:
+            return True
+        finally:
+            loop.remove_reader(number)
+            self._notified = self._woken = self.busy = False
+
+    def wake(self) -> None:
+        """See `Session.wake`."""
+        self._woken = True
+        self._stirred.set()
+
+    def _note(self, notice: PGnotify) -> None:
+        self._notified = self._notified or notice.be_pid not in self._known
 
     async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
         self.busy = True
@@ -155,6 +204,7 @@ class PostgresSession:
 
     def __init__(self, connection: LogConnection, identity: ServerIdentity, answer_max_s: float) -> None:
         self.identity = identity
+        self.backend = connection.info.backend_pid
         self._connection = connection
         self._answer_max_s = answer_max_s
         self._warnings: list[str] = []
@@ -204,30 +254,34 @@ class PostgresSession:
         (position,) = await self._row(b"SELECT notary_log.flushed(%(standbys)s)", {"standbys": standbys})
         return None if position is None else int(position)
 
-    async def listen(self) -> None:
+    async def listen(self, known: Collection[int] = ()) -> None:
         """See `Session.listen`."""
         async with self._asking():
-            await self._connection.execute("LISTEN notary_log")
+            await self._connection.listen(known)
 
-    async def heard(self, wait_s: float) -> None:
+    async def heard(self, wait_s: float) -> bool:
         """See `Session.heard`."""
         try:
-            async for _ in self._connection.notifies(timeout=wait_s, stop_after=1):
-                pass
+            return await self._connection.heard(wait_s)
         except psycopg.Error as error:
             raise LogUnavailable(f"the log's server: {str(error).strip()}") from error
 
-    async def append(self, log_id: str, values: Sequence[bytes]) -> int:
+    def wake(self) -> None:
+        """See `Session.wake`."""
+        self._connection.wake()
+
+    async def append(self, log_id: str, values: Sequence[bytes], standbys: int) -> Appended:
         """See `Session.append`.
 
         One call, which commits by itself: the server needs nothing more from us once it has the whole of it, and then
         holds nothing. The records are sent as they are, in the protocol's binary form.
         """
         self._warnings.clear()
-        (first,) = await self._row(_APPEND, {"log": log_id, "records": BinaryRecords(pack(values))}, prepare=True)
+        given = {"log": log_id, "records": BinaryRecords(pack(values)), "standbys": standbys}
+        answer = Appended(*await self._row(_APPEND, given, prepare=True))
         if self._warnings:  # committed, but a standby may lack it
             raise LogUnavailable(f"an append was answered with a warning: {self._warnings[0]}")
-        return int(first)
+        return answer
 
     async def make_partitions(self) -> None:
         """See `Session.make_partitions`."""

@@ -145,7 +145,7 @@ async def linked(dsn: str, proxy: CuttingProxy, number: int) -> tuple[PostgresSe
     session = await connect(settings, lambda identity: None)
     bounds = await session.bounds(0)
     assert len(proxy.links) == known + 1
-    await session.append(bounds.log_id, batch_of(WARM + number))
+    await session.append(bounds.log_id, batch_of(WARM + number), 0)
     session._answer_max_s = SILENCE_S
     return session, proxy.links[-1], bounds.log_id
 
@@ -154,7 +154,7 @@ async def exchange_bytes(dsn: str, proxy: CuttingProxy) -> tuple[int, int]:
     """How many bytes an append of `batch_of` has, and its answer."""
     session, link, log_id = await linked(dsn, proxy, 0)
     link.arm(Allowance())
-    await session.append(log_id, batch_of(0))
+    await session.append(log_id, batch_of(0), 0)
     session.hang_up()
     return link.to_server, link.to_client
 
@@ -186,7 +186,7 @@ async def test_a_connection_cut_at_each_byte_of_the_append(dsn: str, proxy: Cutt
         session, link, log_id = await linked(dsn, proxy, number)
         link.arm(cut)
         with pytest.raises(LogUnavailable):
-            await session.append(log_id, batch_of(number))
+            await session.append(log_id, batch_of(number), 0)
         session.hang_up()
         unknown.add(number)
     answered = {0, WARM} | {WARM + number for number in unknown}
@@ -210,7 +210,7 @@ async def test_a_connection_held_at_each_byte_of_the_append_holds_up_nobody(dsn:
             for number, (_, link, _) in sessions.items():
                 link.arm(held[number])
             appends = [
-                asyncio.create_task(session.append(log_id, batch_of(number)))
+                asyncio.create_task(session.append(log_id, batch_of(number), 0))
                 for number, (session, _, log_id) in sessions.items()
             ]
             await asyncio.sleep(0.1)

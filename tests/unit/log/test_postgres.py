@@ -11,7 +11,7 @@ import pytest
 
 from replica.log.interface import LogRecords, RequestLog
 from replica.log.postgres import log as product
-from replica.log.postgres.delivery import Batch, Bounds, Delivery, Look
+from replica.log.postgres.delivery import Appended, Batch, Bounds, Delivery, Look
 from replica.log.postgres.log import PostgresLog, PostgresReader, ServerOfLog
 from replica.log.postgres.memory import MemoryServer, MemorySession, MemoryWeather
 from replica.log.postgres.session import ServerIdentity
@@ -194,6 +194,9 @@ class SeededWeather(MemoryWeather):
     def cut_at(self) -> str | None:
         return None if self.calm else self._random.choice((None, None, None, "before", "after"))
 
+    def waits_for_standby(self) -> bool:
+        return self.calm or self._random.random() < 0.8
+
     def backend_is_ended(self) -> bool:
         return not self.calm and self._random.random() < 0.3
 
@@ -239,9 +242,10 @@ async def play(seed: int, make_server: Callable[[MemoryWeather], MemoryServer]) 
     random = Random(seed)
     weather = SeededWeather(random)
     server = make_server(weather)
-    followers, log = [Follower(), Follower()], PostgresLog(SETTINGS, server.connect)
+    followers, logs = [Follower(), Follower()], [PostgresLog(SETTINGS, server.connect) for _ in range(2)]
+    log = logs[0]  # has the writers: an active's; the other is a passive's
     async with asyncio.TaskGroup() as group:
-        following = [group.create_task(follower.follow(log)) for follower in followers]
+        following = [group.create_task(one.follow(its)) for one, its in zip(followers, logs, strict=True)]
         writing = [asyncio.create_task(append_through(log, name, random)) for name in range(WRITERS)]
         await asyncio.sleep(random.uniform(0.3, FAULTS_S))
         server.standby_is_up = False  # commits wait for it, and some are shown nevertheless
@@ -249,7 +253,8 @@ async def play(seed: int, make_server: Callable[[MemoryWeather], MemoryServer]) 
         server.standby_is_up = True
         if random.random() < 0.5:
             server = server.promote()
-            log._connect = server.connect  # what libpq does with several hosts
+            for one in logs:
+                one._connect = server.connect  # what libpq does with several hosts
         await asyncio.gather(*writing, return_exceptions=True)  # some were refused, or found no server
         weather.calm = True
         server.replicate(server.position)
@@ -262,7 +267,8 @@ async def play(seed: int, make_server: Callable[[MemoryWeather], MemoryServer]) 
                 assert follower.applied[-1:] == [b"calm %d" % number], "late"
         for task in following:
             task.cancel()
-    await log.close()
+    for one in logs:
+        await one.close()
     values = [value for shown in sorted(server.batches, key=lambda one: one.first_offset) for value in shown.records]
     for follower in followers:
         assert follower.applied == values, "taken back"
@@ -293,7 +299,7 @@ def test_a_seed_plays_the_same_way_every_time(seed: int) -> None:
 class HeadNotLocked(MemoryServer):
     """Offsets from a sequence: drawn at once, shown in the order of commits."""
 
-    async def append(self, values: Sequence[bytes]) -> int:
+    async def append(self, values: Sequence[bytes], backend: int = 0) -> int:
         first, self.end_offset = self.end_offset, self.end_offset + len(values)
         await asyncio.sleep(self.weather.commit_s())
         self.commit(first, values)
@@ -335,11 +341,11 @@ def appended_again_after_an_unknown_outcome(
 ) -> Callable[[MemoryWeather], MemoryServer]:
     append_once = MemorySession.append
 
-    async def append(self: MemorySession, log_id: str, values: Sequence[bytes]) -> int:
+    async def append(self: MemorySession, log_id: str, values: Sequence[bytes], standbys: int) -> Appended:
         try:
-            return await append_once(self, log_id, values)
+            return await append_once(self, log_id, values, standbys)
         except LogUnavailable:
-            return await self._server.append(values)
+            return Appended(await self._server.append(values), self._server.position, self._server.replicated)
 
     monkeypatch.setattr(MemorySession, "append", append)
     return server_of
@@ -348,11 +354,32 @@ def appended_again_after_an_unknown_outcome(
 def notify_believed(monkeypatch: pytest.MonkeyPatch) -> Callable[[MemoryWeather], MemoryServer]:
     hear = MemorySession.heard
 
-    async def heard(self: MemorySession, wait_s: float) -> None:
-        while not self.notified.is_set():
-            await hear(self, 1.0)
+    async def heard(self: MemorySession, wait_s: float) -> bool:
+        while not self.notified.is_set() and not self._woken.is_set():
+            await asyncio.sleep(0.01)
+            self._require_open()
+        return await hear(self, 0.0)
 
     monkeypatch.setattr(MemorySession, "heard", heard)
+    return server_of
+
+
+def an_answer_taken_for_replicated(monkeypatch: pytest.MonkeyPatch) -> Callable[[MemoryWeather], MemoryServer]:
+    make = Appended.look
+
+    def look(self: Appended, log_id: str, records: Sequence[bytes]) -> Look:
+        return make(Appended(self.first_offset, self.position, self.position), log_id, records)
+
+    monkeypatch.setattr(Appended, "look", look)
+    return server_of
+
+
+def an_offer_taken_while_a_look_shows_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[MemoryWeather], MemoryServer]:
+    monkeypatch.setattr(
+        PostgresReader, "_looking", property(lambda self: False, lambda self, value: None), raising=False
+    )
     return server_of
 
 
@@ -374,6 +401,8 @@ MISTAKES = [
     held_to_the_position_of_an_earlier_look,
     appended_again_after_an_unknown_outcome,
     notify_believed,
+    an_answer_taken_for_replicated,
+    an_offer_taken_while_a_look_shows_it_too,
     failed_reader_goes_on,
 ]
 

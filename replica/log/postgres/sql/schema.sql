@@ -67,10 +67,17 @@ $$;
 -- What writers call: the append with its commit. A client of the extended protocol sends the end of its transaction in a
 -- message of its own, and would hold the head where it stops before that. With the commit in here, nothing is held once
 -- the statement is over. A procedure that commits cannot run with its owner's rights, so the function above does.
-CREATE PROCEDURE notary_log.append_and_commit(log uuid, records bytea [], INOUT first bigint)
+-- It returns what a look would show of this batch, too: the position of the server's disk after the commit, and what that
+-- many standbys have on theirs. The second commit ends the transaction that asked.
+CREATE PROCEDURE notary_log.append_and_commit(
+    log uuid, records bytea [], standbys integer, INOUT first bigint, INOUT "position" bigint, INOUT flushed bigint
+)
 LANGUAGE plpgsql AS $$
 BEGIN
     first := notary_log.append(log, records);
+    COMMIT;
+    position := pg_current_wal_flush_lsn() - '0/0'::pg_lsn;
+    flushed := notary_log.flushed(standbys);
     COMMIT;
 END
 $$;
