@@ -19,6 +19,7 @@ from replica.active.activation import Activation
 from replica.active.counters import Counters
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
+from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps
 from replica.active.parts import Parts
 from replica.active.receipt_signer import ReceiptSigner
@@ -27,7 +28,14 @@ from replica.following.apply import Applied
 from replica.following.follower import Follower
 from replica.following.salvaged import SalvagesFound
 from replica.index.interface import Index
-from replica.link.interface import DEFAULT_OPTIONS, Replies, Standing, SubmitOptions, refuse_as_passive
+from replica.link.interface import (
+    DEFAULT_OPTIONS,
+    LogQuestion,
+    Replies,
+    Standing,
+    SubmitOptions,
+    refuse_as_passive,
+)
 from replica.log.interface import RequestLog
 from replica.notary.answers import NotNow
 from replica.notary.errors import (
@@ -141,6 +149,7 @@ class Participant(Generic[SessionT]):
             step_down=leadership.step_down,
             fail=self._break,
         )
+        self._log_questions = LogQuestions(request_log, settings.retry_after_s)
         self._look_ups = LookUps(index, self._receipt_signer, self._serving, self._refusal, self._break)
         self._following: asyncio.Task[None] | None = None
         self._without_session = False
@@ -310,6 +319,10 @@ class Participant(Generic[SessionT]):
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
         """Answer whether transactions were notarised, and what consumed states."""
         self._look_ups.ask(replies, batch)
+
+    def ask_log(self, replies: Replies, ticket: int, question: LogQuestion) -> None:
+        """Answer what the log's own nodes know, whatever this replica's role."""
+        self._log_questions.ask(replies, ticket, question)
 
     def _refusal(self) -> NotNow:
         return refuse_as_passive(self.standing())

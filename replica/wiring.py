@@ -30,6 +30,7 @@ from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.log.interface import ConsensusLog, RequestLog
 from replica.log.open import open_log
+from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings
 from replica.notary.keys import NotaryKey
 from replica.notary.salvage import Salvages
@@ -253,6 +254,7 @@ def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock) -> FrontE
             "notary_key": start.signer.public_key.hex(),
             "notary_keys": msgspec.to_builtins(start.keys),
             "version": settings.version,
+            "log_nodes": isinstance(settings.log, RaftLogSettings),
         }
 
     return FrontEnds(

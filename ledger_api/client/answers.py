@@ -8,9 +8,14 @@ import msgspec
 
 from ledger_api.client.errors import AnswerUnreadable, RequestRejected
 from ledger_api.client.exchange import QUOTE_MAX, decode
-from ledger_api.wire.answers import ACCEPTED, AcceptedDocument, NotarisedDocument, answer_from_document
+from ledger_api.wire.answers import (
+    ACCEPTED,
+    AcceptedDocument,
+    NotarisedDocument,
+    answer_from_document,
+)
 from ledger_api.wire.problems import ProblemDocument
-from replica.notary.answers import Accepted, Decision, Notarised, NotNow
+from replica.notary.answers import Accepted, AcceptedEarly, Decision, Notarised, NotNow
 from replica.notary.errors import BadRequest, Code, NotActive, Retry
 
 Result = Decision | ProblemDocument
@@ -21,7 +26,7 @@ _accepted = msgspec.json.Decoder(AcceptedDocument)
 _problem = msgspec.json.Decoder(ProblemDocument)
 
 
-def read_answer(status: int, body: bytes) -> Result | Accepted:
+def read_answer(status: int, body: bytes) -> Result | Accepted | AcceptedEarly:
     """The result in an answer's body. A body that does not come from the notary leaves the outcome unknown."""
     try:
         match status:
@@ -38,14 +43,14 @@ def read_answer(status: int, body: bytes) -> Result | Accepted:
 def read_decision(status: int, body: bytes) -> Result:
     """As `read_answer`, for a call that waits for the outcome."""
     answer = read_answer(status, body)
-    if isinstance(answer, Accepted):
+    if isinstance(answer, Accepted | AcceptedEarly):
         return NotNow(ACCEPTED, "recorded; the outcome is a completion", answer.estimate_s)
     return answer
 
 
-def code_of(answer: Result | Accepted) -> Code | None:
+def code_of(answer: Result | Accepted | AcceptedEarly) -> Code | None:
     """The catalogue's entry of an answer; None for what needs none, and for a code of a newer release."""
-    return None if isinstance(answer, Notarised | Accepted) else Code.__members__.get(answer.code)
+    return None if isinstance(answer, Notarised | Accepted | AcceptedEarly) else Code.__members__.get(answer.code)
 
 
 def unknown(detail: str) -> NotNow:
@@ -74,7 +79,7 @@ def _quoted(body: bytes) -> str:
     return repr(body[:QUOTE_MAX].decode(errors="backslashreplace"))[1:-1]
 
 
-def _of(document: NotarisedDocument | AcceptedDocument | ProblemDocument) -> Result | Accepted:
+def _of(document: NotarisedDocument | AcceptedDocument | ProblemDocument) -> Result | Accepted | AcceptedEarly:
     if isinstance(document, ProblemDocument) and document.code not in Code.__members__:  # of a newer release
         return document if document.retry is Retry.NO else unknown(f"{document.code}: {document.detail}")
     return answer_from_document(document)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import msgspec
 
@@ -30,7 +30,7 @@ from ledger_api.client.signing import (
     tx_id_of,
 )
 from ledger_api.client.stream import SubmissionStream
-from ledger_api.wire.answers import BatchAnswerDocument, NotaryDocument
+from ledger_api.wire.answers import BatchAnswerDocument, CommitDocument, LogTransactionDocument, NotaryDocument
 from ledger_api.wire.feed import (
     AttemptsDocument,
     CompletionDocument,
@@ -41,7 +41,7 @@ from ledger_api.wire.feed import (
     UpdateDocument,
 )
 from ledger_api.wire.problems import ProblemDocument
-from replica.notary.answers import Accepted, Notarised, NotNow
+from replica.notary.answers import Accepted, AcceptedEarly, Notarised, NotNow
 from replica.notary.errors import Code
 from replica.notary.requests import Submission, format_state_ref
 
@@ -54,8 +54,10 @@ _ledger_end = msgspec.json.Decoder(LedgerEndDocument)
 _transaction = msgspec.json.Decoder(TransactionStatusDocument)
 _state = msgspec.json.Decoder(StateStatusDocument)
 _attempts = msgspec.json.Decoder(AttemptsDocument)
+_log_transaction = msgspec.json.Decoder(LogTransactionDocument)
+_commit = msgspec.json.Decoder(CommitDocument)
 Asked = TypeVar("Asked", Submission, bytes)
-Outcome = TypeVar("Outcome", Result, Result | Accepted)
+Outcome = TypeVar("Outcome", Result, Result | Accepted, Result | Accepted | AcceptedEarly)
 
 
 class NotaryClient:
@@ -115,6 +117,18 @@ class NotaryClient:
         An outcome that is already known is returned at once, as by `submit`.
         """
         ask = partial(self._submit_one_async, deduplication=deduplication)
+        return (await self._until_final([submission], ask))[0]
+
+    async def submit_early(
+        self, submission: Submission, *, deduplication: Deduplication | None = None
+    ) -> Result | Accepted | AcceptedEarly:
+        """Submit one, and get its place in the log as soon as the log's leader has it: AcceptedEarly.
+
+        That is no answer: the record is not committed, and may still be lost. `log_transaction` shows what became of
+        it. The outcome is a completion; where none comes, send the same submission again. Accepted, where the record
+        was committed first. A problem with EARLY_NOT_OFFERED, where the log is not on log nodes.
+        """
+        ask = partial(self._submit_one_early, deduplication=deduplication)
         return (await self._until_final([submission], ask))[0]
 
     async def notarise(
@@ -180,6 +194,15 @@ class NotaryClient:
     async def ledger_end(self) -> LedgerEndDocument:
         """The newest ledger offset, and the one up to which completions may be gone."""
         return await self._connection.fetch("/v1/ledger-end", _ledger_end)
+
+    async def log_transaction(self, transaction_id: str) -> LogTransactionDocument:
+        """What became of the log's entry `view.seqno`. Committed and Invalid are final."""
+        return await self._connection.fetch(f"/v1/log/{transaction_id}", _log_transaction)
+
+    async def commit(self, *, view_history_since: int | None = None) -> CommitDocument:
+        """The newest committed entry of the log, and where its views from this one on began (None: left out)."""
+        query = "" if view_history_since is None else f"?view_history_since={view_history_since}"
+        return await self._connection.fetch(f"/v1/commit{query}", _commit)
 
     async def transaction(self, tx_id: bytes | str) -> TransactionStatusDocument | None:
         """Where, when and for whom a transaction was notarised; None when it was not."""
@@ -247,7 +270,14 @@ class NotaryClient:
         self, submissions: list[Submission], deduplication: Deduplication | None
     ) -> list[Result | Accepted]:
         body = encode_submission(submissions[0], deduplication)
-        return [read_answer(*await self._connection.call("POST", "/v1/submissions/async", body))]
+        answer = read_answer(*await self._connection.call("POST", "/v1/submissions/async", body))
+        return [cast("Result | Accepted", answer)]  # not asked for early
+
+    async def _submit_one_early(
+        self, submissions: list[Submission], deduplication: Deduplication | None
+    ) -> list[Result | Accepted | AcceptedEarly]:
+        body = encode_submission(submissions[0], deduplication)
+        return [read_answer(*await self._connection.call("POST", "/v1/submissions/async?accept=early", body))]
 
     async def _submit_batch(
         self, submissions: list[Submission], on_wait: OnWait, deduplication: Deduplication | None

@@ -14,7 +14,7 @@ from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.client import NotaryClient
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication
-from ledger_api.wire.answers import NotaryDocument
+from ledger_api.wire.answers import CommitDocument, LogTransactionDocument, NotaryDocument
 from ledger_api.wire.feed import (
     CompletionDocument,
     LedgerEndDocument,
@@ -22,7 +22,7 @@ from ledger_api.wire.feed import (
     TransactionStatusDocument,
     UpdateDocument,
 )
-from replica.notary.answers import Accepted, Notarised
+from replica.notary.answers import Accepted, AcceptedEarly, Notarised
 from replica.notary.requests import Submission
 
 ResultT = TypeVar("ResultT")
@@ -81,6 +81,20 @@ class SyncNotaryClient:
     def submit_async(self, submission: Submission, *, deduplication: Deduplication | None = None) -> Result | Accepted:
         """See NotaryClient.submit_async."""
         return self._run(self._client.submit_async(submission, deduplication=deduplication))
+
+    def submit_early(
+        self, submission: Submission, *, deduplication: Deduplication | None = None
+    ) -> Result | Accepted | AcceptedEarly:
+        """See NotaryClient.submit_early."""
+        return self._run(self._client.submit_early(submission, deduplication=deduplication))
+
+    def log_transaction(self, transaction_id: str) -> LogTransactionDocument:
+        """See NotaryClient.log_transaction."""
+        return self._run(self._client.log_transaction(transaction_id))
+
+    def commit(self, *, view_history_since: int | None = None) -> CommitDocument:
+        """See NotaryClient.commit."""
+        return self._run(self._client.commit(view_history_since=view_history_since))
 
     def submit_batch(
         self, submissions: Sequence[Submission], *, deduplication: Deduplication | None = None

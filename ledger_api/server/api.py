@@ -18,6 +18,7 @@ from ledger_api.server.contract import Contract
 from ledger_api.server.explorer import explorer_routes
 from ledger_api.server.feed import Feed
 from ledger_api.server.ledger_routes import LedgerRoutes
+from ledger_api.server.log_routes import LogRoutes
 from ledger_api.server.logs import LogLimits
 from ledger_api.server.lookups import Lookups
 from ledger_api.server.progress import Progress
@@ -66,8 +67,13 @@ class Api:
         *,
         about: NotaryDocument,
         authentication: Authentication | None = None,
+        log_nodes: bool = False,
     ) -> None:
-        """The byte budget of `feed` is for all answers, those to submissions as well."""
+        """The byte budget of `feed` is for all answers, those to submissions as well.
+
+        `log_nodes`: the request log is on nodes of the participant's own.
+        """
+        self._log_nodes = log_nodes
         self._loop = asyncio.get_running_loop()
         self._core = core
         self._counts = counts
@@ -87,6 +93,7 @@ class Api:
                 Route("GET", NOTARY, self._describe, _DESCRIBE),
                 *LedgerRoutes(feed, counts, settings, self._renderer).routes(),
                 *Lookups(core, feed, counts, settings, capacity=self.capacity, renderer=self._renderer).routes(),
+                *LogRoutes(core, feed, self._renderer, log_nodes=log_nodes).routes(),
                 *contract.routes(),
                 *explorer_routes(),
             ]
@@ -113,6 +120,7 @@ class Api:
             rates=self._rates,
             renderer=self._renderer,
             streams=SubmissionStreams(shared),
+            log_nodes=self._log_nodes,
         )
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -151,7 +159,12 @@ class Api:
         return await route.answer(Call(request_id, argument, query, b"", request, caller, progress))
 
     async def _answer_body(
-        self, request: web.BaseRequest, route: Route, request_id: str, caller: Caller, progress: Progress
+        self,
+        request: web.BaseRequest,
+        route: Route,
+        request_id: str,
+        caller: Caller,
+        progress: Progress,
     ) -> Reply:
         """Read the body and answer it. Bodies are held in memory, so those under way have a budget."""
         size = body_size(request, self._settings)
@@ -165,7 +178,8 @@ class Api:
             return self._renderer.reply(self.capacity.no_bodies(), request_id)
         try:
             body = await read_body(request, self._settings)
-            return await route.answer(Call(request_id, "", "", body, request, caller, progress))
+            query = request.raw_path.partition("?")[2]
+            return await route.answer(Call(request_id, "", query, body, request, caller, progress))
         finally:
             reservation.release()
 

@@ -153,7 +153,16 @@ class FrontEnd:
         api = document.api
         only = api.signed_commands_only
         validator = Validator(registry, self._counts, api.batch_max, signed_commands_only=only)
-        return Api(core, feed, validator, self._counts, api, about=about, authentication=authentication)
+        return Api(
+            core,
+            feed,
+            validator,
+            self._counts,
+            api,
+            about=about,
+            authentication=authentication,
+            log_nodes=document.log_nodes,
+        )
 
     def _open_traces(self) -> FrontEndTraces | None:
         document = self._document

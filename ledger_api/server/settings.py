@@ -162,3 +162,6 @@ class FrontEndDocument(BaseModel):
         (), description="All keys that its receipts may name, as in the API."
     )
     version: str = Field(description="Release of the notary.")
+    log_nodes: bool = Field(
+        False, description="The request log is on log nodes of this participant (`log.kind = raft`)."
+    )

@@ -9,10 +9,11 @@ import msgspec
 
 from ledger_api.server.byte_budget import ANSWER_BYTES, ANSWER_FACTOR, answers_max_bytes
 from ledger_api.server.capacity import Capacity
+from ledger_api.server.query_string import QueryString
 from ledger_api.server.rate import Rates
 from ledger_api.server.rendering import Renderer
 from ledger_api.server.replies import Reply
-from ledger_api.server.routes import About, Call, Right, Route
+from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from ledger_api.server.signature_batch import SignatureBatcher
 from ledger_api.server.submission_stream import SubmissionStreams
 from ledger_api.server.validation import Validator
@@ -49,6 +50,7 @@ _SUBMIT_ONE = About(
     progress=True,
     codes=(
         *_SUBMITTING,
+        Code.QUERY_INVALID,
         Code.MALFORMED_REQUEST,
         Code.TOO_MANY_STATES,
         Code.STATE_CONFLICT,
@@ -61,12 +63,19 @@ _SUBMIT_ONE = About(
         Code.SUBMISSION_NOT_SEQUENCED,
     ),
 )
+_ACCEPT = Parameter(
+    "accept",
+    "`early`: answer as soon as the log's leader has the record, with its place and before it is committed (log.kind = "
+    "raft only). Such a record may still be lost.",
+    {"type": "string", "enum": ["early"]},
+)
 _SUBMIT_ASYNCHRONOUSLY = About(
     summary="Submit one transaction without waiting: its outcome is a completion",
     body=SubmissionDocument,
     answers={200: NotarisedDocument, 202: AcceptedDocument},
     right=Right.ACT,
-    codes=_SUBMIT_ONE.codes,
+    codes=(*_SUBMIT_ONE.codes, Code.EARLY_NOT_OFFERED),
+    parameters=(_ACCEPT,),
 )
 _OPEN_STREAM = About(
     summary="Open a WebSocket that carries many submissions a frame; docs/api.md describes the frames",
@@ -81,7 +90,7 @@ _SUBMIT_BATCH = About(
     answers={200: BatchAnswerDocument},
     right=Right.ACT,
     progress=True,
-    codes=(Code.EMPTY_BATCH, Code.BATCH_TOO_LARGE, Code.OVERLOADED),
+    codes=(Code.EMPTY_BATCH, Code.BATCH_TOO_LARGE, Code.QUERY_INVALID, Code.OVERLOADED),
 )
 _SUBMIT_BATCH_ASYNCHRONOUSLY = About(
     summary="Submit up to batch_max transactions without waiting; one result each, in order",
@@ -109,7 +118,10 @@ class SubmissionRoutes:
         rates: Rates,
         renderer: Renderer,
         streams: SubmissionStreams,
+        log_nodes: bool = False,
     ) -> None:
+        """`log_nodes`: see `Api`."""
+        self._log_nodes = log_nodes
         self._core = core
         self._validator = validator
         self._signatures = SignatureBatcher(validator)
@@ -135,9 +147,10 @@ class SubmissionRoutes:
         refusal = self._capacity.refusal(1)
         if refusal is not None:
             return self._renderer.reply(refusal, call.request_id)
+        early = self._asks_early(call, ("accept",) if asynchronous else ())
         submission, options = self._validator.read(call.body, call.caller)
         if asynchronous:
-            options = _asynchronous(options)
+            options = msgspec.structs.replace(options, asynchronous=True, early=early)
         reservation = self._capacity.answers.take(answers_max_bytes(len(call.body), 1), call.holder)
         if reservation is None:
             return self._renderer.reply(self._capacity.no_answers(), call.request_id)
@@ -150,6 +163,15 @@ class SubmissionRoutes:
         finally:
             self._counts.in_flight -= 1
 
+    def _asks_early(self, call: Call, known: tuple[str, ...]) -> bool:
+        """Whether the caller takes a place in the log for an answer. Raises BadRequest where there is none."""
+        asked = QueryString(call.query, known).text("accept")
+        if asked not in (None, "early"):
+            raise BadRequest("accept is early, or left out", Code.QUERY_INVALID)
+        if asked and not self._log_nodes:
+            raise BadRequest("the request log of this notary is not on log nodes", Code.EARLY_NOT_OFFERED)
+        return asked is not None
+
     async def _open_stream(self, call: Call) -> Reply:
         if call.request.headers.get("Upgrade", "").strip().lower() != "websocket":
             raise BadRequest("a stream of submissions is a WebSocket: see docs/api.md", Code.UPGRADE_REQUIRED)
@@ -161,6 +183,7 @@ class SubmissionRoutes:
         )
 
     async def _submit_batch(self, call: Call, *, asynchronous: bool = False) -> Reply:
+        QueryString(call.query, ())
         documents = self._validator.split(call.body)
         count = len(documents)
         self._rates.charge(call.caller, call.request, count - 1)  # one was charged with the call
@@ -186,7 +209,7 @@ class SubmissionRoutes:
         for start in range(0, len(documents), CHUNK):
             groups = self._validate(documents[start : start + CHUNK], start, call, results)
             for options, (places, submissions) in groups.items():
-                chosen = _asynchronous(options) if asynchronous else options
+                chosen = msgspec.structs.replace(options, asynchronous=True) if asynchronous else options
                 submitting = self._core.submit(submissions, chosen, call.progress.report)
                 under_way.append((places, asyncio.create_task(submitting)))
             await asyncio.sleep(0)
@@ -225,7 +248,3 @@ class SubmissionRoutes:
         document = self._renderer.document
         raws = [msgspec.Raw(_encoder.encode(document(result, call.request_id))) for result in results]
         return _encoder.encode(BatchAnswerDocument(raws))
-
-
-def _asynchronous(options: SubmitOptions) -> SubmitOptions:
-    return msgspec.structs.replace(options, asynchronous=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import msgspec
 import structlog
@@ -187,7 +188,10 @@ class Session:
             self._tasks.add(task)
             task.add_done_callback(self._done)
 
-        return list(zip(numbers, await self._shared.core.submit(submissions, options, report), strict=True))
+        answers = cast(
+            "list[StreamAnswer]", await self._shared.core.submit(submissions, options, report)
+        )  # never early
+        return list(zip(numbers, answers, strict=True))
 
     def _validate(
         self, batch: list[tuple[int, Submission]], asked: SubmitOptions

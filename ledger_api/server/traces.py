@@ -18,7 +18,7 @@ from aiohttp import web
 from ledger_api.server.connections import Handle
 from ledger_api.server.replies import Reply
 from replica.link.change_signal import ChangeSignal
-from replica.link.interface import DEFAULT_OPTIONS, CoreLink, Standing, SubmitOptions
+from replica.link.interface import DEFAULT_OPTIONS, CoreLink, LogAnswer, LogQuestion, Standing, SubmitOptions
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.canonical import tx_id_in
 from replica.notary.requests import Submission
@@ -154,3 +154,7 @@ class TracedCoreLink:
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
         """See CoreLink."""
         return await self._core.look_up_state(state)
+
+    async def ask_log(self, question: LogQuestion) -> LogAnswer:
+        """See CoreLink."""
+        return await self._core.ask_log(question)

@@ -5,13 +5,22 @@ Byte strings are hexadecimal, times RFC 3339.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from ledger_api.wire.problems import ConflictDocument, EarlierDocument, ProblemDocument, problem_document
 from ledger_api.wire.submissions import WindowDocument, window_from_document, window_to_document
-from replica.notary.answers import Accepted, Answer, DeduplicationBound, Earlier, Notarised, NotNow, Refused
+from replica.notary.answers import (
+    Accepted,
+    AcceptedEarly,
+    Answer,
+    DeduplicationBound,
+    Earlier,
+    Notarised,
+    NotNow,
+    Refused,
+)
 from replica.notary.errors import Code, Retry
 from replica.notary.keys import NotaryKey
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, receipt_to_document
@@ -29,6 +38,8 @@ from replica.notary.texts import JSON_TIME_MAX_US, bytes_from_hex, format_time, 
 
 NOTARISED = "NOTARISED"
 ACCEPTED = "ACCEPTED"
+ACCEPTED_EARLY = "ACCEPTED_EARLY"
+TxStatusName = Literal["Unknown", "Pending", "Committed", "Invalid"]
 
 
 class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +64,9 @@ class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
     """An asynchronous submission that was recorded; its outcome is a completion, within `estimate_s` most likely.
 
     `log_offset` is where its record is in the request log; its completion has the same. Null: not in the log yet.
+
+    With code ACCEPTED_EARLY it is not recorded yet: the log's leader has it at `transaction_id`, `view.seqno`, and may
+    still lose it. `GET /v1/log/{transaction_id}` shows what became of that entry; the record may get another place.
     """
 
     status: int = 202
@@ -60,6 +74,34 @@ class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
     submission_id: str
     estimate_s: float
     log_offset: Offset | None = None
+    transaction_id: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class LogTransactionDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an entry of the request log, as the log node beside this replica knows it.
+
+    `status` is Unknown, Pending, Committed or Invalid; the last two are final. `committed` is the newest entry that
+    this node knows to be committed. `log_offset` is a committed record's; null: not known yet, or the log's own entry.
+    `ledger_offset` is where the record's completion is published; null: not yet, or the record counts for nothing.
+    """
+
+    transaction_id: str
+    status: TxStatusName
+    committed: str
+    log_offset: Offset | None = None
+    ledger_offset: Offset | None = None
+
+
+class CommitDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest entry of the request log that the node beside this replica knows to be committed.
+
+    `view_history`: item i is the seqno at which view `view_history_since` + i began; committed views only, at most
+    1,000 of them.
+    """
+
+    transaction_id: str
+    view_history: list[int] | None = None
+    view_history_since: int | None = None
 
 
 class WaitDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="wait"):
@@ -126,6 +168,13 @@ def answer_to_document(answer: Answer, request_id: str = "") -> AnswerDocument:
             return problem_document(code, answer.detail, request_id, retry_after_s=answer.retry_after_s)
         case Refused():
             return _refusal_to_document(answer, request_id)
+        case AcceptedEarly():
+            return AcceptedDocument(
+                code=ACCEPTED_EARLY,
+                submission_id=answer.submission_id,
+                estimate_s=answer.estimate_s,
+                transaction_id=answer.transaction_id,
+            )
         case Accepted():
             return AcceptedDocument(
                 submission_id=answer.submission_id, estimate_s=answer.estimate_s, log_offset=answer.log_offset
@@ -148,6 +197,8 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
             document.ledger_offset,
         )
     if isinstance(document, AcceptedDocument):
+        if isinstance(document.transaction_id, str):
+            return AcceptedEarly(document.submission_id, document.transaction_id, document.estimate_s)
         return Accepted(document.submission_id, document.estimate_s, document.log_offset)
     if document.retry is Retry.SAME:
         return NotNow(document.code, document.detail, document.retry_after_s or 0.0)

@@ -152,10 +152,7 @@ class Activation:
         await self._tell_end(reason)
         await self.appender.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", retry_after_s)
-        by_log = self.appender.formats.rules >= DEDUPLICATING_FROM  # else what is asynchronous was answered before
-        logged = self.appender.waiting.values()
-        unanswered = [waiting for waiting in logged if by_log or not waiting.options.asynchronous]
-        send((waiting, unknown) for waiting in (*self.admission.admitting, *unanswered))
+        send((waiting, unknown) for waiting in (*self.admission.admitting, *self.appender.waiting.values()))
         self.appender.waiting.clear()
 
     async def _drain(self) -> None:

@@ -73,7 +73,7 @@ class Admission:
         for waiting, outcome in outcomes:
             found = failed.get(id(waiting), outcome)
             if _is(found, Admitted.FRESH):
-                if waiting.options.asynchronous:
+                if waiting.options.asynchronous and not waiting.options.early:
                     answers.append((waiting, Accepted(waiting.command.submission_id, self._intake.wait_s)))
                 continue
             self._intake.budget.leave(1, waiting.states)

@@ -69,12 +69,12 @@ class Answering:
         }
 
     def _confirm_accepted(self, answered: Sequence[Decided]) -> None:
-        """Answer asynchronous submissions that only the log has recorded: it has now."""
+        """Answer asynchronous submissions that only the log has recorded: it has now. Some were answered early."""
         wait_s = self._estimate.wait_s(0)
         send(
             (waiting, Accepted(waiting.command.submission_id, wait_s, entry.offset))
             for waiting, entry, _ in answered
-            if waiting.options.asynchronous and entry.rules_version >= DEDUPLICATING_FROM
+            if waiting.options.asynchronous and (waiting.options.early or entry.rules_version >= DEDUPLICATING_FROM)
         )
 
     def answer_accepted(self, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:

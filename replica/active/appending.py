@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed
 from replica.active.endings import ending_of
 from replica.active.parts import Parts
-from replica.active.waiting import Waiting
-from replica.log.interface import LogWriter
-from replica.notary.answers import NotNow
+from replica.active.waiting import Waiting, send
+from replica.log.interface import EarlyLogWriter, LogWriter
+from replica.notary.answers import AcceptedEarly, NotNow
 from replica.notary.errors import InvariantBroken, LogUnavailable
 from replica.notary.formats import Formats
 from replica.notary.records import (
@@ -83,6 +84,7 @@ class Appender:
             self.busy_since_s = self._parts.clock.boottime_s()
         stamp_us = self._parts.clock.wall_us()
         values: list[bytes] = []
+        early: dict[int, Waiting] = {}  # by position in values
         failed: dict[int, NotNow] = {}
         for waiting in admitted:
             sequence, submission = self._sequence, waiting.submission
@@ -91,10 +93,12 @@ class Appender:
             except Exception as error:  # one caller's values
                 failed[id(waiting)] = self._parts.failures.answer(submission.submission_id, error)
                 continue
+            if waiting.options.early:
+                early[len(values) - 1] = waiting
             self._sequence = sequence + 1
             self.waiting[sequence] = waiting
             self.commands[waiting.command.change_id] = waiting
-        self._log(values)
+        self._log(values, early)
         return failed
 
     def _record_of(self, waiting: Waiting, stamp_us: int) -> RequestRecord:
@@ -119,16 +123,29 @@ class Appender:
             if self.commands.get(waiting.command.change_id) is waiting:
                 del self.commands[waiting.command.change_id]
 
-    def _log(self, values: Sequence[bytes]) -> None:
+    def _log(self, values: Sequence[bytes], early: Mapping[int, Waiting]) -> None:
         if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:
             # a stamp from the future would close time windows for everybody, until that future is past
             self._parts.step_down(Ending(Cause.CLOCK, "the wall clock jumped"))
             return
         try:
-            self._require_writer().append_all(values)
+            writer = self._require_writer()
+            if early and isinstance(writer, EarlyLogWriter):
+                writer.append_early(values, partial(self._answer_early, early))
+            else:  # what asks for an early answer is then answered when it is read back
+                writer.append_all(values)
         except LogUnavailable as error:
             # pending in the database and not in the log: only another activation may settle it
             self._parts.step_down(ending_of(error, Cause.LOG_STALLED))
+
+    def _answer_early(self, early: Mapping[int, Waiting], places: Mapping[int, str]) -> None:
+        """Answer those who want to know where the leader has their records, committed or not."""
+        wait_s = self._parts.estimate.wait_s(0)
+        send(
+            (waiting, AcceptedEarly(waiting.command.submission_id, places[position], wait_s))
+            for position, waiting in early.items()
+            if position in places
+        )
 
     def _boot_moment_us(self) -> int:
         """When the machine booted by its wall clock, microseconds UTC. It is constant unless that clock jumps."""

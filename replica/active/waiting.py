@@ -24,14 +24,18 @@ class Waiting(msgspec.Struct, gc=False):
     command: Command
     states: int
     options: SubmitOptions
+    answered: bool = False
     period: Period | None = None
     terms: Terms | None = None
 
 
 def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:
-    """Send answers, one call per front end."""
+    """Send answers, one call per front end. A ticket has one answer: who was answered before gets no other."""
     by_front_end: dict[Replies, list[tuple[int, Answer]]] = {}
     for waiting, answer in answers:
+        if waiting.answered:
+            continue
+        waiting.answered = True
         by_front_end.setdefault(waiting.replies, []).append((waiting.ticket, answer))
     for replies, batch in by_front_end.items():
         replies.send(batch)

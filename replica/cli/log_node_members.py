@@ -13,6 +13,7 @@ from replica.cli.log_node import SettingsOption, node_settings
 
 if TYPE_CHECKING:
     from ha.raft.messages import NodeId
+    from replica.log.raft.members import Standing
     from replica.log.raft.operating import Membership
     from replica.log.raft.settings import LogNodeSettings
 
@@ -88,6 +89,10 @@ def _show(found: Membership, as_json: bool) -> None:
         table.add_row(node, "member" if node in first.nodes else "", "member" if belongs else "", answers)
     out.print(table)
     for what, each in [("in force", first), *(("pending", each) for each in pending)]:
-        out.print(
-            f"{what}: {len(each.live)} of {len(each.nodes)} answer; {max(each.spare, 0)} more may fail", markup=False
-        )
+        out.print(f"{what}: {len(each.live)} of {len(each.nodes)} answer; {_tolerance(each)}", markup=False)
+
+
+def _tolerance(found: Standing) -> str:
+    if found.spare < 0:
+        return f"nothing can be committed until {-found.spare} more answer"
+    return f"{found.spare} more may fail"

@@ -14,6 +14,7 @@ import msgspec
 
 from replica.link.interface import (
     DEFAULT_OPTIONS,
+    LogQuestion,
     Standing,
     SubmitOptions,
     TicketedAnswer,
@@ -74,7 +75,14 @@ class Wait(msgspec.Struct, frozen=True, array_like=True, tag=6):
     wait_s: float
 
 
-FromFrontEnd = Hello | Submit | LookUp | Report
+class AskLog(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """Front end to core."""
+
+    ticket: Offset
+    question: LogQuestion
+
+
+FromFrontEnd = Hello | Submit | LookUp | Report | AskLog
 FromCore = Hello | Answers | Word | Wait
 Frame = TypeVar("Frame")
 Item = TypeVar("Item")

@@ -12,16 +12,33 @@ from typing import Annotated, Protocol
 import msgspec
 
 from replica.link.change_signal import ChangeSignal
-from replica.notary.answers import Answer, NotNow, StateStatus
+from replica.notary.answers import Answer, CommitUnderstood, NotNow, StateStatus, TxUnderstood
 from replica.notary.errors import Code
 from replica.notary.requests import STATE_REF_BYTES, TX_ID_BYTES, DeduplicationS, Offset, Submission
 
-LookUpAnswer = Answer | StateStatus
+LogAnswer = TxUnderstood | CommitUnderstood | NotNow
+LookUpAnswer = Answer | StateStatus | TxUnderstood | CommitUnderstood
 Ticket = Offset
 TicketedAnswer = tuple[Ticket, LookUpAnswer]
 TicketedSubmission = tuple[Ticket, Submission]
 TicketedLookUp = tuple[Ticket, Annotated[bytes, msgspec.Meta(min_length=TX_ID_BYTES, max_length=STATE_REF_BYTES)]]
 """What travels with its ticket, a number that the front end chose; a look-up names a transaction id or a state."""
+
+
+class TxQuestion(msgspec.Struct, frozen=True, array_like=True, tag="tx"):
+    """What became of the log's entry `view.seqno`?"""
+
+    view: Offset
+    seqno: Offset
+
+
+class CommitQuestion(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
+    """What is committed? With the views from `since_view` on, from 1; None: without views."""
+
+    since_view: Offset | None = None
+
+
+LogQuestion = TxQuestion | CommitQuestion
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -58,7 +75,8 @@ def refuse_as_overloaded(standing: Standing, detail: str) -> NotNow:
 class SubmitOptions(msgspec.Struct, frozen=True, array_like=True):
     """How submissions that come together are handled.
 
-    An asynchronous submission is answered with Accepted as soon as it is recorded; its outcome is a completion. An
+    An asynchronous submission is answered with Accepted as soon as it is recorded; its outcome is a completion. With
+    `early` as well, it is answered with AcceptedEarly as soon as the log's leader has it, on log nodes of our own. An
     earlier acceptance of the same command counts within `deduplication_s`, or above the ledger offset
     `deduplication_after`. If both are None, the longest period that the notary allows.
     """
@@ -66,6 +84,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, array_like=True):
     asynchronous: bool = False
     deduplication_s: DeduplicationS | None = None
     deduplication_after: Offset | None = None
+    early: bool = False
 
 
 DEFAULT_OPTIONS = SubmitOptions()
@@ -98,6 +117,9 @@ class CoreLink(Protocol):
 
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
         """Which transaction consumed a state, if any did."""
+
+    async def ask_log(self, question: LogQuestion) -> LogAnswer:
+        """What the log node beside the replica knows. A passive replica's node answers as well."""
 
 
 class Replies(Protocol):
@@ -133,3 +155,6 @@ class Handler(Protocol):
 
     def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:
         """Take look-ups that came together: of transactions (32 bytes) and of states (36 bytes)."""
+
+    def ask_log(self, replies: Replies, ticket: int, question: LogQuestion) -> None:
+        """Take a question to the log's own nodes."""

@@ -10,6 +10,8 @@ from replica.link.change_signal import ChangeSignal
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     Handler,
+    LogAnswer,
+    LogQuestion,
     LookUpAnswer,
     Standing,
     SubmitOptions,
@@ -62,6 +64,15 @@ class MemoryLink:
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
         """See CoreLink."""
         return cast("StateStatus | NotNow", await self._ask(state))
+
+    async def ask_log(self, question: LogQuestion) -> LogAnswer:
+        """See CoreLink."""
+        if self._is_cut:
+            return refuse_as_passive(self.standing)
+        call = self._pending.open(1)
+        self._loop.call_later(self._answer_max_s, self._pending.expire)
+        self._handler.ask_log(self, call.first, question)
+        return cast("LogAnswer", (await call.future)[0])
 
     async def _ask(self, name: bytes) -> LookUpAnswer:
         standing = self.standing

@@ -19,6 +19,7 @@ from replica.link.change_signal import ChangeSignal
 from replica.link.frames import (
     PROTOCOL,
     Answers,
+    AskLog,
     FrameProtocol,
     FromCore,
     Hello,
@@ -32,6 +33,8 @@ from replica.link.frames import (
 )
 from replica.link.interface import (
     DEFAULT_OPTIONS,
+    LogAnswer,
+    LogQuestion,
     LookUpAnswer,
     Standing,
     SubmitOptions,
@@ -133,6 +136,16 @@ class LinkClient(FrameProtocol[FromCore]):
         """See CoreLink."""
         return cast("StateStatus | NotNow", await self._ask(state))
 
+    async def ask_log(self, question: LogQuestion) -> LogAnswer:
+        """See CoreLink."""
+        if self.transport is None or self.transport.is_closing():
+            return refuse_as_passive(self.standing)
+        if (refusal := self._overload(1)) is not None:
+            return refusal
+        call = self._pending.open(1)
+        self.transport.write(encode_frame(AskLog(call.first, question), self._settings.frame_max_bytes))
+        return cast("LogAnswer", (await call.future)[0])
+
     async def _ask(self, name: bytes) -> LookUpAnswer:
         refusal = self._refusal(1)
         if refusal is not None:
@@ -179,13 +192,14 @@ class LinkClient(FrameProtocol[FromCore]):
             self._standing = frame.standing
             self.standing_changes.notify()
 
-    def _refusal(self, count: int) -> Answer | None:
+    def _refusal(self, count: int) -> NotNow | None:
         standing = self.standing
-        if not standing.active:
-            return refuse_as_passive(standing)
+        return self._overload(count) if standing.active else refuse_as_passive(standing)
+
+    def _overload(self, count: int) -> NotNow | None:
         too_many = self._pending.open_count + count > self._settings.tickets_max
         if too_many or self._writing_paused or self._queued_bytes > self._settings.buffer_max_bytes:
-            return refuse_as_overloaded(standing, "the core has as much from this front end as it takes")
+            return refuse_as_overloaded(self.standing, "the core has as much from this front end as it takes")
         return None
 
     def _open(self, count: int, on_wait: Callable[[float], None] | None = None) -> PendingCall:

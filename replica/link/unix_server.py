@@ -18,6 +18,7 @@ import structlog
 from replica.link.frames import (
     PROTOCOL,
     Answers,
+    AskLog,
     FrameProtocol,
     FromFrontEnd,
     Hello,
@@ -156,6 +157,9 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
         elif isinstance(frame, LookUp):
             self._take_tickets(len(frame.batch))
             self._server.handler.look_up(self, frame.batch)
+        elif isinstance(frame, AskLog):
+            self._take_tickets(1)
+            self._server.handler.ask_log(self, frame.ticket, frame.question)
         else:
             self.counts = frame.counts
 

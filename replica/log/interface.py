@@ -6,11 +6,12 @@ only once it has been read back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.errors import Code, LogRefused
 
 LogRecords = Sequence[tuple[int, bytes]]
@@ -70,13 +71,16 @@ class LogReader(Protocol):
         """Stop reading; a read under way ends. May be repeated."""
 
 
-class TxUnderstood(msgspec.Struct, frozen=True):
-    """What became of an entry, as one log node knows it. `status`: Unknown, Pending, Committed or Invalid."""
+@runtime_checkable
+class EarlyLogWriter(Protocol):
+    """A `LogWriter` that can say where a record stands before it is committed."""
 
-    transaction_id: str  # view.seqno
-    status: str
-    committed: str  # the newest that the node knows to be committed
-    offset: int | None = None  # of a record, once it is committed and on the node's disk
+    def append_early(self, values: Sequence[bytes], appended: Callable[[Mapping[int, str]], None]) -> None:
+        """As `append_all`. `appended` gets the places, `view.seqno`, by position in `values`, perhaps in parts.
+
+        It is called when the leader has them, which may still lose them; never, or a second time with other places,
+        where the leader changes.
+        """
 
 
 @runtime_checkable
@@ -88,6 +92,9 @@ class ConsensusLog(Protocol):
 
     async def transaction(self, view: int, seqno: int) -> TxUnderstood:
         """What became of an entry, as the node beside knows it. Raises LogUnavailable."""
+
+    async def commit(self, since_view: int | None = None) -> CommitUnderstood:
+        """What the node beside knows to be committed, with the views from `since_view` on. Raises LogUnavailable."""
 
 
 @runtime_checkable

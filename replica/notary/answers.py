@@ -117,8 +117,36 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
     log_offset: int | None = None
 
 
+class AcceptedEarly(msgspec.Struct, frozen=True, tag="accepted_early"):
+    """No answer yet: the log's leader has the record, at `transaction_id` (`view.seqno`), and may still lose it.
+
+    A lost record is sent again, at another place, as long as the activation lasts. So only a completion is the outcome.
+    """
+
+    submission_id: str
+    transaction_id: str
+    estimate_s: float
+
+
 Decision = Notarised | Refused | NotNow
-Answer = Decision | Accepted
+Answer = Decision | Accepted | AcceptedEarly
+
+
+class TxUnderstood(msgspec.Struct, frozen=True, tag="log_tx"):
+    """What became of an entry of the log, as one node knows it: Unknown, Pending, Committed or Invalid."""
+
+    transaction_id: str  # view.seqno
+    status: str
+    committed: str  # the newest that the node knows to be committed
+    offset: int | None = None  # of a record, once it is committed and on the node's disk
+
+
+class CommitUnderstood(msgspec.Struct, frozen=True, tag="log_commit"):
+    """The newest entry that one node knows to be committed, and the first seqno of each committed view from the view
+    asked for on; None: not asked for."""
+
+    transaction_id: str  # view.seqno; 0.0 before the first
+    view_history: tuple[int, ...] | None = None
 
 
 class StateStatus(msgspec.Struct, frozen=True, tag="state"):

@@ -217,6 +217,23 @@ class Code(Enum):
         "Ask again with the same offset after Retry-After.",
         Retry.SAME,
     )
+    # What only a log on the participant's own nodes can answer.
+    EARLY_NOT_OFFERED = (
+        400,
+        "This notary's request log gives no early acceptance; nothing was logged",
+        'Submit without accept=early; it takes log.kind = "raft".',
+    )
+    NO_LOG_NODES = (
+        404,
+        "The request log is not on log nodes of this participant",
+        'Follow completions instead; a place in the log, view.seqno, takes log.kind = "raft".',
+    )
+    LOG_NODES_SILENT = (
+        503,
+        "No node of the request log answers just now",
+        "Ask again after Retry-After.",
+        Retry.SAME,
+    )
     ROUTE_NOT_FOUND = (404, "No such resource", "See the README for the paths of the API.")
     METHOD_NOT_ALLOWED = (405, "The resource does not take this method", "See the README.")
     # Not now.

@@ -222,7 +222,7 @@ async def _transaction(log: ConsensusLog, request: web.Request) -> object:
     found = _TRANSACTION.fullmatch(request.match_info["transaction"])
     if found is None:
         raise BadRequest("a place in the log is VIEW.SEQNO, two numbers from 1 on")
-    return await log.transaction(int(found[1]), int(found[2]))
+    return msgspec.structs.asdict(await log.transaction(int(found[1]), int(found[2])))
 
 
 async def _steered(

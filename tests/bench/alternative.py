@@ -81,6 +81,10 @@ class Alternative:
         """Not offered."""
         replies.send([(ticket, NotNow(Code.INTERNAL.name, "not offered", 1.0)) for ticket, _ in batch])
 
+    def ask_log(self, replies: Replies, ticket: int, question: object) -> None:
+        """Not offered."""
+        replies.send([(ticket, NotNow(Code.INTERNAL.name, "not offered", 1.0))])
+
     async def work(self) -> None:
         """One worker per connection, for ever."""
         await asyncio.gather(*(self._work(connection) for connection in self._connections))

@@ -72,6 +72,9 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /v1/completions": (SHOWN, HIDDEN, HIDDEN, HIDDEN, SHOWN, HIDDEN),
     "GET /v1/updates": (SHOWN, SHOWN, HIDDEN, SHOWN, SHOWN, HIDDEN),
     "GET /v1/ledger-end": ("200",) * 6,
+    # Numbers of the request log that name nobody: whether an entry is committed, and where views began.
+    "GET /v1/log/{transaction_id}": ("200",) * 6,
+    "GET /v1/commit": ("200",) * 6,
 }
 EXPLORER = ("explorer", "explorer.css", "explorer.js")  # a page without data: its script asks with the reader's token
 PUBLIC = {f"GET /v1/{name}" for name in ("notary", "errors", "openapi.json", "asyncapi.json", "docs", *EXPLORER)}
@@ -102,7 +105,7 @@ class World:
         certificate_file, key_file = self.authority.issue("api")
         tls = {"certificate_file": certificate_file, "key_file": key_file, "client_ca_file": self.authority.ca_file}
         keys = {"keys_file": self.issuer.write(folder / "keys.json"), "audience": AUDIENCE, "leeway_s": 0.0}
-        self.api = ApiWorld(folder, participant, tls=tls, tokens=keys if tokens else None)
+        self.api = ApiWorld(folder, participant, log_nodes=True, tls=tls, tokens=keys if tokens else None)
 
     def token(self, **claims: object) -> str:
         return self.issuer.token(**{"expires_at_s": time.time() + 600} | claims)  # type: ignore[arg-type]
@@ -153,7 +156,7 @@ class Client:
     async def ask(self, call: str) -> str:
         """Status, and code or whether what only some may see was there."""
         method, path = call.split()
-        url = self._endpoint + path.format(tx_id=TX_ID.hex(), state=format_state_ref(STATE))
+        url = self._endpoint + path.format(tx_id=TX_ID.hex(), state=format_state_ref(STATE), transaction_id="2.17")
         try:
             if path.endswith("/stream"):
                 return await self._stream(url)

@@ -110,6 +110,15 @@ class NodesHere:
             while not await self._put([value or b"" for value in values]):
                 await asyncio.sleep(0.05)
 
+    async def put_after_start(self, *values: bytes) -> None:
+        """As `put`, also while nodes do not listen yet."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    return await self.put(*values)
+                except LogUnavailable:
+                    await asyncio.sleep(0.05)
+
     async def _put(self, values: Sequence[bytes]) -> bool:
         for name in self.nodes:
             client = await LogClient.connect(self.addresses[name], GROUP)
@@ -387,6 +396,17 @@ async def test_operators_see_the_consensus(topic_under_test: NodesHere) -> None:
         assert details["primary_id"] == topic_under_test.nodes[leader].node_id
         assert {"configs", "acks", "membership_state", "leadership_state", "current_view", "ticking"} <= details.keys()
         assert await get("/node/network/removable_nodes") == (200, [])
+        names = sorted(topic_under_test.nodes)
+        left = next(name for name in names if name not in {leader, beside})
+        client = await LogClient.connect(topic_under_test.addresses[leader], GROUP)
+        await client.change([topic_under_test.nodes[name].node_id for name in (leader, beside)])
+        await client.close()
+        async with asyncio.timeout(WAIT_S):
+            while (found := await get("/node/network/removable_nodes")) == (200, []):
+                await asyncio.sleep(0.05)
+        assert found == (200, [topic_under_test.nodes[left].node_id])
+        details = (await get("/node/consensus"))[1]["details"]
+        assert all({"idx", "nodes", "rid"} <= each.keys() for each in details["configs"])
     await log.close()
 
 
@@ -409,6 +429,76 @@ async def test_what_became_of_an_entry(topic_under_test: NodesHere) -> None:
             assert (await get(f"/v1/log/{wrong}"))[0] == 400
     await client.close()
     await log.close()
+
+
+async def status_at(log: RaftLog, place: str, *statuses: str) -> str:
+    """Ask until one of these is answered."""
+    view, _, seqno = place.partition(".")
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                if (found := (await log.transaction(int(view), int(seqno))).status) in statuses:
+                    return found
+            except LogUnavailable:
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def test_a_writer_reports_places_before_they_are_committed(topic_under_test: NodesHere) -> None:
+    """Goal: early places are those of the records. Method: two calls, one without; Committed, with the offsets."""
+    log = topic_under_test.raft_log("r1")
+    writer = await log.open_writer()
+    places: dict[int, str] = {}
+    writer.append_all([b"a"])
+    writer.append_early([b"b", b"c"], places.update)
+    reader = await log.open_reader(0)
+    assert [value for _, value in await read_all(reader, 3)] == [b"a", b"b", b"c"]
+    assert sorted(places) == [0, 1]
+    for position, offset in ((0, 1), (1, 2)):
+        view, _, seqno = places[position].partition(".")
+        found = await log.transaction(int(view), int(seqno))
+        assert (found.transaction_id, found.status, found.offset) == (places[position], "Committed", offset)
+    commit = await log.commit(1)
+    view, _, seqno = commit.transaction_id.partition(".")
+    assert commit.view_history is not None
+    assert len(commit.view_history) == int(view)
+    assert list(commit.view_history) == sorted(commit.view_history)
+    assert commit.view_history[-1] <= int(seqno)
+    assert (await log.commit(int(view))).view_history == commit.view_history[-1:]
+    assert (await log.commit(int(view) + 1)).view_history == ()
+    assert (await log.commit()).view_history is None
+    await log.close()
+
+
+async def test_what_a_leader_alone_had_is_pending_and_then_invalid(topic_under_test: NodesHere) -> None:
+    """Goal: an early place is no promise. Method: no follower; kill the leader; the others go on; it comes back."""
+    await topic_under_test.put(b"before")
+    log = topic_under_test.raft_log("r1")
+    leader = await log.leader()
+    followers = [name for name in topic_under_test.nodes if name != leader]
+    for name in followers:
+        await topic_under_test.kill_node(name)
+    client = await LogClient.connect(topic_under_test.addresses[leader], GROUP)
+    placed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    appending = asyncio.create_task(
+        client.append([b"lost"], lambda here: placed.set_result(f"{here.view}.{here.first_idx}"))
+    )
+    async with asyncio.timeout(WAIT_S):
+        place = await placed
+    beside = topic_under_test.raft_log(leader)
+    assert await status_at(beside, place, "Pending", "Committed", "Invalid", "Unknown") == "Pending"
+    await topic_under_test.kill_node(leader)
+    await asyncio.gather(appending, return_exceptions=True)
+    for name in followers:
+        topic_under_test.start_node(name)
+    await topic_under_test.put_after_start(b"after")
+    other = topic_under_test.raft_log(followers[0])
+    assert await status_at(other, place, "Committed", "Invalid") == "Invalid"
+    topic_under_test.start_node(leader)
+    assert await status_at(beside, place, "Committed", "Invalid") == "Invalid"
+    for one in (log, beside, other):
+        await one.close()
+    await client.close()
 
 
 async def test_a_records_place_is_proven(topic_under_test: NodesHere) -> None:

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import AppendEntries, Entry, HardState, Kind, Message, NodeId, Outgoing, TxId
+from replica.cli import log_node_members
 from replica.log.raft import wire
 from replica.log.raft.members import objection, standing
 from replica.log.raft.node import LogNode
 from replica.log.raft.opening import Opened
+from replica.log.raft.operating import Membership
 from replica.log.raft.outbox import Questions
 from replica.log.raft.records import merkle_root
 from replica.log.raft.segments import Job, SegmentLog, fresh
@@ -263,6 +265,17 @@ def test_how_many_more_may_fail() -> None:
     assert [standing("abc", set(live)).spare for live in ("abc", "ab", "a")] == [1, 0, -1]
     assert [standing("abcd", set(live)).spare for live in ("abcd", "abc")] == [1, 0]
     assert standing("a", {"a"}).spare == 0
+
+
+def test_operators_see_the_old_and_the_new_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: a change under way needs a majority of both. Method: what `notary log members` prints, in each state."""
+    old, new, lost = standing("abc", set("abc")), standing("abde", set("abd")), standing("abc", set("a"))
+    log_node_members._show(Membership("a", 4, (old, new), tuple("abde"), ()), False)
+    printed = capsys.readouterr().out
+    assert "in force: 3 of 3 answer; 1 more may fail" in printed
+    assert "pending: 3 of 4 answer; 0 more may fail" in printed
+    log_node_members._show(Membership("a", 4, (lost,), tuple("abc"), ()), False)
+    assert "in force: 1 of 3 answer; nothing can be committed until 1 more answer" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

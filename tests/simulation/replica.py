@@ -18,6 +18,7 @@ from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
 from replica.link.interface import (
     DEFAULT_OPTIONS,
+    LogQuestion,
     Replies,
     Standing,
     SubmitOptions,
@@ -144,6 +145,9 @@ class Door:
             self._participant.look_up(self._note(replies, [ticket for ticket, _ in batch]), batch)
 
         self._process.deliver(arrive)
+
+    def ask_log(self, replies: Replies, ticket: int, question: LogQuestion) -> None:
+        self._process.deliver(lambda: self._participant.ask_log(replies, ticket, question))
 
     def _newest(self) -> tuple[int, int]:
         """The newest time of the log as far as the replica has read it, and the rules that it writes."""

@@ -26,9 +26,29 @@ from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
 from replica.link.change_signal import ChangeSignal
-from replica.link.interface import DEFAULT_OPTIONS, Replies, Standing, SubmitOptions, TicketedLookUp, TicketedSubmission
+from replica.link.interface import (
+    DEFAULT_OPTIONS,
+    LogAnswer,
+    LogQuestion,
+    Replies,
+    Standing,
+    SubmitOptions,
+    TicketedLookUp,
+    TicketedSubmission,
+    TxQuestion,
+)
 from replica.log.raft.links import close_server
-from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
+from replica.notary.answers import (
+    Accepted,
+    AcceptedEarly,
+    Answer,
+    CommitUnderstood,
+    Notarised,
+    NotNow,
+    Refused,
+    StateStatus,
+    TxUnderstood,
+)
 from replica.notary.canonical import summarise
 from replica.notary.errors import Code
 from replica.notary.keys import NotaryKey
@@ -67,14 +87,16 @@ class StubParticipant:
         self.submitted: list[Submission] = []
         self.options: list[SubmitOptions] = []  # of each call that submits
         self.looked_up: list[bytes] = []
+        self.log_questions: list[LogQuestion] = []
+        self.log_answer: LogAnswer | None = None  # None: whatever fits
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
         self.standing_changes = ChangeSignal()
         self.database = MemoryDatabase()
 
     @property
     def reached(self) -> int:
-        """How many submissions and look-ups got here."""
-        return len(self.submitted) + len(self.looked_up)
+        """How many submissions, look-ups and questions to the log got here."""
+        return len(self.submitted) + len(self.looked_up) + len(self.log_questions)
 
     async def submit(
         self,
@@ -86,6 +108,8 @@ class StubParticipant:
         self.options.append(options)
         if self.gate is not None:
             await self.gate.wait()
+        if options.early:
+            return [AcceptedEarly(one.submission_id, "2.17", self.standing.retry_after_s) for one in submissions]
         if options.asynchronous:
             return [Accepted(one.submission_id, self.standing.retry_after_s, OFFSET) for one in submissions]
         return [self.answer(submission) for submission in submissions]
@@ -97,6 +121,12 @@ class StubParticipant:
     async def look_up_state(self, state: bytes) -> StateStatus | NotNow:
         self.looked_up.append(state)
         return self.consumed.get(state, StateStatus(state))
+
+    async def ask_log(self, question: LogQuestion) -> LogAnswer:
+        self.log_questions.append(question)
+        if self.log_answer is not None:
+            return self.log_answer
+        return TxUnderstood("2.17", "Pending", "2.9") if isinstance(question, TxQuestion) else CommitUnderstood("2.9")
 
 
 class StubHandler:
@@ -125,6 +155,9 @@ class StubHandler:
         self.looked_up.extend(batch)
         replies.send([(ticket, Refused(Code.TX_NOT_FOUND.name, tx_id)) for ticket, tx_id in batch])
 
+    def ask_log(self, replies: Replies, ticket: int, question: LogQuestion) -> None:
+        replies.send([(ticket, CommitUnderstood(f"{question}", ()))])
+
     def answer(self, at: int = 0) -> None:
         """Answer one of those that wait."""
         replies, ticket, submission = self.waiting.pop(at)
@@ -150,6 +183,8 @@ class ApiWorld:
         participant: StubParticipant,
         caller: Caller | None = None,
         traces: FrontEndTraces | None = None,
+        *,
+        log_nodes: bool = False,
         **settings: object,
     ) -> None:
         registry_path = folder / "parties.toml"
@@ -177,7 +212,14 @@ class ApiWorld:
         self.authentication = authentication
         shown = participant if traces is None else traces.core(participant)
         self.api = Api(
-            shown, self.feed, validator, self.counts, self.settings, about=about, authentication=authentication
+            shown,
+            self.feed,
+            validator,
+            self.counts,
+            self.settings,
+            about=about,
+            authentication=authentication,
+            log_nodes=log_nodes,
         )
         self.server = HttpServer(self.api.handle if traces is None else traces.around(self.api.handle), self.settings)
         self.port = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from ha.raft.messages import Entry, NodeId, TxId
@@ -17,7 +17,10 @@ from replica.log.raft.wire import (
     Answer,
     Append,
     Appended,
+    AppendedHere,
     Change,
+    Commit,
+    CommitTold,
     End,
     Ends,
     Entries,
@@ -43,7 +46,9 @@ from replica.log.raft.wire import (
 )
 from replica.notary.errors import LogUnavailable
 
-AnswerT = TypeVar("AnswerT", Appended, Entries, Told, Ends, Placed, Nominated, TxTold, FoundSealed, SealedBytes)
+AnswerT = TypeVar(
+    "AnswerT", Appended, Entries, Told, Ends, Placed, Nominated, TxTold, CommitTold, FoundSealed, SealedBytes
+)
 _CHUNK_BYTES = 256 * 1024
 _SILENCE_MAX_S = 10.0  # a machine that acknowledges nothing for this long is gone
 
@@ -64,6 +69,7 @@ class LogClient:
         self._reader, self._writer, self._frames = reader, writer, frames
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Future[Answer]] = {}
+        self._early: dict[int, Callable[[AppendedHere], None]] = {}
         self._reading = asyncio.create_task(self._read_for_ever(), name="log client")
         self.node_id: NodeId = ""
 
@@ -103,9 +109,20 @@ class LogClient:
         """Whether the connection is gone."""
         return self._reading.done()
 
-    async def append(self, bodies: Sequence[bytes]) -> Appended:
-        """Append, and wait until all of it is committed. Raises CallFailed if it never will be."""
-        return await self._call(Append(next(self._numbers), tuple(bodies)), Appended)
+    async def append(
+        self, bodies: Sequence[bytes], on_appended: Callable[[AppendedHere], None] | None = None
+    ) -> Appended:
+        """Append, and wait until all of it is committed. Raises CallFailed if it never will be.
+
+        `on_appended` is called as soon as the leader's log has it; not by a node of an older release.
+        """
+        call = Append(next(self._numbers), tuple(bodies), on_appended is not None)
+        if on_appended is not None:
+            self._early[call.call] = on_appended
+        try:
+            return await self._call(call, Appended)
+        finally:
+            self._early.pop(call.call, None)
 
     async def read(self, first_idx: int, last_idx: int = 0, *, wait_ms: int = 0) -> tuple[list[Entry], int]:
         """Committed entries of the node's own disk, as many as fit, and the end of what it has of them.
@@ -135,6 +152,10 @@ class LogClient:
     async def tx(self, at: TxId) -> TxTold:
         """What became of an entry, as far as this node knows."""
         return await self._call(Tx(next(self._numbers), at.view, at.idx), TxTold)
+
+    async def commit(self, since_view: int = 0) -> CommitTold:
+        """The newest entry that this node knows as committed, and where views from this one on begin; 0: no views."""
+        return await self._call(Commit(next(self._numbers), since_view), CommitTold)
 
     async def find_sealed(self, idx: int) -> Seal | None:
         """The seal of the node's sealed segment that has this entry; None: it has none."""
@@ -175,6 +196,10 @@ class LogClient:
             while data := await self._reader.read(_CHUNK_BYTES):
                 for frame in self._frames.feed(data):
                     answer = wire.decode(wire.answers, frame)
+                    if isinstance(answer, AppendedHere):
+                        if (on_appended := self._early.pop(answer.call, None)) is not None:
+                            on_appended(answer)
+                        continue
                     future = self._open.get(answer.call)
                     if future is not None and not future.done():
                         future.set_result(answer)

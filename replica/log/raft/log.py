@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from ha.raft.messages import Kind, TxId
-from replica.log.interface import LogRecords, RoundTrip, TxUnderstood
+from replica.log.interface import LogRecords, RoundTrip
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
 from replica.log.raft.proof import LogProof, Prover, log_id_of
+from replica.log.raft.wire import AppendedHere
+from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import check_sizes
 
@@ -80,13 +84,33 @@ class RaftLog:
 
     async def transaction(self, view: int, seqno: int) -> TxUnderstood:
         """See `ConsensusLog.transaction`."""
-        client = await self.connect_near()
-        try:
-            found = await self._within(client.tx(TxId(view, seqno)))
-        finally:
-            await client.close()
+        found = await self._ask_near(lambda client: client.tx(TxId(view, seqno)))
         committed = f"{found.committed_view}.{found.committed_idx}"
         return TxUnderstood(f"{view}.{seqno}", found.status.value, committed, found.offset)
+
+    async def commit(self, since_view: int | None = None) -> CommitUnderstood:
+        """See `ConsensusLog.commit`."""
+        found = await self._ask_near(lambda client: client.commit(since_view or 0))
+        return CommitUnderstood(f"{found.view}.{found.idx}", None if since_view is None else found.starts)
+
+    async def _ask_near(self, ask: Callable[[LogClient], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        """The answer of the node beside this replica, else of any that answers; over connections that stay open.
+
+        Raises LogUnavailable.
+        """
+        failure = LogUnavailable("the log has no nodes")
+        for name in self._names:
+            try:
+                client = await self._client(name)
+            except LogUnavailable as error:
+                failure = error
+                continue
+            try:
+                return await self._within(ask(client))
+            except LogUnavailable as error:
+                failure = error
+                await client.close()  # else the next question would wait for it as well
+        raise failure
 
     async def prove(self, offset: int) -> LogProof:
         """The proof of a committed record's place; reads the log from its start. Raises LogTruncated, LogUnavailable.
@@ -287,7 +311,12 @@ class RaftLog:
     async def _client(self, name: str) -> LogClient:
         client = self._clients.get(name)
         if client is None or client.has_ended:
-            client = self._clients[name] = await self.connect(name)
+            client = await self.connect(name)
+            other = self._clients.get(name)
+            if other is not None and not other.has_ended:  # another question was faster
+                await client.close()
+                return other
+            self._clients[name] = client
         return client
 
     async def _id_of(self, client: LogClient) -> str:
@@ -354,6 +383,16 @@ class RaftReader:
         await self._client.close()
 
 
+@dataclass(slots=True)
+class _Queued:
+    """A record that is not committed yet. `appended`: see `EarlyLogWriter`; `position` is its place in that call."""
+
+    value: bytes
+    at_s: float  # when it was handed over
+    appended: Callable[[Mapping[int, str]], None] | None = None
+    position: int = 0
+
+
 class RaftWriter:
     """A `LogWriter`: records that arrive during one call make up the next one, so they keep their order.
 
@@ -363,7 +402,7 @@ class RaftWriter:
     def __init__(self, log: RaftLog, settings: RaftLogSettings) -> None:
         self._log = log
         self._settings = settings
-        self._queue: deque[tuple[bytes, float]] = deque()  # with the time when it was handed over
+        self._queue: deque[_Queued] = deque()
         self._gathered = asyncio.Event()
         self._client: LogClient | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -386,13 +425,20 @@ class RaftWriter:
 
     def append_all(self, values: Sequence[bytes]) -> None:
         """See `LogWriter.append_all`."""
+        self._enqueue(values, None)
+
+    def append_early(self, values: Sequence[bytes], appended: Callable[[Mapping[int, str]], None]) -> None:
+        """See `EarlyLogWriter.append_early`."""
+        self._enqueue(values, appended)
+
+    def _enqueue(self, values: Sequence[bytes], appended: Callable[[Mapping[int, str]], None] | None) -> None:
         if self._is_closed:
             raise LogUnavailable("the writer is closed")
         check_sizes(values)
         if len(self._queue) + len(values) > self._settings.append_queue_max:
             raise LogUnavailable(f"{len(self._queue)} records wait to be appended")
         now_s = asyncio.get_running_loop().time()
-        self._queue.extend((value, now_s) for value in values)
+        self._queue.extend([_Queued(value, now_s, appended, position) for position, value in enumerate(values)])
         if values:
             self._gathered.set()
 
@@ -419,22 +465,25 @@ class RaftWriter:
                 self._give_up()
                 await asyncio.sleep(_RETRY_S)
 
-    def _next_batch(self) -> list[bytes]:
-        batch: list[bytes] = []
+    def _next_batch(self) -> list[_Queued]:
+        batch: list[_Queued] = []
         left = self._settings.append_batch_max_mib * 2**20
-        for value, _ in self._queue:
-            left -= len(value)
+        for queued in self._queue:
+            left -= len(queued.value)
             if batch and (left < 0 or len(batch) == self._settings.append_batch_max):
                 break
-            batch.append(value)
+            batch.append(queued)
         return batch
 
-    async def _append(self, batch: Sequence[bytes]) -> bool:
+    async def _append(self, batch: Sequence[_Queued]) -> bool:
         """Whether the records are committed; if not, they may be committed later."""
         try:
             if self._client is None:
                 self._client = await self._log.connect(await self._log.leader_for_writing())
-            await within(self._client.append(batch), self._settings.answer_max_s)
+            early = any(queued.appended is not None for queued in batch)
+            on_appended = partial(_report_places, batch) if early else None
+            appending = self._client.append([queued.value for queued in batch], on_appended)
+            await within(appending, self._settings.answer_max_s)
         except (LogUnavailable, CallFailed):
             if self._client is not None:
                 await self._client.close()
@@ -445,6 +494,16 @@ class RaftWriter:
     def _give_up(self) -> None:
         """Drop what has waited too long; it may still appear in the log."""
         oldest_s = asyncio.get_running_loop().time() - self._settings.append_max_s
-        while self._queue and self._queue[0][1] < oldest_s:
+        while self._queue and self._queue[0].at_s < oldest_s:
             self._queue.popleft()
             self._failed_count += 1
+
+
+def _report_places(batch: Sequence[_Queued], here: AppendedHere) -> None:
+    """Report where the leader has these records, together for each call that handed them over."""
+    places: dict[Callable[[Mapping[int, str]], None], dict[int, str]] = {}
+    for idx, queued in enumerate(batch, here.first_idx):
+        if queued.appended is not None:
+            places.setdefault(queued.appended, {})[queued.position] = f"{here.view}.{idx}"
+    for appended, found in places.items():
+        appended(found)

@@ -34,8 +34,11 @@ from replica.log.raft.wire import (
     Answer,
     Append,
     Appended,
+    AppendedHere,
     Call,
     Change,
+    Commit,
+    CommitTold,
     End,
     Ends,
     Entries,
@@ -380,6 +383,8 @@ class LogNode:
                 reply(self._sealed_bytes(call))
             case Tx():
                 reply(self._tx(call))
+            case Commit():
+                reply(self._commit(call))
             case Nominate():
                 self._take_nomination(call, reply)
 
@@ -472,6 +477,9 @@ class LogNode:
     def _settle_later(self, waiting: Waiting[tuple[Append | Change, Reply]], *, taken: bool) -> None:
         if taken:
             self._calls.add(waiting)
+            call, reply = waiting.call
+            if isinstance(call, Append) and call.early:
+                reply(AppendedHere(call.call, waiting.view, waiting.first_idx))
             return
         self._waiting_bytes -= waiting.size
         call, reply = waiting.call
@@ -541,6 +549,13 @@ class LogNode:
             if entries and entries[0].kind is Kind.RAW:
                 offset = self._log.raw_upto(at.idx) - 1
         return TxTold(call.call, status, raft.state.log.view_of(committed), committed, offset)
+
+    def _commit(self, call: Commit) -> Answer:
+        raft, since = self.raft, call.since_view
+        idx = raft.commit_idx
+        view = raft.state.log.view_of(idx)
+        views = raft.view_history()[:view][since - 1 : since - 1 + wire.VIEWS_MAX] if since else []
+        return CommitTold(call.call, view, idx, tuple(views))
 
     @property
     def _readable_idx(self) -> int:

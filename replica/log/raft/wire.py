@@ -23,6 +23,7 @@ _ENTRY_OVERHEAD_BYTES = 40  # of an entry in a frame, beside its body and nodes;
 _NODE_MAX_BYTES = 133  # of an id in it
 _BODIES_MAX = 20_000
 PIECE_MAX_BYTES = 2**20  # of a file, in one answer
+VIEWS_MAX = 1_000  # of a view history, in one answer
 READ_MAX = 1_024  # entries in one answer: heartbeats wait while it is made
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=128)]
@@ -47,10 +48,15 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="NO"):
 
 
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append"):
-    """Append bodies as entries, one after the other. Answered once all of them are committed, or can never be."""
+    """Append bodies as entries, one after the other. Answered once all of them are committed, or can never be.
+
+    `early`: an `AppendedHere` comes first, as soon as the leader's log has them. A node of an older release leaves it
+    out.
+    """
 
     call: _Count
     bodies: Annotated[tuple[bytes, ...], msgspec.Meta(min_length=1, max_length=_BODIES_MAX)]
+    early: bool = False
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
@@ -93,6 +99,13 @@ class Tx(msgspec.Struct, frozen=True, array_like=True, tag="tx"):
     idx: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
+class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
+    """What is the newest committed entry, and where do views from `since_view` on begin? 0: leave the views out."""
+
+    call: _Count
+    since_view: _Count = 0
+
+
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     """Where does the log end? Answered once a majority has confirmed, after the question, that this node leads."""
 
@@ -131,6 +144,14 @@ class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
     last_idx: int
 
 
+class AppendedHere(msgspec.Struct, frozen=True, array_like=True, tag="appended-here"):
+    """All of it is in this leader's log, from `first_idx` on. It may still be lost; the call's own answer follows."""
+
+    call: int
+    view: int
+    first_idx: int
+
+
 class Entries(msgspec.Struct, frozen=True, array_like=True, tag="entries"):
     """Entries that are committed, perhaps none, and how far this node's disk has committed ones."""
 
@@ -154,6 +175,16 @@ class TxTold(msgspec.Struct, frozen=True, array_like=True, tag="tx-told"):
     committed_view: int
     committed_idx: int
     offset: int | None
+
+
+class CommitTold(msgspec.Struct, frozen=True, array_like=True, tag="commit-told"):
+    """The newest entry that this node knows to be committed, and the first index of each view from the one asked for
+    on: committed views only, at most VIEWS_MAX."""
+
+    call: int
+    view: int
+    idx: int
+    starts: tuple[int, ...]
 
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
@@ -203,8 +234,21 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader_id: str | None = None
 
 
-Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate | Tx | FindSealed | ReadSealed
-Answer: TypeAlias = Appended | Entries | Told | Ends | Placed | Nominated | TxTold | FoundSealed | SealedBytes | Failed
+Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate | Tx | Commit | FindSealed | ReadSealed
+Answer: TypeAlias = (
+    Appended
+    | AppendedHere
+    | Entries
+    | Told
+    | Ends
+    | Placed
+    | Nominated
+    | TxTold
+    | CommitTold
+    | FoundSealed
+    | SealedBytes
+    | Failed
+)
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
 messages = msgspec.msgpack.Decoder(Message)
 calls = msgspec.msgpack.Decoder(Call)
