@@ -81,6 +81,18 @@ class RecordingClient:
         """Ask whether a transaction was notarised until the answer is final."""
         return (await self._until_final([tx_id], self._look_up_one))[0]
 
+    async def submit_early(self, submission: Submission) -> Result | answers.Accepted | answers.AcceptedEarly:
+        """One attempt that takes a place in the log for an answer; its outcome stays open in the history."""
+        number = next(self._operations)
+        self._history.write(self._invocation(number, submission))
+        answer = await self._client.submit_early(submission)
+        at_ns = monotonic_ns()
+        if isinstance(answer, answers.Accepted | answers.AcceptedEarly):
+            self._history.write(Unknown(self._process, number, at_ns, type(answer).__name__))
+        else:
+            self._history.write(event_of(self._process, number, at_ns, answer))
+        return answer
+
     async def _submit_one(self, submissions: list[Submission], on_wait: OnWait) -> list[Result]:
         return [await self._client.submit(submissions[0], on_wait)]
 
