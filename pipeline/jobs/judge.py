@@ -10,7 +10,7 @@ The next job (index or verdicts) needs only the slices' files, each range's orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -34,16 +34,16 @@ from pipeline.judging.claims import (
     sample_keys,
     taken,
 )
-from pipeline.judging.columns import UNDECODABLE, Columns
 from pipeline.judging.commands import COMMAND, COMMAND_BYTES, Command, by_width, commands_of, rows, shared
 from pipeline.judging.contested import Claim, contested, resolve
 from pipeline.judging.cursor import Array
+from pipeline.judging.lost import LostRange, lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
 from pipeline.judging.reasons import EXCEPTION
 from replica.notary.errors import SalvageMissing
 from replica.notary.position import begin
-from replica.notary.salvage import LOST_TAG
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 RANGE_BYTES = 64 << 20  # of claims that one task sorts; it needs about five times as much memory
 SAMPLED_KEYS = 1 << 16  # of the whole log, to part the keys by
@@ -107,28 +107,39 @@ def judge_log(
     *,
     closed: bool = False,
     commands: bool = False,
+    salvages: Salvages | None = None,
     ranges: int | None = None,
 ) -> Judged:
     """Judge all records of a log. `closed`: keep the claims of requests outside their window, which verdicts need.
-    `commands`: look at commands, which acceptances need, also where no rules in force judge them.
+    `commands`: look at commands, which acceptances need, also where no rules in force judge them. `salvages`: those
+    that lost records name; None: a log with a lost range is refused, because the job has no verdicts for it.
 
     `work`: a folder that every worker reaches. `ranges`: how many ranges of keys; by default as many as need at most
-    RANGE_BYTES each. Raises InvariantBroken on a gap, FormatUnknown, and what the slices raise.
+    RANGE_BYTES each. Raises InvariantBroken on a gap, FormatUnknown, SalvageMissing, IndexMismatch (see lost.py), and
+    what the slices raise.
     """
     work.mkdir(parents=True, exist_ok=True)
     surveyed = plan_log(spark, log)
-    plan, claim_count = surveyed.plan, surveyed.claim_count
+    if salvages is None:
+        refuse_lost(surveyed.lost)
+    of_lost = lost_claims(surveyed.lost, salvages or NO_SALVAGES)
+    plan, claim_count = surveyed.plan, surveyed.claim_count + len(of_lost)
     commands = commands or plan.judges_commands
     borders = borders_between(surveyed.samples, ranges or _ranges(claim_count * CLAIM_BYTES))
     widths = ranges or _ranges(surveyed.request_count * COMMAND_BYTES)
     files = _write_rows(spark, log, plan, borders, work, closed=closed or commands, widths=widths if commands else 0)
-    orders, contested_files = _order_claims(spark, files[0], len(borders) + 1, work, commands=commands)
+    claim_files = files[0]
+    if len(of_lost):
+        path = attempt_file(work, "lost", ".claims")
+        write_parts(path, *by_range(of_lost, borders))
+        claim_files = (*claim_files, str(path))
+    orders, contested_files = _order_claims(spark, claim_files, len(borders) + 1, work, commands=commands)
     command_orders, shared_files = _order_commands(spark, files[1], widths, work) if commands else ((), [])
     resolved = _resolve(spark, contested_files, shared_files, plan.position.offset + 1, work)
     return Judged(
         plan,
         surveyed.slice_ends,
-        Sorted(files[0], orders),
+        Sorted(claim_files, orders),
         resolved.dropped,
         Sorted(files[1], command_orders),
         resolved.unusual,
@@ -143,15 +154,20 @@ def _ranges(size: int) -> int:
     return max(1, -(-size // RANGE_BYTES))
 
 
+_Look = tuple[Survey, list[bytes], list[LostRange]]
+"""Of one slice: its survey, some of the keys claimed there, and its lost records."""
+
+
 class Surveyed(msgspec.Struct, frozen=True):
-    """A log's plan, where its slices end, a sample of the keys that are claimed, and how many claims and requests there
-    are at most."""
+    """A log's plan, where its slices end, a sample of the keys that are claimed, how many claims and requests there
+    are at most, and the lost records."""
 
     plan: Plan
     slice_ends: tuple[int, ...]
     samples: list[bytes]
     claim_count: int
     request_count: int
+    lost: list[LostRange]
 
 
 def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
@@ -161,19 +177,20 @@ def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
     def look(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
         if len(columns):
-            refuse_lost(columns)
             states = int((columns.inputs_n + columns.references_n).sum())
-            found = msgspec.msgpack.encode((survey(columns), sample_keys(columns, per_slice)))
+            found = msgspec.msgpack.encode((survey(columns), sample_keys(columns, per_slice), lost_ranges(columns)))
             yield {"number": number, "survey": found, "requests": len(columns.rows), "states": states}
 
     surveys: dict[int, Survey] = {}
     samples: list[bytes] = []
+    lost: list[LostRange] = []
     request_count = state_count = 0
     for row in numbered(
         spark, len(log), look, "number bigint, survey binary, requests bigint, states bigint"
     ).collect():
-        surveys[row.number], keys = msgspec.msgpack.decode(row.survey, type=tuple[Survey, list[bytes]])
+        surveys[row.number], keys, lost_here = msgspec.msgpack.decode(row.survey, type=_Look)
         samples += keys
+        lost += lost_here
         request_count += row.requests
         state_count += row.states
     plan, again = make_plan(begin(log.topic_id), surveys.values())
@@ -182,17 +199,16 @@ def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
         surveys |= _survey_again(spark, log, plan, numbers)
         plan, _ = make_plan(begin(log.topic_id), surveys.values())
     ends = tuple(surveys[number].end_offset for number in sorted(surveys))
-    return Surveyed(plan, ends, samples, request_count + state_count, request_count)
+    return Surveyed(plan, ends, samples, request_count + state_count, request_count, lost)
 
 
-def refuse_lost(columns: Columns) -> None:
-    """Raise SalvageMissing for a lost record: jobs do not know salvages, and would judge as if nothing was lost."""
-    for row in np.flatnonzero(columns.kind == UNDECODABLE).tolist():
-        if columns.value(row).startswith(LOST_TAG):
-            raise SalvageMissing(
-                f"the record at offset {columns.first_offset + row} was lost, and jobs on Spark do not read past that:"
-                " use notary check, and notary index rebuild --engine replay"
-            )
+def refuse_lost(lost: Sequence[LostRange]) -> None:
+    """Raise SalvageMissing for lost records: the job would judge as if nothing was lost."""
+    if lost:
+        raise SalvageMissing(
+            f"the record at offset {min(one.first for one in lost)} was lost, and this job on Spark does not read past"
+            " that: use notary check, and for an index notary index rebuild or diff"
+        )
 
 
 def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list[int]) -> dict[int, Survey]:

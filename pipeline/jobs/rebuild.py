@@ -23,6 +23,7 @@ from pipeline.judging.commands import key_values as acceptance_values
 from pipeline.judging.entries import entries, key_values
 from replica.index.tables import Tables, adopt_tables, write_table
 from replica.notary.position import Position
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
@@ -44,19 +45,20 @@ def rebuild_index(
     work: Path,
     *,
     commands: bool = False,
+    salvages: Salvages = NO_SALVAGES,
     ranges: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Rebuilt:
     """Make an index in `folder`, which must be new, of everything in the log.
 
     It has the acceptances of commands if rules that judge them are in force anywhere in the log, or `commands` asks
-    for them. `work`: a folder that all workers and this process reach, best on the file system of `folder`; what is
-    left in it may be deleted. `progress` gets a line of progress for each step. A rebuild that dies leaves no index in
-    `folder`. Raises as `judge_log` and `adopt_tables` do.
+    for them. `salvages`: those that lost records name. `work`: a folder that all workers and this process reach, best
+    on the file system of `folder`; what is left in it may be deleted. `progress` gets a line of progress for each step.
+    A rebuild that dies leaves no index in `folder`. Raises as `judge_log` and `adopt_tables` do.
     """
     began_s = monotonic()
     progress(f"judging {len(log)} slices of the log")
-    judged = judge_log(spark, log, work, commands=commands, ranges=ranges)
+    judged = judge_log(spark, log, work, commands=commands, salvages=salvages, ranges=ranges)
     judged_s = monotonic()
     progress(
         f"writing {len(judged.by_key) + len(judged.commands)} tables; {judged.dropped_count} requests lost"

@@ -26,8 +26,9 @@ CLAIM = np.dtype(
     ]
 )
 CLAIM_BYTES = CLAIM.itemsize
-CONSUMES, CLOSED = 1, 2
-"""Bits of a role. Without CONSUMES the state is only referred to; CLOSED: the request is outside its time window.
+CONSUMES, CLOSED, LOST = 1, 2, 4
+"""Bits of a role. Without CONSUMES the state is only referred to; CLOSED: the request is outside its time window;
+LOST: the record is lost, and its salvage has the claim as an entry of the index (lost.py).
 
 A request outside its window never adds to the index of states: what it could add was added before, or never is. Yet it
 may be an acceptance of its command, if it repeats what was notarised (commands.py).

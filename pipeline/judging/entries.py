@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.judging.claims import CLAIM_BYTES, CLOSED, CONSUMES, groups, kinds, near, prefixes, taken
+from pipeline.judging.claims import CLAIM_BYTES, CLOSED, CONSUMES, LOST, groups, kinds, near, prefixes, taken
 from pipeline.judging.cursor import Array
 from pipeline.judging.marks import is_marked
 from pipeline.judging.reasons import CONFLICT, DUPLICATE, EXCEPTION, REUSED, WINDOW
-from replica.notary.errors import InvariantBroken
+from replica.notary.errors import IndexMismatch, InvariantBroken
 from replica.notary.rules import STATE_KEY, TX_KEY
 
 KEY_BYTES, TX_KEY_BYTES = 37, 33
@@ -21,7 +21,8 @@ def entries(claims: Array, dropped: Array) -> Array:
     """Of claims in order: those that became entries of the index, in order, each key once.
 
     `dropped`: the requests that get nothing of what they contested, as `offsets_marked` has them. Raises
-    InvariantBroken if what is left of a key is still contested: then the losers were not all found.
+    InvariantBroken if what is left of a key is still contested: then the losers were not all found. Raises
+    IndexMismatch where a salvage has an entry whose key the log itself had given before: a reader stops there.
     """
     wins = (claims["role"] & (CONSUMES | CLOSED) == CONSUMES) & ~is_marked(dropped, claims["offset"])
     left = taken(claims, wins)
@@ -32,7 +33,14 @@ def entries(claims: Array, dropped: Array) -> Array:
     if np.any(same["stands"] != same["stands"].take(starts)[group]):
         raise InvariantBroken("two transactions would have the same entry of the index")
     keep[again[starts]] = True
-    return left if np.all(keep) else taken(left, keep)
+    found = left if np.all(keep) else taken(left, keep)
+    if _lost_count(found) != _lost_count(claims):
+        raise IndexMismatch("the salvage of a lost range contradicts the log before it")
+    return found
+
+
+def _lost_count(claims: Array) -> int:
+    return int(np.count_nonzero(claims["role"] & LOST))
 
 
 def key_values(found: Array) -> Iterator[tuple[bytes, bytes]]:

@@ -21,8 +21,10 @@ def rebuild_on_spark(
     config: Config, folder: Path, where: Where, until_offset: int | None, progress: Callable[[str], None]
 ) -> tuple[Path, Rebuilt]:
     """Make a new index, and replace the old one once the new one is complete. Returns the old one's new path."""
+    from replica.following.salvaged import read_salvages
     from replica.index.quarantine import quarantine_index
 
+    salvages = read_salvages(folder.parent)
     with (
         where.job("index-rebuild", folder.parent) as (session, work),
         work_folder(folder.parent, f"{folder.name}.building-") as building,  # it is renamed from there into its place
@@ -30,7 +32,7 @@ def rebuild_on_spark(
         from pipeline.jobs.rebuild import rebuild_index
 
         log = where.log(config, until_offset)
-        rebuilt = rebuild_index(session, log, building / "index", work, progress=progress)
+        rebuilt = rebuild_index(session, log, building / "index", work, salvages=salvages, progress=progress)
         moved = quarantine_index(folder, time.time_ns() // 1_000)
         (building / "index").rename(folder)
     return moved, rebuilt
@@ -38,8 +40,10 @@ def rebuild_on_spark(
 
 def diff_with_log(config: Config, folder: Path, where: Where, first: int) -> IndexDiff:
     """Make an index from the log, up to the position of the replica's index, and compare the two."""
+    from replica.following.salvaged import read_salvages
     from replica.index.rocks import read_commands, read_index
 
+    salvages = read_salvages(folder.parent)
     with read_index(folder) as index, read_commands(folder) as own_commands:
         until_offset = -1 if index.position is None else index.position.offset
         commands = own_commands is not None and own_commands.position is not None
@@ -48,7 +52,7 @@ def diff_with_log(config: Config, folder: Path, where: Where, first: int) -> Ind
         from pipeline.jobs.rebuild import rebuild_index
 
         log = where.log(config, until_offset)
-        rebuild_index(session, log, work / "index", work / "files", commands=commands)
+        rebuild_index(session, log, work / "index", work / "files", commands=commands, salvages=salvages)
         return diff_indexes(folder, work / "index", first)
 
 

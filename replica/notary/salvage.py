@@ -114,14 +114,14 @@ class Salvage:
 
     def entries_at(self, offset: int) -> dict[bytes, bytes]:
         """The entries of the record that was lost at this offset: key and value."""
-        start = bisect_left(range(self.header.entries), offset.to_bytes(_OFFSET_BYTES, "big"), key=self._offset_bytes)
-        found = {}
-        for at in range(start, self.header.entries):
-            entry = _entry_of(self._row(at))
-            if entry.offset != offset:
-                break
-            found[entry.key] = entry.value
-        return found
+        rows = self.rows(offset, offset)
+        entries = [_entry_of(rows[at : at + _ROW_BYTES]) for at in range(0, len(rows), _ROW_BYTES)]
+        return {entry.key: entry.value for entry in entries}
+
+    def rows(self, first: int, last: int) -> bytes:
+        """The rows of the offsets from `first` to `last`, as the file has them (docs/formats.md)."""
+        start, end = (self._first_row(offset) * _ROW_BYTES for offset in (first, last + 1))
+        return self._rows[start:end]
 
     def lost_record(self, offset: int) -> bytes:
         """The bytes that the restored topic has at a lost offset."""
@@ -133,6 +133,10 @@ class Salvage:
             raise IndexMismatch(f"offset {offset} is not one of the lost {self.first} to {self.last}")
         digest = record_digest(self.lost_record(offset))
         return msgspec.structs.replace(self.base, topic_id=topic_id, offset=offset, digest=digest)
+
+    def _first_row(self, offset: int) -> int:
+        """The number of the first row from this offset on."""
+        return bisect_left(range(self.header.entries), offset.to_bytes(_OFFSET_BYTES, "big"), key=self._offset_bytes)
 
     def _row(self, at: int) -> bytes:
         return self._rows[at * _ROW_BYTES : (at + 1) * _ROW_BYTES]
@@ -279,17 +283,19 @@ class Salvages:
         added: dict[bytes, bytes] = {}
         for offset, value in records:
             digest = salvage_named(offset, value)
-            if digest is None:
-                continue
-            salvage = self.held.get(digest)
-            if salvage is None:
-                raise SalvageMissing(
-                    f"the record at offset {offset} was lost; what it did is in salvage {digest.hex()}"
-                )
+            if digest is not None:
+                added |= self.of(digest, offset, offset).entries_at(offset)
+        return added
+
+    def of(self, digest: bytes, first: int, last: int) -> Salvage:
+        """The salvage that the lost records at these offsets name. Raises SalvageMissing and IndexMismatch."""
+        salvage = self.held.get(digest)
+        if salvage is None:
+            raise SalvageMissing(f"the record at offset {first} was lost; what it did is in salvage {digest.hex()}")
+        for offset in (first, last):
             if not salvage.first <= offset <= salvage.last:
                 raise IndexMismatch(f"offset {offset} is not one that salvage {digest.hex()} is of")
-            added |= salvage.entries_at(offset)
-        return added
+        return salvage
 
 
 NO_SALVAGES = Salvages()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ from pipeline.judging.contested import Resolved, contested
 from pipeline.judging.contested import resolve as resolve_contenders
 from pipeline.judging.cursor import Array
 from pipeline.judging.entries import entries, exceptions, key_values
+from pipeline.judging.lost import lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import counted, make_plan, survey, void_reasons
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, EXCEPTION
@@ -28,6 +29,7 @@ from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.position import Position, begin
 from replica.notary.rules import Outcome
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 TOPIC = "topic-1"
 
@@ -44,9 +46,9 @@ class Judged:
     voids: list[tuple[int, str]] = field(default_factory=list)
 
 
-def by_replica(values: Sequence[bytes], cuts: Sequence[int] = ()) -> Judged:
+def by_replica(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salvages = NO_SALVAGES) -> Judged:
     """By the code that a live replica applies the log with, in runs that end at the cuts."""
-    judged, applier = Judged(), Applier(MemoryIndex(), TOPIC)
+    judged, applier = Judged(), Applier(MemoryIndex(), TOPIC, salvages)
     for start, end in _runs(len(values), cuts):
         applied = applier.apply(list(enumerate(values))[start:end])
         judged.voids += [(void.offset, void.reason.value) for void in applied.reading.voids]
@@ -67,6 +69,7 @@ def in_slices(
     resolve: Callable[[Array, Array], Resolved] | None = None,
     *,
     commands: bool = True,
+    salvages: Salvages = NO_SALVAGES,
 ) -> Judged:
     """By the pipeline's functions, with the log cut into slices and the keys into ranges. `commands`: look at commands
     also where only rules 1 judge."""
@@ -96,6 +99,9 @@ def in_slices(
         of_slice, starts = by_width(commands_of(columns, found), buckets)
         for part, (start, end) in zip(command_parts, pairwise(starts.tolist()), strict=True):
             part.append(of_slice[start:end])
+    lost, starts = by_range(lost_claims(chain(*map(lost_ranges, slices)), salvages), borders)
+    for part, (start, end) in zip(parts, pairwise(starts.tolist()), strict=True):
+        part.append(lost[start:end])
     ranges = [_joined(part) for part in parts]
     disputed = _joined([contested(claims, in_order(claims), commands=commands) for claims in ranges])
     widths = [_sorted(_joined(part, COMMAND)) for part in command_parts if commands]

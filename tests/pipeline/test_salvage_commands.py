@@ -25,13 +25,14 @@ from replica.config.load import load_config
 from replica.config.model import Config
 from replica.following.apply import Applier
 from replica.following.salvaged import read_salvages
-from replica.index.rocks import RocksIndex
+from replica.index.memory import MemoryIndex
+from replica.index.rocks import RocksIndex, read_index
 from replica.log.kafka.topic import create_topic
 from replica.notary.errors import RestoreRefused, SalvageDamaged, SalvageMissing, StoreMismatch
 from replica.notary.position import begin, decode_position
 from replica.notary.reading import read_records
 from replica.notary.rules import STATE_KEY, TX_KEY
-from replica.notary.salvage import Salvage, decode_salvage
+from replica.notary.salvage import Salvage, Salvages, decode_salvage
 from replica.store.postgres.store import PostgresStore
 from tests.pipeline.test_commands import Operator, operator  # noqa: F401
 from tests.worlds.archive_world import some_log
@@ -160,8 +161,10 @@ def test_a_restored_topic_that_is_lost_again(operator: Operator, tmp_path: Path)
 
 
 def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: Any, tmp_path: Path) -> None:  # noqa: F811
-    """Goal: no index or audit that forgets the tail. Method: judge a restored log on Spark."""
+    """Goal: no index or audit that forgets the tail. Method: judge a restored log on Spark; rebuild an index without
+    the salvage, and with it: it is the one that was lost."""
     from pipeline.failures import explained
+    from pipeline.jobs.rebuild import rebuild_index
 
     settings = lose(operator)
     file = tmp_path / "tail.salvage"
@@ -171,6 +174,17 @@ def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: 
     )
     with pytest.raises(SalvageMissing, match="offset 40 was lost"), explained():
         judge_log(spark, served_log(settings.log.settings), tmp_path / "work")
+    log = served_log(settings.log.settings)
+    with pytest.raises(SalvageMissing, match="offset 40 was lost"), explained():
+        rebuild_index(spark, log, tmp_path / "without", tmp_path / "work-without")
+    held = Salvages([decode_salvage(file.read_bytes())])
+    rebuilt = rebuild_index(spark, log, tmp_path / "anew", tmp_path / "work-with", salvages=held, ranges=3)
+    with read_index(settings.replica_dir("r1") / "index") as lost, read_index(tmp_path / "anew") as anew:
+        assert list(anew.entries()) == list(lost.entries())
+    index = MemoryIndex()
+    applier = Applier(index, log.topic_id, held)
+    applier.apply(list(enumerate(values_of(settings))))
+    assert (rebuilt.position, rebuilt.entry_count) == (applier.position, 2 * (len(VALUES) - 1))
 
 
 def test_what_no_index_tells_is_counted_and_must_be_accepted(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
