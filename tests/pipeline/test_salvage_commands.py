@@ -180,7 +180,7 @@ def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: 
     held = Salvages([decode_salvage(file.read_bytes())])
     rebuilt = rebuild_index(spark, log, tmp_path / "anew", tmp_path / "work-with", salvages=held, ranges=3)
     with read_index(settings.replica_dir("r1") / "index") as lost, read_index(tmp_path / "anew") as anew:
-        assert list(anew.entries()) == list(lost.entries())
+        assert list(anew.entries) == list(lost.entries)
     index = MemoryIndex()
     applier = Applier(index, log.topic_id, held)
     applier.apply(list(enumerate(values_of(settings))))
