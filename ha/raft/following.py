@@ -43,7 +43,9 @@ def estimate(s: State, message: AppendEntries) -> TxId:
 
 
 def _refuse(s: State, src: NodeId, message: AppendEntries, at: TxId) -> None:
-    s.send(src, AppendResponse(at.view, at.idx, success=False, round=message.round))
+    """A message of an earlier leadership is no question of this one: rounds begin anew when a node restarts."""
+    asked = message.round if message.view == s.view else 0
+    s.send(src, AppendResponse(at.view, at.idx, success=False, round=asked))
 
 
 def _is_whole(message: AppendEntries) -> bool:

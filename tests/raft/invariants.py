@@ -97,6 +97,12 @@ class Invariants:
             _demand(enough, f"the end of the log is known: {node.question}", node)
             self.answered += 1
 
+    def led_on(self, node: Node) -> None:
+        """A leader whose core is silent has nominated another node when it has ticked."""
+        raft, silence_ms = node.raft, node.raft.state.settings.core_silence_ms
+        misses_core = silence_ms and (raft.state.core_age_ms or 0) >= silence_ms
+        _demand(not (_leads(node) and misses_core), "a leader leaves a silent core", node)
+
     # ---------------------------------------------------------------------------------------------------- invariants
 
     def _tx_statuses(self, node: Node) -> None:

@@ -64,6 +64,7 @@ class Simulation:
         self.entries = 0
         self.is_calm = False
         self.stalled_until: dict[NodeId, float] = {}
+        self.cores_silent: set[NodeId] = set()
         self.arrivals: dict[tuple[NodeId, NodeId], float] = {}
         self.counts: Counter[str] = Counter()
 
@@ -91,6 +92,7 @@ class Simulation:
         self._do(f"switch,batch_entries_first,{weather.batch_entries}")
         self._do(f"switch,unacknowledged_max,{weather.unacknowledged_max}")
         self._do("switch,ids_once,true")
+        self._do(f"switch,core_silence_ms,{weather.core_silence_ms}")
         self._do(f"disks,{str(weather.durable).lower()}")
         self._do("start_node,0")
         self.next_id = 1
@@ -111,6 +113,8 @@ class Simulation:
             (weather.nominate_every_ms, self._nominate),
             (weather.stall_every_ms, self._stall),
             (weather.ask_every_ms, self._ask),
+            (weather.core_silence_ms // 4, self._hear_cores),
+            (weather.core_silent_every_ms, self._silence_core),
         ):
             if every_ms:
                 self._repeat(every_ms, duty)
@@ -387,6 +391,24 @@ class Simulation:
         for leader in self._leaders():
             self._do(f"ask_end,{leader.node_id}")
 
+    def _hear_cores(self) -> None:
+        """Each replica asks the log node beside it, unless it is silent."""
+        for node in list(self.world.nodes.values()):
+            if node.is_up and node.node_id not in self.cores_silent:
+                self._do(f"heard_core,{node.node_id}")
+
+    def _silence_core(self) -> None:
+        """A replica is frozen, or gone, while the node beside it runs on: mostly the leader's, now and then all."""
+        if self.is_calm:
+            return
+        leaders = [node.node_id for node in self._leaders()]
+        silent = leaders[-1:] if leaders and self.random.random() < 0.7 else [self.random.choice(self._ids())]
+        silent = self._ids() if self.random.random() < 0.1 else silent
+        self.cores_silent.update(silent)
+        self.counts["cores silent"] += len(silent)
+        lasts_ms = self.random.uniform(0, 6 * self.weather.core_silence_ms)
+        self._after(lasts_ms, lambda: self.cores_silent.difference_update(silent))
+
     def _stall(self) -> None:
         if not self.is_calm:
             node_id = self.random.choice(self._ids())
@@ -399,6 +421,7 @@ class Simulation:
         """No more misfortunes: all links whole, all nodes up, all disks with room."""
         self.is_calm = True
         self.stalled_until.clear()
+        self.cores_silent.clear()
         ids = self._ids()
         self._mend([(a, b) for a in ids for b in ids if a != b])
         for node in list(self.world.nodes.values()):

@@ -48,6 +48,8 @@ class Weather:
     crash_writer_share: float  # a node dies when it has taken entries
     late_refusal_share: float  # of refusals, up to 300 ms
     ask_every_ms: int  # somebody asks where the log ends
+    core_silence_ms: int  # a leader whose core is silent for so long nominates another
+    core_silent_every_ms: int  # a core falls silent, mostly the leader's
 
 
 def draw(random: Random, seed: int) -> Weather:
@@ -96,4 +98,6 @@ def draw(random: Random, seed: int) -> Weather:
         crash_writer_share=perhaps(0.01, 0.0, 0.3 if durable else 0.0),
         late_refusal_share=perhaps(0.5, 0.0, 0.3),
         ask_every_ms=Random(f"asks of {seed}").choice((0, 0, 0, 10, 50)),  # apart: the other seeds stay as they were
+        core_silence_ms=(core_silence_ms := Random(f"cores of {seed}").choice((0, 0, 0, 50, 150))),
+        core_silent_every_ms=4 * core_silence_ms,
     )

@@ -173,8 +173,11 @@ class World:
 
     def tick(self, node: Node, ms: int) -> None:
         if node.is_up:
+            led = node.raft.leadership is Leadership.LEADER
             node.raft.tick(ms)
             self.carry_out(node)
+            if led:
+                self.invariants.led_on(node)
 
     def nominate(self, node: Node, to: NodeId | None = None) -> None:
         if node.is_up:

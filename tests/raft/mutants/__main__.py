@@ -18,12 +18,13 @@ from tests.raft.simulator import simulate
 
 
 def first_seed(name: str, seeds: int) -> tuple[str, int | None, str | None]:
-    """The first seed that notices the mutant, and what it noticed."""
-    with MUTANTS[name].applied():
-        for seed in range(seeds):
+    """The first seed that notices the mutant, and what it noticed. Raises AssertionError if it fails without it too."""
+    for seed in range(seeds):
+        with MUTANTS[name].applied():
             problem = simulate(seed).problem
-            if problem is not None:
-                return name, seed, problem
+        if problem is not None:
+            assert (plain := simulate(seed).problem) is None, f"seed {seed} fails without a mutant: {plain}"
+            return name, seed, problem
     return name, None, None
 
 

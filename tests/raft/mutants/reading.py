@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ha.raft import leading, quorums, reading
-from ha.raft.messages import AppendResponse
+from ha.raft import following, leading, quorums, reading
+from ha.raft.messages import AppendEntries, AppendResponse, NodeId, TxId
 from ha.raft.state import Peer, State
 from tests.raft.mutants.registry import mutant
 
@@ -39,6 +39,14 @@ def _(_: Any) -> Any:
         peer.round = max(peer.round, message.round)
 
     return note_answer
+
+
+@mutant("old_messages_answer", "A message of an earlier leadership answers no round of this one", following, "_refuse")
+def _(_: Any) -> Any:
+    def refuse(s: State, src: NodeId, message: AppendEntries, at: TxId) -> None:
+        s.send(src, AppendResponse(at.view, at.idx, success=False, round=message.round))
+
+    return refuse
 
 
 @mutant("answers_before_own_commit", "A new leader first commits something of its own", reading, "ask")
