@@ -150,6 +150,10 @@ class Raft:
         """The replica's core that this node stands beside is alive."""
         self.state.core_age_ms = 0
 
+    def leader_ended(self) -> None:
+        """The leader's process has ended, as far as this node can see. An error costs an election, never an entry."""
+        electing.leader_ended(self.state)
+
     def teach(self, node: NodeId) -> None:
         """Send the log to a node that is to become a member; no-op unless leading."""
         leading.teach(self.state, node)

@@ -32,6 +32,7 @@ class Hearer:
     def __init__(self) -> None:
         self.heard: list[tuple[NodeId, Message]] = []
         self.cores = 0
+        self.gone: set[str] = set()
 
     def receive(self, src: NodeId, message: Message) -> None:
         self.heard.append((src, message))
@@ -41,6 +42,9 @@ class Hearer:
 
     def heard_core(self) -> None:
         self.cores += 1
+
+    def ended(self, name: str) -> None:
+        self.gone.add(name)
 
 
 def settings(folder: Path, name: str, ports: dict[str, int], **more: object) -> LogNodeSettings:
@@ -312,3 +316,30 @@ async def test_only_the_core_of_its_own_replica_is_heard(tmp_path: Path) -> None
         assert hearer.cores == heard
         await client.close()
     await links.stop()
+
+
+async def test_a_peer_has_ended_when_nobody_listens_and_its_connection_is_closed(tmp_path: Path) -> None:
+    """Goal: only a process that ended is replaced at once. Method: a peer that reads its certificates again, one that
+    stops listening but speaks on, and one that stops."""
+    ports = dict(zip(["r1", "r2"], free_ports(2), strict=True))
+    nodes = {name: Links(settings(tmp_path, name, ports), f"{name}.00000001", Hearer()) for name in ports}
+    handler = nodes["r1"].handler
+    assert isinstance(handler, Hearer)
+    for links in nodes.values():
+        await links.start()
+    await until(lambda: all(links.connected for links in nodes.values()))
+    for _ in range(3):
+        await nodes["r2"].reload()
+        await until(lambda: not nodes["r1"]._speaking)
+        await until(lambda: all(links.connected and links._speaking for links in nodes.values()))
+    assert handler.gone == set()
+    server = nodes["r2"]._server
+    assert server is not None
+    server.close()
+    (link,) = nodes["r1"]._outgoing.values()
+    link.end()  # the way to it is refused from now on; it still speaks
+    await asyncio.sleep(0.5)
+    assert handler.gone == set()
+    await nodes["r2"].stop()
+    await until(lambda: handler.gone == {"r2"})
+    await nodes["r1"].stop()

@@ -13,6 +13,7 @@ import pytest
 
 from replica.log.raft.client import CallFailed, LogClient
 from replica.notary.errors import LogUnavailable
+from tests.certificates import Authority
 from tests.lognode.real_nodes import GROUP, WAIT_S, Nodes, bodies_of, freeze
 
 pytestmark = pytest.mark.slow  # `make lognode`: nothing runs on the log node yet
@@ -227,6 +228,60 @@ async def test_a_stopped_leader_hands_over(nodes: Nodes) -> None:
     other = await nodes.leader(set(nodes.names) - {leader})
     assert (await nodes.status(other) or {})["current_view"] == view + 1
     assert nodes.lines(leader, "log_node_stopped")
+
+
+async def test_a_killed_leader_is_replaced_without_waiting_for_its_silence(tmp_path: Path) -> None:
+    """Goal: a process that ended leaves closed connections; nobody waits for the time-out. Method: SIGKILL, and a
+    time-out that is longer than the test may take."""
+    nodes = Nodes(tmp_path, message_timeout_ms=100, election_timeout_ms=600_000)
+    try:
+        await nodes.start_group()
+        leader = await nodes.leader()
+        nodes.kill(leader)
+        await nodes.append([b"after it"], among=set(nodes.names) - {leader})
+    finally:
+        nodes.stop_all()
+
+
+async def test_certificates_of_all_nodes_are_replaced_under_load(tmp_path: Path) -> None:
+    """Goal: rotation to another authority costs no restart, no election and no record. Method: first both authorities
+    are trusted, then each node gets a new certificate, then the old authority is dropped; SIGHUP after each change."""
+    old, new = Authority(tmp_path / "old", "old"), Authority(tmp_path / "new", "new")
+    nodes = Nodes(tmp_path / "nodes", authority=old, election_timeout_ms=5_000)
+    both = old.ca_file.read_bytes() + new.ca_file.read_bytes()
+
+    async def reload(number: int) -> None:
+        for name, process in nodes.running.items():
+            process.send_signal(signal.SIGHUP)
+            await nodes.until(lambda states: len(states) == len(nodes.names))
+            await nodes.until(lambda states: all(len(state["connected"]) == 2 for state in states.values()))
+            assert len(nodes.lines(name, "reloaded")) == number
+
+    try:
+        await nodes.start_group()
+        before = await nodes.until(lambda states: len(states) == len(nodes.names))
+        acknowledged: list[bytes] = []
+        loading = asyncio.create_task(load(nodes, 0, acknowledged))
+        old.ca_file.write_bytes(both)
+        await reload(1)
+        for name in nodes.names:
+            for given, fresh in zip(old.issue(name), new.issue(name), strict=True):
+                given.write_bytes(fresh.read_bytes())
+        await reload(2)
+        await loading
+        old.ca_file.write_bytes(new.ca_file.read_bytes())
+        nodes.authority = new
+        await reload(3)
+        last = await nodes.append([b"the end"])
+        for name in nodes.names:
+            assert set(acknowledged) <= set(bodies_of(await nodes.log_of(name, last.last_idx)))
+        after = await nodes.until(lambda states: len(states) == len(nodes.names))
+        views = [{state["current_view"] for state in states.values()} for states in (before, after)]
+        assert views[0] == views[1]
+        nodes.authority = Authority(tmp_path / "third", "third")
+        assert await nodes.status("r1") is None
+    finally:
+        nodes.stop_all()
 
 
 async def test_identity_of_a_process_is_new_at_each_start(tmp_path: Path) -> None:

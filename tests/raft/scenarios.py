@@ -305,6 +305,10 @@ class Scenario:
         """The core beside this node shows that it is alive."""
         self._node(node_id).raft.heard_core()
 
+    def do_leader_ended(self, node_id: str) -> None:
+        """This node learns that its leader's process has ended, or believes so."""
+        self.world.leader_ended(self._node(node_id))
+
     def do_assert_answered(self, node_id: str, value: str) -> None:
         """Whether its newest question is answered."""
         _demand(answered(self._node(node_id)) is (value == "true"), f"the question is not answered: {value}")

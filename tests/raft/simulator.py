@@ -115,6 +115,7 @@ class Simulation:
             (weather.ask_every_ms, self._ask),
             (weather.core_silence_ms // 4, self._hear_cores),
             (weather.core_silent_every_ms, self._silence_core),
+            (weather.end_feared_every_ms, self._fear_end),
         ):
             if every_ms:
                 self._repeat(every_ms, duty)
@@ -247,6 +248,7 @@ class Simulation:
             self.counts[what] += 1
             kept = self.random.randint(0, len(node.disk.unsynced))
             self._do(f"crash,{node.node_id},{kept},{self.random.choice(('true', 'false'))}")
+            self._notice_end(node.node_id)
             self._after(self.random.uniform(0, 10), lambda: self._restart(node))
 
     def _isolate(self, leader: Node) -> None:
@@ -326,6 +328,7 @@ class Simulation:
             assert node.disk is not None
             kept = self.random.randint(0, len(node.disk.unsynced))
             self._do(f"crash,{node.node_id},{kept},{self.random.choice(('true', 'false'))}")
+            self._notice_end(node.node_id)
             self._after(self.random.uniform(0, 2 * self.weather.down_ms), lambda node=node: self._restart(node))  # type: ignore[misc]
 
     def _restart(self, node: Node) -> None:
@@ -345,6 +348,7 @@ class Simulation:
         node_id = self.random.choice(self._ids())
         if not self.is_calm and node_id not in self.world.invariants.lost and self._can_spare(node_id):
             self._do(f"lose_disk,{node_id}")
+            self._notice_end(node_id)
             self.counts["lost"] += 1
 
     def _can_spare(self, node_id: NodeId) -> bool:
@@ -408,6 +412,19 @@ class Simulation:
         self.counts["cores silent"] += len(silent)
         lasts_ms = self.random.uniform(0, 6 * self.weather.core_silence_ms)
         self._after(lasts_ms, lambda: self.cores_silent.difference_update(silent))
+
+    def _notice_end(self, of: NodeId) -> None:
+        """A node has died: some that it led notice that its connections are closed."""
+        if not self.weather.end_noticed_share:  # draw nothing: the other seeds stay as they were
+            return
+        for node in list(self.world.nodes.values()):
+            if node.is_up and node.raft.state.leader_id == of and self.random.random() < self.weather.end_noticed_share:
+                self._after(self.random.uniform(0, 20), lambda node=node: self._do(f"leader_ended,{node.node_id}"))  # type: ignore[misc]
+
+    def _fear_end(self) -> None:
+        if not self.is_calm:
+            self._do(f"leader_ended,{self.random.choice(self._ids())}")
+            self.counts["ends feared"] += 1
 
     def _stall(self) -> None:
         if not self.is_calm:

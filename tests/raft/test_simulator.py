@@ -97,5 +97,13 @@ def test_every_misfortune_strikes() -> None:
         "teach",
     }
     wanted |= {"nominate_successor", "offer_configuration", "lost", "stalled", "rivals", "switched off", "committed"}
-    wanted |= {"winners cut off", "voters struck", "writers struck", "answered", "cores silent"}
+    wanted |= {
+        "winners cut off",
+        "voters struck",
+        "writers struck",
+        "answered",
+        "cores silent",
+        "leader_ended",
+        "ends feared",
+    }
     assert wanted <= counts.keys()

@@ -50,6 +50,8 @@ class Weather:
     ask_every_ms: int  # somebody asks where the log ends
     core_silence_ms: int  # a leader whose core is silent for so long nominates another
     core_silent_every_ms: int  # a core falls silent, mostly the leader's
+    end_noticed_share: float  # of nodes that notice at once when another one dies
+    end_feared_every_ms: int  # a node believes wrongly that its leader has ended
 
 
 def draw(random: Random, seed: int) -> Weather:
@@ -100,4 +102,6 @@ def draw(random: Random, seed: int) -> Weather:
         ask_every_ms=Random(f"asks of {seed}").choice((0, 0, 0, 10, 50)),  # apart: the other seeds stay as they were
         core_silence_ms=(core_silence_ms := Random(f"cores of {seed}").choice((0, 0, 0, 50, 150))),
         core_silent_every_ms=4 * core_silence_ms,
+        end_noticed_share=(end_noticed_share := Random(f"ends of {seed}").choice((0.0, 0.0, 0.0, 0.5, 0.9))),
+        end_feared_every_ms=300 if end_noticed_share else 0,
     )

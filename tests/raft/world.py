@@ -179,6 +179,11 @@ class World:
             if led:
                 self.invariants.led_on(node)
 
+    def leader_ended(self, node: Node) -> None:
+        if node.is_up:
+            node.raft.leader_ended()
+            self.carry_out(node)
+
     def nominate(self, node: Node, to: NodeId | None = None) -> None:
         if node.is_up:
             node.raft.nominate(to)

@@ -12,7 +12,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -74,6 +73,9 @@ class Handler(Protocol):
 
     def heard_core(self) -> None:
         """The core of the replica beside this node calls."""
+
+    def ended(self, name: str) -> None:
+        """A peer's process has ended: its connection is closed, and nobody listens at its address."""
 
 
 def certificate_names(certificate: Mapping[str, Any]) -> set[str]:
@@ -252,12 +254,17 @@ class Links:
         wait_s = _REDIAL_S[0]
         while True:
             link = _Outgoing(self, name)
-            with suppress(OSError, TimeoutError, ssl.SSLError):
+            try:
                 async with asyncio.timeout(self.settings.hello_max_s):
                     await asyncio.get_running_loop().create_connection(
                         lambda link=link: link, host, port, ssl=self._tls and self._tls[1]
                     )
                 await link.gone.wait()
+            except ConnectionRefusedError:
+                if not any(name_of(node_id) == name for node_id in self._speaking):
+                    self.handler.ended(name)
+            except (OSError, TimeoutError, ssl.SSLError):
+                pass
             if link.node_id:
                 wait_s = _REDIAL_S[0]
             await asyncio.sleep(wait_s)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ha.raft.messages import Kind, TxId
 from replica.log.interface import LogRecords, RoundTrip
@@ -213,26 +213,25 @@ class RaftLog:
 
     async def leader(self) -> str:
         """The name of the node that leads in the newest view, of those that answer. Raises LogUnavailable."""
-        asked = {asyncio.create_task(self._leads(name)) for name in self._names}
+        asked = [asyncio.create_task(self._standing(name)) for name in self._names]
         try:
-            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-            done, _ = await asyncio.wait(asked, timeout=_GRACE_S)
-            views = dict(found for task in done if (found := task.result()) is not None)
+            return await _newest_leader(asked)
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        if not views:
-            raise LogUnavailable("none of the log's nodes leads, or none answers")
-        return max(views, key=lambda name: views[name])
 
-    async def _leads(self, name: str) -> tuple[str, int] | None:
-        """The node and its view, if it leads."""
+    async def _leads(self, name: str) -> bool:
+        standing = await self._standing(name)
+        return standing is not None and standing.leads
+
+    async def _standing(self, name: str) -> _Standing | None:
+        """None: it does not answer."""
         try:
             status = await self._within((await self._client(name)).status())
         except (LogUnavailable, CallFailed):
             return None
-        return (name, status["current_view"]) if status.get("leadership_state") == "Leader" else None
+        return _Standing(name, status["current_view"], status.get("leadership_state") == "Leader")
 
     async def leader_for_writing(self) -> str:
         """The leader, once there is one: the node beside this replica if it takes the lead within `_LEAD_MAX_S`.
@@ -257,7 +256,7 @@ class RaftLog:
             return found
         until_s = loop.time() + _LEAD_MAX_S
         while loop.time() < until_s:
-            if await self._leads(own) is not None:
+            if await self._leads(own):
                 return own
             await asyncio.sleep(_LOOK_S)
         return await self.leader()
@@ -327,6 +326,37 @@ class RaftLog:
 
     async def _within(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         return await within(call, self._settings.answer_max_s)
+
+
+class _Standing(NamedTuple):
+    """A node's view, and whether it leads there."""
+
+    node: str
+    view: int
+    leads: bool
+
+
+async def _newest_leader(asked: Sequence[asyncio.Task[_Standing | None]]) -> str:
+    """The node that leads in the newest view. Raises LogUnavailable.
+
+    Where a majority has answered, a later view than theirs has no leader yet. So nobody waits for a frozen node then;
+    else a leader that was replaced, and does not know it, could be contradicted for a moment more.
+    """
+    loop, waiting = asyncio.get_running_loop(), set(asked)
+    found: list[_Standing] = []
+    until_s: float | None = None
+    while waiting:
+        left_s = None if until_s is None else max(until_s - loop.time(), 0.0)
+        done, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        found += [standing for task in done if (standing := task.result()) is not None]
+        newest = max(found, key=lambda standing: (standing.view, standing.leads), default=None)
+        if not done or (newest is not None and newest.leads and 2 * len(found) > len(asked)):
+            break
+        until_s = loop.time() + _GRACE_S if until_s is None else until_s
+    leaders = {standing.view: standing.node for standing in found if standing.leads}
+    if not leaders:
+        raise LogUnavailable("none of the log's nodes leads, or none answers")
+    return leaders[max(leaders)]
 
 
 async def within(call: Coroutine[Any, Any, ResultT], answer_max_s: float) -> ResultT:

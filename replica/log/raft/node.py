@@ -392,6 +392,12 @@ class LogNode:
         """The core of the replica beside this node calls: another node leads when it falls silent."""
         self.raft.heard_core()
 
+    def ended(self, name: str) -> None:
+        """A peer's process has ended. If that peer leads, another node can do so at once."""
+        if name_of(self.raft.state.leader_id or "") == name:
+            self.raft.leader_ended()
+            self._carry_out()
+
     def _refusal(self, call: Append | Change | Nominate) -> Answer | None:
         if self.raft.leadership is not Leadership.LEADER:
             return failed(call, "NOT_LEADER", "this node does not lead", self.raft.state.leader_id)

@@ -287,3 +287,28 @@ def _(original: Any) -> Any:
 )
 def _(_: Any) -> Any:
     return lambda s: False
+
+
+@mutant("awaits_an_ended_leader", "A leader whose process has ended is replaced at once", electing, "leader_ended")
+def _(_: Any) -> Any:
+    return lambda s: None
+
+
+@mutant("sticks_to_an_ended_leader", "A leader whose process has ended keeps no voter", electing, "leader_ended")
+def _(original: Any) -> Any:
+    def leader_ended(s: State) -> None:
+        age_ms = s.leader_age_ms
+        original(s)
+        s.leader_age_ms = age_ms
+
+    return leader_ended
+
+
+@mutant("all_stand_at_once", "Nodes that learn of an end together stand one after the other", electing, "leader_ended")
+def _(original: Any) -> Any:
+    def leader_ended(s: State) -> None:
+        original(s)
+        if s.leader_id is not None and not s.is_leader:
+            s.elapsed_ms = s.settings.election_timeout_ms
+
+    return leader_ended
