@@ -8,6 +8,7 @@ the first part of its id, is the certificate's common name or one of its DNS nam
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import time
@@ -103,7 +104,7 @@ class Links:
         self.key = key  # public
         self.handler = handler
         self._tls = self._contexts()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._connections: set[_Connection] = set()  # all that are open, greeted or not
         self._incoming: set[_Incoming] = set()
         self._speaking: dict[NodeId, _Incoming] = {}
@@ -123,19 +124,24 @@ class Links:
         for task in self._dialling:
             task.cancel()
         await asyncio.gather(*self._dialling, return_exceptions=True)
-        if self._server is not None:
-            await close_server(self._server)
+        for server in self._servers:
+            await close_server(server)
         for connection in tuple(self._connections):
             connection.end()
 
     async def reload(self) -> None:
-        """Read the certificates again, and replace all connections. Raises ConfigError; then nothing has changed."""
+        """Read the certificates again, and replace all connections. Raises ConfigError; then nothing has changed.
+
+        The sockets go on listening: a peer that is refused takes this process for one that has ended.
+        """
         self._tls = self._contexts()
-        if self._server is not None:
-            await close_server(self._server)
+        old, self._servers = self._servers, []
+        for listening in [listening for server in old for listening in server.sockets]:
+            await self._serve(sock=socket.socket(fileno=os.dup(listening.fileno())))
+        for server in old:
+            await close_server(server)
         for connection in tuple(self._connections):
             connection.end()
-        await self._listen()
 
     def send(self, to: NodeId, frame: bytes) -> bool:
         """Send to a node; False: it is not connected, or too slow, and the frame is dropped."""
@@ -238,16 +244,21 @@ class Links:
 
     async def _listen(self) -> None:
         host, port = split_address(self.settings.listen)
-        loop, tls = asyncio.get_running_loop(), self._tls and self._tls[0]
+        loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _LISTEN_MAX_S
         while True:
             try:
-                self._server = await loop.create_server(lambda: _Incoming(self), host, port, ssl=tls)
+                await self._serve(host=host, port=port)
                 return
             except OSError:  # the previous socket may not be closed yet
                 if loop.time() > deadline_s:
                     raise
             await asyncio.sleep(_REDIAL_S[0])
+
+    async def _serve(self, **where: Any) -> None:
+        tls = self._tls and self._tls[0]
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(lambda: _Incoming(self), ssl=tls, **where))
 
     async def _dial(self, name: str) -> None:
         host, port = split_address(self.settings.peers[name])
