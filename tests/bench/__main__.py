@@ -16,6 +16,8 @@ from replica.notary.formats import known
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.load import LoadGenerator
 from tests.bench.log_nodes import measure_log_nodes
+from tests.bench.log_nodes_notary import measure_log_nodes_notary
+from tests.bench.log_rival import measure_log_rival
 from tests.bench.logs import measure_logs
 from tests.bench.machines import Each
 from tests.bench.open_loop import draw_curve, measure_curve, measure_half, measure_rival_half
@@ -120,7 +122,9 @@ async def run(
     if SIZING in parts:
         await measure_sizing(FOLDER / SIZING, target, sizes, report, newest_formats=newest_formats)
     if RAFT in parts:
-        await measure_log_nodes(FOLDER / RAFT, sizes, report)
+        await measure_log_nodes(FOLDER / RAFT / "nodes", sizes, report)
+        await measure_log_rival(FOLDER / RAFT / "pysyncobj", sizes, report)
+        await measure_log_nodes_notary(FOLDER / RAFT / "notary", sizes, report)
     if LOGS in parts:
         await measure_logs(FOLDER / LOGS, sizes, report)
 
