@@ -27,7 +27,7 @@ class Counter(SyncObj):  # type: ignore[misc,unused-ignore]
         super().__init__(own, others, SyncObjConf(journalFile=journal, fullDumpFile=None))
         self.records = 0
 
-    @replicated  # type: ignore[misc,unused-ignore]
+    @replicated  # type: ignore[misc,untyped-decorator,unused-ignore]
     def add(self, body: bytes) -> None:
         """Once committed, on each node."""
         self.records += 1
