@@ -1,0 +1,82 @@
+"""Loads three log nodes for a time, and prints how often a leader was replaced: `python -m tests.bench.log_elections`.
+
+The nodes have a service's timeouts. The logs are deleted at the end; at full load they take some GB a minute.
+Exit code 1 if there was an election.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+from time import monotonic
+
+import uvloop
+
+from replica.log.raft.client import CallFailed
+from replica.log.raft.settings import LogNodeSettings
+from replica.notary.errors import LogUnavailable
+from tests.bench.log_nodes import CALL_RECORDS, CALLS_OPEN, payloads
+from tests.bench.report import number
+from tests.lognode.real_nodes import GROUP, Nodes
+
+SERVICE = ("message_timeout_ms", "election_timeout_ms", "segment_bytes", "entry_max_bytes")
+RETRY_S = 0.1
+
+
+async def run(folder: Path, minutes: float, *, idle: bool) -> int:
+    """The number of views that were opened under the load. `idle`: the generator takes what processor time is left."""
+    defaults = LogNodeSettings(group=GROUP, name="r1", listen="127.0.0.1:1", data_dir=folder)
+    nodes = Nodes(folder, 3, **{name: getattr(defaults, name) for name in SERVICE})
+    try:
+        await nodes.start_group()
+        if idle:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        view, committed, began_s = await _view(nodes), 0, monotonic()
+        records, until_s = payloads(), began_s + 60 * minutes
+
+        async def call_on() -> None:
+            nonlocal committed
+            client = await nodes.client(await nodes.leader())
+            while monotonic() < until_s:
+                try:
+                    await client.append([next(records) for _ in range(CALL_RECORDS)])
+                    committed += CALL_RECORDS
+                except (LogUnavailable, CallFailed):
+                    await client.close()
+                    await asyncio.sleep(RETRY_S)
+                    client = await nodes.client(await nodes.leader())
+            await client.close()
+
+        await asyncio.gather(*(call_on() for _ in range(CALLS_OPEN)))
+        elections, took_s = await _view(nodes) - view, monotonic() - began_s
+    finally:
+        nodes.stop_all()
+    rate, load = number(committed / took_s), os.getloadavg()[1]
+    print(f"{took_s / 60:.1f} min, {rate} records/s, load average {load:.0f} at the end: {elections} elections")
+    for name in nodes.names:
+        for line in nodes.lines(name, "log_leadership"):
+            print(f"  {name}: {line}")
+    return elections
+
+
+async def _view(nodes: Nodes) -> int:
+    states = await nodes.until(lambda states: len(states) == len(nodes.names))
+    return max(int(state["current_view"]) for state in states.values())
+
+
+def main() -> int:
+    """Run; see above."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.log_elections", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--idle", action="store_true", help="the generator runs at idle priority, the nodes do not")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        return int(uvloop.run(run(Path(folder), arguments.minutes, idle=arguments.idle)) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
