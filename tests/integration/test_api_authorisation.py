@@ -77,7 +77,9 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /v1/commit": ("200",) * 6,
 }
 EXPLORER = ("explorer", "explorer.css", "explorer.js")  # a page without data: its script asks with the reader's token
-PUBLIC = {f"GET /v1/{name}" for name in ("notary", "errors", "openapi.json", "asyncapi.json", "docs", "docs.js", *EXPLORER)}
+PUBLIC = {
+    f"GET /v1/{name}" for name in ("notary", "errors", "openapi.json", "asyncapi.json", "docs", "docs.js", *EXPLORER)
+}
 
 # What of an answer only some may see.
 SEEN: dict[str, str] = {
