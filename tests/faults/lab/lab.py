@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import PartitionMetadata
 
 from replica.local.cluster import STANDBY_NAME, ClusterSettings, LocalCluster, LogKind
@@ -23,6 +25,8 @@ REPLICAS = ("r1", "r2", "r3")
 BROKERS = ("k1", "k2", "k3")
 DATABASES = ("db1", "db2")
 BALANCER = "lb"
+METADATA_MAX_S = 5.0
+METADATA_ATTEMPTS = 3
 
 
 class Lab(LocalCluster):
@@ -92,7 +96,13 @@ class Lab(LocalCluster):
         return list(self._partition().isrs)
 
     def _partition(self) -> PartitionMetadata:
-        return self.kafka.admin().list_topics(self.topic, timeout=10.0).topics[self.topic].partitions[0]
+        for _ in range(METADATA_ATTEMPTS - 1):  # the client may have asked the broker that was just killed
+            with suppress(KafkaException):
+                return self._metadata()
+        return self._metadata()
+
+    def _metadata(self) -> PartitionMetadata:
+        return self.kafka.admin().list_topics(self.topic, timeout=METADATA_MAX_S).topics[self.topic].partitions[0]
 
 
 def quorum_leader(host: str, port: int) -> int:
