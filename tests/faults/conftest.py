@@ -44,12 +44,13 @@ def short_folder() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _running(further: Mapping[str, Any], log: LogKind) -> AsyncIterator[LocalCluster]:
+async def _running(further: Mapping[str, Any], log: LogKind, newest_formats: bool) -> AsyncIterator[LocalCluster]:
     """Three replicas, one broker or none, one database server, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-faults-"))
     parent.chmod(0o755)
     try:
-        async with LocalCluster(ClusterSettings(folder=parent / "cluster", log=log, further=further)) as running:
+        settings = ClusterSettings(folder=parent / "cluster", log=log, further=further, newest_formats=newest_formats)
+        async with LocalCluster(settings) as running:
             yield running
         await remove_cluster(parent / "cluster")
     finally:
@@ -60,10 +61,12 @@ async def _running(further: Mapping[str, Any], log: LogKind) -> AsyncIterator[Lo
 async def clusters(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[LocalCluster]]:
     """Where `cluster` comes from. A log that is no longer than a module's scenarios make it is soon judged.
 
-    A module's FURTHER are settings on top of a cluster's own, nested as in the configuration file.
+    A module's FURTHER are settings on top of a cluster's own, nested as in the configuration file. With NEWEST_FORMATS
+    False its ledger is not raised.
     """
     log = request.config.getoption("--log-kind")
-    clusters = Renewed(partial(_running, getattr(request.module, "FURTHER", {}), log))
+    newest_formats = getattr(request.module, "NEWEST_FORMATS", True)
+    clusters = Renewed(partial(_running, getattr(request.module, "FURTHER", {}), log, newest_formats))
     yield clusters
     await clusters.drop()
 

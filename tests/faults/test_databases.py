@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from time import monotonic_ns
 
-import psycopg
 import pytest
 
-from replica.local.cluster import DATABASE, LocalCluster
+from replica.local.cluster import LocalCluster
 from replica.notary.errors import Code
-from replica.store.postgres.status import read_status
-from replica.store.postgres.store import CARRY_ROWS, named_statement
-from tests.bench.filler import fill_log
 from tests.ends import ends_by_design
 from tests.faults.dumps import dump, put_aside, restore
+from tests.faults.old_backup import CATCH_UP_GOAL_S, catch_up
 from tests.faults.recorder import Scenario
-from tests.faults.scenarios import wait_for_return
 from tests.faults.tools import doctor, refused_by_all, start_replicas, stop_replicas
-from tests.faults.under_load import end_of_log, loaded
-from tests.faults.witness import only_witness, witness
+from tests.faults.under_load import end_of_log
+from tests.faults.witness import only_witness
 from tests.promises import promised
 
 pytestmark = [
@@ -32,11 +23,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="session"),
 ]
-
-BACKLOG = 60_000  # requests that the log has and the backup has not; three times what one statement may look at
-CATCH_UP_GOAL_S = 20.0  # to start three processes, to read the backlog three times, and to publish it once
-PATIENCE_S = 120  # of clients who wait for that, on a machine that does other things
-LOOK_EVERY_S = 0.02
 
 
 @pytest.mark.scenario("F31", "the database is restored into one that cannot hold every name")
@@ -68,69 +54,7 @@ async def test_a_database_that_is_not_unicode_is_refused(
     "F32", "a backup made under load is restored much later; from the replicas' start", outage_goal_s=CATCH_UP_GOAL_S
 )
 async def test_an_old_backup_is_caught_up_with(cluster: LocalCluster, scenario: Scenario, tmp_path: Path) -> None:
-    """Goal: whatever its age, no statement has more than a page to look at, and no answer is lost or given twice.
-    Method: dump with commands in flight; more answers, and a backlog in the log; restore; serve."""
-    await wait_for_return(cluster)
-    first_offset = await end_of_log(cluster)
-    async with witness(cluster, scenario, PATIENCE_S) as spender:
-        async with loaded(cluster, scenario) as load:
-            await load.begun()
-            await dump_in_flight(cluster, tmp_path / "notary.dump")
-            await spender.spend(200)  # the backup does not contain these
-        await stop_replicas(cluster)
-        newest = await read_status(cluster.conninfo)
-        await asyncio.to_thread(fill_log, cluster.kafka_settings, newest.epoch + 1, BACKLOG, 1)
-        await cluster.postgres.drop_database(DATABASE)
-        await restore(cluster, tmp_path / "notary.dump")
-        old = await read_status(cluster.conninfo)
-        assert old.in_flight > 0, "a backup without anything in flight proves nothing"
-        async with loaded(cluster, scenario, give_up_s=PATIENCE_S) as load, spans(cluster) as seen:
-            back_ns = monotonic_ns()
-            await start_replicas(cluster)
-            await load.begun()
-            await asyncio.sleep(2.0)
-        scenario.served_again(load, back_ns)
-        promised(max(seen) <= 2 * CARRY_ROWS, f"{max(seen)} completions lay behind a command in flight")
-        left = await end_of_log(cluster) - old.published_offset
-        scenario.fired(f"a backup with {old.in_flight} commands in flight, {left:,} records later")
-        await spender.spend_again()
-    await scenario.audit(cluster, first_offset, partial=True)
-
-
-async def dump_in_flight(cluster: LocalCluster, path: Path) -> None:
-    """A dump while the broker stands still for a moment: what was admitted is not logged yet."""
-    with still(cluster):
-        await asyncio.sleep(0.3)
-        await dump(cluster, path)
-
-
-@contextmanager
-def still(cluster: LocalCluster) -> Iterator[None]:
-    """The broker does nothing while the block runs."""
-    cluster.kafka.brokers[0].process.signal_group(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        cluster.kafka.brokers[0].process.signal_group(signal.SIGCONT)
-
-
-@asynccontextmanager
-async def spans(cluster: LocalCluster) -> AsyncIterator[list[int]]:
-    """How many completions lie after the oldest command in flight: those that an activation's statement would read."""
-    seen = [0]
-
-    async def watch() -> None:
-        async with await psycopg.AsyncConnection.connect(cluster.postgres.dsn(DATABASE), autocommit=True) as connection:
-            while True:
-                found = await (await connection.execute(named_statement("in_flight_span"))).fetchone()
-                if found is not None and found[0] is not None:
-                    seen.append(found[1] - found[0])
-                await asyncio.sleep(LOOK_EVERY_S)
-
-    watching = asyncio.create_task(watch())
-    try:
-        yield seen
-        assert not watching.done(), watching.exception()
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+    """Goal: no answer is lost or given twice, whatever the backup's age. Method: restore it under a log that is
+    far longer; serve."""
+    old = await catch_up(cluster, scenario, tmp_path)
+    assert old.in_flight == 0, "under rules 2 the database holds no commands in flight"
