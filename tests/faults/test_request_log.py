@@ -24,7 +24,7 @@ from replica.local.replica import ReplicaProcess
 from replica.local.topic_reader import read_topic
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
-from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecord, RequestRecordV2, encode_record
 from tests.ends import ends_by_design
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -39,7 +39,7 @@ from tests.faults.tools import (
 )
 from tests.faults.under_load import end_of_log, under_load
 from tests.faults.witness import only_witness, witness
-from tests.golden.samples import RECORDS
+from tests.golden.samples import RECORDS, RECORDS_2
 
 pytestmark = [
     pytest.mark.cluster,
@@ -188,13 +188,15 @@ def write_noise(cluster: LocalCluster) -> None:
 
 
 def noise() -> list[tuple[bytes, VoidReason]]:
-    """All kinds, and a request under an activation that is nobody's, in this format and in one that comes later."""
-    request = next(record for record in RECORDS.values() if isinstance(record, RequestRecord))
+    """All kinds, and a request under an activation that is nobody's: in this format, an earlier and a later one."""
+    request = next(record for record in RECORDS_2.values() if isinstance(record, RequestRecordV2))
+    earlier = next(record for record in RECORDS.values() if isinstance(record, RequestRecord))
     stranger = msgspec.structs.replace(request, activation_id=b"?" * 16)
     later = msgspec.structs.replace(request, format=99)
     return [
         *NOISE.values(),
         (encode_record(stranger), VoidReason.NOT_IN_FORCE),
+        (encode_record(earlier), VoidReason.UNDECODABLE),
         (encode_record(later), VoidReason.UNDECODABLE),
     ]
 
