@@ -40,9 +40,10 @@ _OF_SUBMISSIONS = {
     Code.COMMAND_ID_REUSED,
 }
 # No submission and no look-up of a transaction can cause these.
-_OF_OTHER_CALLS = {Code.EMPTY_BATCH, Code.OFFSET_PRUNED}
-UNCHECKED = {  # they are about bytes in transit and terms; a history has neither
+_OF_OTHER_CALLS = {Code.EMPTY_BATCH, Code.OFFSET_PRUNED, Code.NO_LOG_NODES}
+UNCHECKED = {  # they are about bytes in transit, terms and the kind of log; a history has none of them
     Code.DEDUPLICATION_PERIOD_TOO_LONG,
+    Code.EARLY_NOT_OFFERED,
     Code.BODY_TOO_LARGE,
     Code.MEDIA_TYPE_UNSUPPORTED,
     Code.UPGRADE_REQUIRED,
