@@ -30,7 +30,8 @@ from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, FromServer
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.config.load import make_config
 from replica.config.model import Config
-from replica.link.frames import FromFrontEnd, Hello, LookUp, Report, Submit
+from replica.link.frames import AskLog, FromFrontEnd, Hello, LookUp, Report, Submit
+from replica.link.interface import CommitQuestion, TxQuestion
 from replica.notary.errors import Code, ConfigError
 from replica.operators.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
 from replica.telemetry.counts import ApiCounts, Latency
@@ -392,6 +393,8 @@ def test_link_frames(replica: FuzzedReplica, examples: int) -> None:
             LookUp([(1, bytes(32))]),
             Report(counts),
             Hello(1, "x" * 32, "another"),
+            AskLog(1, TxQuestion(2, 3)),
+            AskLog(1, CommitQuestion(1)),
         ]
 
     assert {type(frame) for frame in frames()} == set(FromFrontEnd.__args__)
