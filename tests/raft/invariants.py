@@ -61,7 +61,8 @@ class Invariants:
 
     def crashed(self, node: Node) -> None:
         assert node.disk is not None
-        durable_view = node.disk.hard_state.view
+        kept_view = node.disk.log[-1].view if node.disk.log else 0  # perhaps of a view whose hard state is torn
+        durable_view = max(node.disk.hard_state.view, kept_view)
         for view in [
             view for view, leader in self._leader_of.items() if leader == node.node_id and view > durable_view
         ]:

@@ -54,6 +54,11 @@ def test_enough_is_noticed_and_soon() -> None:
     assert max(pins().values()) < SEEDS_MAX
 
 
+def test_a_view_is_kept_by_entries_whose_hard_state_is_torn() -> None:
+    """Goal: seed 1102092 was blamed for a lone leader that came back with entries, and without its newest view."""
+    assert simulate(1_102_092).problem is None
+
+
 def test_a_seed_plays_the_same_run_again() -> None:
     assert simulate(7).lines == simulate(7).lines
 
