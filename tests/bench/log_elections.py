@@ -45,7 +45,8 @@ async def run(folder: Path, minutes: float, *, idle: bool) -> int:
                 try:
                     await client.append([next(records) for _ in range(CALL_RECORDS)])
                     committed += CALL_RECORDS
-                except (LogUnavailable, CallFailed):
+                except (LogUnavailable, CallFailed) as error:
+                    print(f"after {monotonic() - began_s:.0f} s: {error}", flush=True)
                     await client.close()
                     await asyncio.sleep(RETRY_S)
                     client = await nodes.client(await nodes.leader())
@@ -55,11 +56,11 @@ async def run(folder: Path, minutes: float, *, idle: bool) -> int:
         elections, took_s = await _view(nodes) - view, monotonic() - began_s
     finally:
         nodes.stop_all()
+        for name in nodes.names:
+            for line in nodes.lines(name, "log_leadership"):
+                print(f"  {name}: {line}", flush=True)
     rate, load = number(committed / took_s), os.getloadavg()[1]
     print(f"{took_s / 60:.1f} min, {rate} records/s, load average {load:.0f} at the end: {elections} elections")
-    for name in nodes.names:
-        for line in nodes.lines(name, "log_leadership"):
-            print(f"  {name}: {line}")
     return elections
 
 
