@@ -1,7 +1,7 @@
 """One cluster for all fault scenarios of a module. They run one after the other, each on the state that the last left.
 
 After a scenario that failed there is a new cluster. `--log-kind` chooses where the log is. A scenario that is marked
-`only_kafka` is left out elsewhere, and the run prints why.
+`only_kafka` is left out elsewhere, one that is `not_on` a kind there, and the run prints why.
 """
 
 from __future__ import annotations

@@ -8,12 +8,14 @@ _LEFT_OUT = pytest.StashKey[list[str]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is marked `only_kafka` where the log is elsewhere: it is not skipped, which would be a failure."""
-    if config.getoption("--log-kind") == "kafka":
-        return
-    marked = [(item, marker) for item in items if (marker := item.get_closest_marker("only_kafka")) is not None]
-    config.stash[_LEFT_OUT] = [f"does not apply: {item.nodeid}: {marker.args[0]}" for item, marker in marked]
-    left_out = [item for item, _ in marked]
+    """Deselect what is marked `only_kafka(why)` where the log is elsewhere, and `not_on(kind, why)` on that kind.
+
+    It is not skipped, which would be a failure.
+    """
+    kind = config.getoption("--log-kind")
+    reasons = [(item, why) for item in items if (why := _reason(item, kind)) is not None]
+    config.stash[_LEFT_OUT] = [f"does not apply: {item.nodeid}: {why}" for item, why in reasons]
+    left_out = [item for item, _ in reasons]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
@@ -21,3 +23,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """One line for each."""
     return config.stash.get(_LEFT_OUT, [])
+
+
+def _reason(item: pytest.Item, kind: str) -> str | None:
+    if kind != "kafka" and (marker := item.get_closest_marker("only_kafka")) is not None:
+        return str(marker.args[0])
+    return next(
+        (str(why) for name, why in (marker.args for marker in item.iter_markers("not_on")) if name == kind), None
+    )
