@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 from uuid import uuid4
 
@@ -13,6 +12,7 @@ from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out,
 from replica.cli.pipeline import (
     ArchiveKeyOption,
     ConnectorOption,
+    FolderOption,
     MasterOption,
     archive_folder,
     archive_public_key,
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Archive the request log, and check the archive.", no_args_is_help=True)
 
-FolderOption = Annotated[
-    Path | None, typer.Option("--folder", help="Folder of the archive; else the configuration's is used.")
-]
 FollowOption = Annotated[bool, typer.Option("--follow", help="Go on for ever, looking every archive.interval_s.")]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not ask the database for the newest head.")]
 FromOption = Annotated[int, typer.Option("--from", min=0, help="First offset whose segment is read.")]

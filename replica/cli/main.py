@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -47,6 +50,7 @@ from replica.cli.demo import command as demo
 from replica.cli.demo import pipeline as demo_pipeline
 from replica.notary.errors import InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
+from replica.notary.places import no_url
 
 _HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
 
@@ -127,10 +131,34 @@ app.add_typer(restore.app, name="restore", rich_help_panel=_PIPELINE)
 app.add_typer(recovery.app, name="recovery", rich_help_panel=_PIPELINE)
 
 
+def command() -> Any:
+    """The whole command line. No parameter that names a file takes a URL for a local folder's name (PLACE_UNKNOWN)."""
+    found = typer.main.get_command(app)
+    waiting = [found]
+    for one in waiting:
+        waiting += getattr(one, "commands", {}).values()
+        if one.callback is not None:
+            one.callback = _refusing_urls(one.callback)
+    return found
+
+
+def _refusing_urls(run: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing(**values: Any) -> Any:
+        return run(**{name: _checked(value) for name, value in values.items()})
+
+    return wraps(run)(refusing)
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_checked, value))
+    return no_url(value) if isinstance(value, Path) else value
+
+
 def main() -> None:
     """Run the command of this process's arguments, and leave with its exit code."""
     try:
-        app()
+        command()()
     except (NotaryError, HaError, InvariantBroken) as error:
         sys.exit(show_error(error))
     except Exception as error:

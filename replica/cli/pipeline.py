@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from replica.cli.common import err, quiet_libraries
 from replica.notary.errors import Code, ConfigError
+from replica.notary.places import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,12 @@ MasterOption = Annotated[
 ]
 ConnectorOption = Annotated[
     str, typer.Option("--connector", help="What reads the log: spark, python, or auto, which is spark if it is there.")
+]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", parser=local_path, metavar="PLACE", help="Folder of the archive; else the configuration's is used."
+    ),
 ]
 ArchiveKeyOption = Annotated[
     str | None,

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json, run
-from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, progress, require_pipeline
+from replica.cli.pipeline import (
+    ArchiveKeyOption,
+    FolderOption,
+    archive_folder,
+    archive_public_key,
+    progress,
+    require_pipeline,
+)
 from replica.notary.exit_codes import EXIT_FAILED
+from replica.notary.places import local_path
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
@@ -18,8 +26,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Keep a second site, and bring a lost cluster back from it.", no_args_is_help=True)
 
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the archive; else the configured one.")]
-SiteOption = Annotated[Path, typer.Option("--to", help="Folder at the second site.")]
+SiteOption = Annotated[
+    Path, typer.Option("--to", parser=local_path, metavar="PLACE", help="Folder at the second site.")
+]
 CheckpointArgument = Annotated[Path, typer.Argument(help="Folder of the checkpoint.", exists=True, file_okay=False)]
 ReportOption = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.", dir_okay=False)]
 

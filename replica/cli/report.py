@@ -11,9 +11,16 @@ import typer
 from replica.cli.common import ConfigChoice, find_config, load, out
 from replica.cli.log_source import TOPIC, SourceOption, Where, WorkOption
 from replica.cli.pipeline import MasterOption, require_pipeline
+from replica.notary.places import local_path
 
 OutOption = Annotated[
-    Path, typer.Option("--out", help="Folder to write into; files of an earlier report are replaced.")
+    Path,
+    typer.Option(
+        "--out",
+        parser=local_path,
+        metavar="PLACE",
+        help="Folder to write into; files of an earlier report are replaced.",
+    ),
 ]
 TelemetryOption = Annotated[
     list[Path] | None,

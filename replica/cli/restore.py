@@ -15,7 +15,14 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
 from replica.cli.common import run as run_coroutine
-from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, progress, require_pipeline
+from replica.cli.pipeline import (
+    ArchiveKeyOption,
+    FolderOption,
+    archive_folder,
+    archive_public_key,
+    progress,
+    require_pipeline,
+)
 from replica.cli.salvage import read_salvage
 from replica.notary.errors import ConfigError, LogRefused, RestoreRefused, StoreMismatch
 from replica.notary.exit_codes import EXIT_FAILED
@@ -44,7 +51,6 @@ ServersOption = Annotated[
         " configured.",
     ),
 ]
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the archive; else the configured one.")]
 OffsetOption = Annotated[int | None, typer.Option("--until-offset", min=0, help="Last offset to restore.")]
 TimeOption = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from replica.config.exposure import plaintext_connections
 from replica.config.former_names import in_todays_names
 from replica.config.model import Config
 from replica.notary.errors import Code, ConfigError
+from replica.notary.places import no_url
 from replica.notary.untrusted import parse_toml
 
 Part = TypeVar("Part", bound=BaseModel | None)
@@ -98,7 +99,7 @@ def _table_type(model: Any, name: str) -> Any:
 
 def _with_absolute_paths(config: Config, base: Path) -> Config:
     def absolute(path: Path) -> Path:
-        return Path(os.path.normpath(base / path))
+        return Path(os.path.normpath(base / no_url(path)))
 
     files = ("password_file", "reader_password_file")
     secrets = {name: path for name in files if (path := getattr(config.database, name)) is not None}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.settings import ElectionSettings
@@ -25,6 +25,7 @@ from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
+from replica.notary.places import local_path
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.store.open import kind_of, parse_conninfo, with_password
@@ -62,12 +63,16 @@ class DatabaseSettings(BaseModel):
         return conninfo
 
 
+def _local(place: object) -> object:
+    return local_path(place) if isinstance(place, str) else place
+
+
 class ArchiveSettings(BaseModel):
     """The archive of the request log, which the pipeline writes; replicas do not use it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    folder: Path = Field(
+    folder: Annotated[Path, BeforeValidator(_local)] = Field(
         Path("archive"), description="Folder of the archive; on another disk than the brokers', shared by all workers."
     )
     key_file: Path = Field(

@@ -431,6 +431,18 @@ class Code(Enum):
         "Software that the local cluster runs is not installed",
         "Run `make setup`, or install what the detail names.",
     )
+    PLACE_UNKNOWN = (
+        0,
+        "A file or folder is named by a URL that this command does not read from or write to",
+        "Nothing was written. Name a local path; a local folder whose name looks like a URL takes its absolute path.",
+        *_A_PERSON,
+    )
+    PLACE_UNAVAILABLE = (
+        0,
+        "The store of files did not answer, or it refused for the moment",
+        "Run the same command again: nothing is left half done. Check address, credentials and rights.",
+        Retry.SAME,
+    )
     # The archive.
     ARCHIVE_DAMAGED = (
         0,
@@ -441,6 +453,12 @@ class Code(Enum):
         0,
         "The archive and the request log are not of one notary",
         "Name the archive of this log; after a restore, adopt the restored topic first. See runbooks/topic-loss.md.",
+    )
+    ARCHIVE_CONTENDED = (
+        0,
+        "Another archiver writes to this archive",
+        "Stop one of the two, then run the command again: it goes on where the archive ends.",
+        Retry.SAME,
     )
     RESTORE_REFUSED = (
         0,

@@ -1,0 +1,103 @@
+"""Every option, argument and setting that names a file refuses a URL, before anything is written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replica.cli.main import command
+from replica.config.load import make_config
+from replica.notary.errors import Code, ConfigError
+from tests.unit.config.test_log_settings import values
+
+URL = "s3a://bucket/archive"
+VALUES = values()
+
+
+def _path_options(found: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of a command line for each optional parameter that names files or folders."""
+    for parameter in found.params:
+        if parameter.type_descriptor.annotation is Path and parameter.opts[0].startswith("-"):
+            yield (*words, parameter.opts[0])
+    for name, inner in getattr(found, "commands", {}).items():
+        yield from _path_options(inner, (*words, name))
+
+
+PLACES = [  # these take a `file:` URL as well
+    ("archive", "status", "--folder"),
+    ("archive", "verify", "--folder"),
+    ("recovery", "copy", "--to"),
+    ("report", "--out"),
+    ("restore", "plan", "--folder"),
+]
+OPTIONS = sorted(set(_path_options(command())))
+
+
+def test_there_are_such_options() -> None:
+    """Goal: the next test cannot pass for want of cases. Method: one of them, and their number."""
+    assert ("audit", "--watermark") in OPTIONS
+    assert len(OPTIONS) > 40
+
+
+def _called(found: Any, words: tuple[str, ...]) -> Any:
+    for word in words:
+        found = found.commands[word]
+    return found
+
+
+@pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
+def test_a_url_is_no_local_path(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no command makes a folder `s3a:` and calls it done. Method: what each command gets when it is called."""
+    monkeypatch.chdir(tmp_path)
+    called = _called(command(), words[:-1])
+    option = next(parameter for parameter in called.params if words[-1] in parameter.opts)
+    given = [Path(URL)] if option.multiple else Path(URL)
+    with pytest.raises(ConfigError) as refused:
+        called.callback(**{option.name: given})
+    assert refused.value.code is Code.PLACE_UNKNOWN
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", PLACES, ids=" ".join)
+def test_a_place_is_read_as_it_was_typed(words: tuple[str, ...]) -> None:
+    """Goal: `file:` is taken, another host and scheme are not. Method: convert as the command line does."""
+    called = _called(command(), words[:-1])
+
+    def parsed(place: str) -> Any:
+        name = next(parameter.name for parameter in called.params if words[-1] in parameter.opts)
+        return called.make_context("it", [words[-1], place]).params[name]
+
+    assert parsed("file:///srv/archive") == Path("/srv/archive")
+    for place in (URL, "file://elsewhere/archive"):
+        with pytest.raises(ConfigError) as refused:
+            parsed(place)
+        assert refused.value.code is Code.PLACE_UNKNOWN
+
+
+def test_nothing_is_written_when_a_report_is_asked_for_elsewhere(tmp_path: Path) -> None:
+    """Goal: code, exit code 2, and an empty folder. Method: the command as a process."""
+    argv = [sys.executable, "-m", "replica.cli", "report", "--out", URL]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("PLACE_UNKNOWN: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [URL, "s3a:/bucket", "hdfs://namenode/archive", "file://elsewhere/archive"])
+def test_a_setting_refuses_a_url(place: str, tmp_path: Path) -> None:
+    """Goal: the same for the configuration. Method: the archive's folder and the data folder."""
+    for given in ({"archive": {"folder": place}}, {"data_dir": place}):
+        with pytest.raises(ConfigError) as refused:
+            make_config(VALUES | given, tmp_path, "test")
+        assert refused.value.code is Code.PLACE_UNKNOWN
+
+
+def test_a_setting_takes_a_file_url(tmp_path: Path) -> None:
+    """Goal: `file:` names a local folder. Method: the archive's."""
+    config = make_config(VALUES | {"archive": {"folder": "file:///srv/archive"}}, tmp_path, "test")
+    assert config.archive.folder == Path("/srv/archive")

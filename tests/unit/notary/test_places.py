@@ -1,0 +1,60 @@
+"""Names of places: what is a local path, and what is refused because nothing here writes to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replica.notary.errors import Code, ConfigError
+from replica.notary.places import local_path, no_url
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("archive", "archive"),
+        ("/srv/archive", "/srv/archive"),
+        ("/srv/s3a:/bucket", "/srv/s3a:/bucket"),  # how a local folder of that name is named
+        ("12:30/archive", "12:30/archive"),  # a scheme begins with a letter
+        ("10:00", "10:00"),
+        ("file:/srv/archive", "/srv/archive"),
+        ("file:///srv/archive", "/srv/archive"),
+        ("file://localhost/srv/archive", "/srv/archive"),
+        ("FILE:///srv/archive", "/srv/archive"),
+        ("file:///srv/my%20archive", "/srv/my archive"),
+    ],
+)
+def test_a_local_place_is_its_path(text: str, path: str) -> None:
+    """Goal: `file:` and plain paths name the same files. Method: both forms."""
+    assert local_path(text) == Path(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3a://bucket/archive",
+        "s3a:/bucket/archive",  # what is left of a URL that was a path for a moment
+        "s3://bucket",
+        "hdfs://namenode:8020/archive",
+        "abfs://container@account.dfs.core.windows.net/archive",
+        "S3A://bucket/archive",
+        "file://elsewhere/archive",
+        "x+y.z-1://archive",
+    ],
+)
+def test_another_scheme_is_refused_with_a_stable_code(text: str) -> None:
+    """Goal: a URL never becomes a local folder named by its scheme. Method: each scheme, and a host of files."""
+    with pytest.raises(ConfigError) as refused:
+        local_path(text)
+    assert refused.value.code is Code.PLACE_UNKNOWN
+    assert text in refused.value.detail
+
+
+@pytest.mark.parametrize("url", ["s3a://bucket/archive", "file://elsewhere/archive", "file:///srv/archive"])
+def test_a_path_that_was_a_url_is_refused(url: str) -> None:
+    """Goal: a lost host is never passed over. Method: URLs that became paths, which is when the host is lost."""
+    with pytest.raises(ConfigError) as refused:
+        no_url(Path(url))
+    assert refused.value.code is Code.PLACE_UNKNOWN
+    assert no_url(Path("/srv/archive")) == Path("/srv/archive")
