@@ -79,11 +79,35 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 _decoder = msgspec.json.Decoder(Line)
 
 
-class Manifest:
-    """The verified lines of an archive. Appended lines are on the disk when `append` returns."""
+class Lines(Protocol):
+    """Where the lines of a manifest are kept: in a file, or in objects (lines.py)."""
 
-    def __init__(self, folder: Path, lines: Sequence[tuple[Line, str]]) -> None:
+    def append(self, number: int, text: bytes) -> None:
+        """Keep whole lines, the first of which has this number; durable on return."""
+
+
+class FileLines:
+    """The lines in the file MANIFEST_NAME of a folder that no other archiver uses."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def append(self, number: int, text: bytes) -> None:
+        """See Lines."""
+        with open_not_for_others(self._folder / MANIFEST_NAME, "ab") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_file(self._folder)
+
+
+class Manifest:
+    """The verified lines of an archive. Appended lines are durable when `append` returns."""
+
+    def __init__(self, folder: Path, lines: Sequence[tuple[Line, str]], kept: Lines | None = None) -> None:
+        """`kept`: where the lines are; else a file in the folder."""
         self.folder = folder
+        self._kept = FileLines(folder) if kept is None else kept
         self._lines = list(lines)
 
     @property
@@ -138,7 +162,7 @@ class Manifest:
         return msgspec.structs.replace(found, topic_id=self.topic_id)
 
     def append(self, signer: Signer, parts: Sequence[Opened | Segment | Adopted]) -> None:
-        """Sign and append lines; they are on the disk when this returns. A crash leaves all, some or a piece of one."""
+        """Sign and append lines, durable on return. A crash leaves all or none; in a file some, or a piece."""
         lines, text = [], b""
         number, previous = len(self._lines), self._lines[-1][1] if self._lines else NO_HASH
         for part in parts:
@@ -146,12 +170,7 @@ class Manifest:
             number, previous = number + 1, sha256(encoded).hexdigest()
             lines.append((_decoder.decode(encoded), previous))
             text += encoded + b"\n"
-        path = self.folder / MANIFEST_NAME
-        with open_not_for_others(path, "ab") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_file(self.folder)
+        self._kept.append(len(self._lines), text)
         self._lines += lines
 
 

@@ -1,0 +1,58 @@
+"""A manifest's lines in a store of objects. Two archivers cannot both add to it.
+
+Each `append` is one object, named by the number of its first line. An archiver that knows all lines knows the next
+number; one that lags finds that name taken. Signatures, chain and the head in the database protect the lines as in a
+file (manifest.py): an object that is missing, edited, doubled or moved breaks the chain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, keep
+from replica.notary.errors import ArchiveDamaged, Code, NotaryError
+
+FOLDER = "manifest/"
+_NAME = re.compile(r"manifest/\d{19}\.jsonl")
+
+
+class ArchiveContended(NotaryError):
+    """Another archiver added lines meanwhile; what it wrote stands, and nothing of ours was added."""
+
+    default_code = Code.ARCHIVE_CONTENDED
+
+
+class ObjectLines:
+    """The lines, read as one text in which each line ends in a newline."""
+
+    def __init__(self, store: Store, sleep: Callable[[float], None]) -> None:
+        self._store = store
+        self._sleep = sleep
+
+    def read(self) -> bytes:
+        """All lines; empty for a new archive. Raises ArchiveDamaged for an object that is no part, PlaceUnavailable.
+
+        A part that is missing is not found here: the number and the hash of the line after it show it.
+        """
+        names = again(lambda: self._store.names(FOLDER), self._sleep)
+        return b"".join(map(self._part, names))
+
+    def _part(self, name: str) -> bytes:
+        try:
+            part = again(lambda: self._store.read(name), self._sleep)
+        except ObjectMissing:
+            raise ArchiveDamaged(f"{name} was removed while the manifest was read") from None
+        if not _NAME.fullmatch(name) or not part.endswith(b"\n"):
+            raise ArchiveDamaged(f"{name} is no part of a manifest")
+        return part
+
+    def append(self, number: int, text: bytes) -> None:
+        """Keep whole lines, the first of which has this number; durable on return.
+
+        Raises ArchiveContended when there are other lines, and PlaceUnavailable; ask again with the very same lines.
+        """
+        try:
+            keep(self._store, f"{FOLDER}{number:019d}.jsonl", text, self._sleep)
+        except ObjectExists:
+            raise ArchiveContended(f"line {number + 1} of the manifest was written by another archiver") from None

@@ -1,0 +1,106 @@
+"""The contract of a store of objects. A class that inherits it provides the fixture `store`: a new, empty one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import repeat
+
+import pytest
+
+from pipeline.places.store import ObjectExists, ObjectMissing, Store, keep
+
+WRITERS = 8
+
+
+class PlaceContract:
+    """What every adapter of pipeline/places keeps to."""
+
+    def test_what_was_created_is_listed_and_read(self, store: Store) -> None:
+        """Goal: nothing is lost or mixed up. Method: objects of no, one and many parts, in two folders."""
+        assert store.names("") == []
+        store.create("b/2", [])
+        store.create("b/1", [b"one"])
+        store.create("a/1.jsonl", repeat(b"x" * 1_000, 3_000))
+        assert store.names("") == ["a/1.jsonl", "b/1", "b/2"]
+        assert store.names("b/") == ["b/1", "b/2"]
+        assert store.names("c/") == []
+        assert [store.read(name) for name in ("b/1", "b/2")] == [b"one", b""]
+        assert store.read("a/1.jsonl") == b"x" * 3_000_000
+
+    def test_a_missing_object_is_an_error_of_its_own(self, store: Store) -> None:
+        """Goal: missing is not empty. Method: read and remove what never was; remove what was."""
+        with pytest.raises(ObjectMissing):
+            store.read("a/1")
+        store.remove("a/1")
+        store.create("a/1", [b"one"])
+        if store.remove("a/1"):
+            assert store.names("") == []
+            with pytest.raises(ObjectMissing):
+                store.read("a/1")
+
+    def test_an_object_is_never_overwritten(self, store: Store) -> None:
+        """Goal: written once. Method: write again, the same and other bytes."""
+        store.create("a/1", [b"one"])
+        for content in (b"two", b"one", b""):
+            with pytest.raises(ObjectExists):
+                store.create("a/1", [content])
+        assert store.read("a/1") == b"one"
+
+    def test_a_killed_writer_leaves_nothing(self, store: Store) -> None:
+        """Goal: whole or not at all. Method: the parts end with an error; another writer has the name afterwards."""
+
+        def parts() -> Iterator[bytes]:
+            yield b"half"
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store.create("a/1", parts())
+        assert store.names("") == []
+        store.create("a/1", [b"whole"])
+        assert store.read("a/1") == b"whole"
+
+    def test_a_slow_writer_does_not_replace_a_quick_one(self, store: Store) -> None:
+        """Goal: the first whole object stays. Method: between two parts of one writer another one writes all."""
+
+        def parts() -> Iterator[bytes]:
+            yield b"slow "
+            assert store.names("") == []
+            store.create("a/1", [b"quick"])
+            yield b"writer"
+
+        with pytest.raises(ObjectExists):
+            store.create("a/1", parts())
+        assert store.read("a/1") == b"quick"
+        assert store.names("") == ["a/1"]
+
+    def test_of_many_writers_one_succeeds(self, store: Store) -> None:
+        """Goal: two archivers cannot both append. Method: threads that write other bytes under one name at once."""
+        start, won = threading.Barrier(WRITERS), []
+
+        def write(number: int) -> None:
+            start.wait()
+            try:
+                store.create("a/1", [b"writer %d" % number])
+            except ObjectExists:
+                return
+            won.append(number)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert store.read("a/1") == b"writer %d" % won[0]
+
+    def test_the_same_bytes_may_be_kept_twice(self, store: Store) -> None:
+        """Goal: a lost answer does no harm. Method: keep an object twice, then other bytes under its name."""
+        keep(store, "a/1", b"one", sleep=_never)
+        keep(store, "a/1", b"one", sleep=_never)
+        with pytest.raises(ObjectExists):
+            keep(store, "a/1", b"two", sleep=_never)
+
+
+def _never(seconds: float) -> None:
+    raise AssertionError(f"waited {seconds} s for a store that answers")

@@ -1,0 +1,163 @@
+"""Stores of objects, and a manifest that is kept in one: by two archivers, and while the store fails."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pipeline.archive.lines import FOLDER, ArchiveContended, ObjectLines
+from pipeline.archive.manifest import Adopted, BadLine, Manifest, Opened, check_lines
+from pipeline.places.folder import FolderStore
+from pipeline.places.store import ATTEMPTS, PAUSE_S, PlaceUnavailable, Store, again, keep
+from replica.notary.errors import ArchiveDamaged, Code, Retry
+from tests.contracts.place_contract import PlaceContract
+from tests.worlds.archive_world import SIGNER
+from tests.worlds.stores import FaultyStore, MemoryStore
+
+OPENED = Opened(archive_id="archive-1", topic_id="topic", at_us=1)
+
+
+class TestMemory(PlaceContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return MemoryStore()
+
+
+class TestLocked(PlaceContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return MemoryStore(locked=True)
+
+
+class TestFolder(PlaceContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return FolderStore(tmp_path / "place")
+
+
+class Waits(list[float]):
+    """Remembers how long one would have slept."""
+
+    __call__ = list.append
+
+
+def opened(store: Store, sleep: Waits) -> Manifest:
+    """The manifest in a store, as an archiver opens it. Raises BadLine."""
+    kept = ObjectLines(store, sleep)
+    lines = list(check_lines(kept.read(), SIGNER.public_key))
+    manifest = Manifest(Path("unused"), lines, kept)
+    if not lines:
+        manifest.append(SIGNER, [OPENED])
+    return manifest
+
+
+def adopted(number: int, writer: int = 0) -> Adopted:
+    """A line that names its writer."""
+    return Adopted(topic_id=f"writer-{writer}", at_us=number)
+
+
+def test_a_store_that_refuses_for_a_moment_is_asked_again() -> None:
+    """Goal: 503s cost time only. Method: all attempts but the last are refused; then the last one as well."""
+    waits, fates = Waits(), iter([True] * (ATTEMPTS - 1) + [False] + [True] * ATTEMPTS)
+
+    def call() -> str:
+        if next(fates):
+            raise PlaceUnavailable("503")
+        return "done"
+
+    assert again(call, waits) == "done"
+    assert waits == [PAUSE_S * 2**number for number in range(ATTEMPTS - 1)]
+    with pytest.raises(PlaceUnavailable) as failed:
+        again(call, waits)
+    assert (failed.value.code, failed.value.code.retry) == (Code.PLACE_UNAVAILABLE, Retry.SAME)
+
+
+def test_a_lost_answer_is_not_taken_for_another_writer() -> None:
+    """Goal: our own object is ours. Method: every first answer is lost."""
+    inner, fates = MemoryStore(), iter([0.0, 1.0, 1.0])
+
+    class Fates(Random):
+        def random(self) -> float:
+            return next(fates)
+
+    waits = Waits()
+    keep(FaultyStore(inner, Fates(), lost=0.5), "a", b"ours", waits)
+    assert (inner.objects, waits) == ({"a": b"ours"}, [PAUSE_S])
+
+
+def test_of_two_archivers_one_appends() -> None:
+    """Goal: one chain. Method: two know the same lines; the second to append is refused, and goes on when it read."""
+    store, waits = MemoryStore(), Waits()
+    first, second = opened(store, waits), opened(store, waits)
+    first.append(SIGNER, [adopted(1, 1), adopted(2, 1)])
+    for _ in range(2):
+        with pytest.raises(ArchiveContended):
+            second.append(SIGNER, [adopted(1, 2)])
+    assert second.head != first.head
+    second = opened(store, waits)
+    assert second.head == first.head
+    second.append(SIGNER, [adopted(3, 2)])
+    with pytest.raises(ArchiveContended):
+        first.append(SIGNER, [adopted(3, 1)])
+    assert opened(store, waits).head == second.head
+    assert len(store.objects) == 3
+
+
+def damaged(objects: dict[str, bytes]) -> None:
+    """Raises unless these objects are a whole manifest."""
+    list(check_lines(ObjectLines(MemoryStore(objects), Waits()).read(), SIGNER.public_key))
+
+
+def test_a_missing_overwritten_or_foreign_object_shows() -> None:
+    """Goal: the chain protects objects as it does a file. Method: each kind of damage to each object but the last."""
+    store = MemoryStore()
+    manifest = opened(store, Waits())
+    for number in range(1, 4):
+        manifest.append(SIGNER, [adopted(number)])
+    damaged(store.objects)
+    for name, after in pairwise(sorted(store.objects)):
+        for changed in (
+            {key: value for key, value in store.objects.items() if key != name},
+            store.objects | {name: store.objects[after]},
+            store.objects | {name: store.objects[name].replace(b'"at_us":', b'"at_us":1')},
+        ):
+            with pytest.raises(BadLine):
+                damaged(changed)
+    last = max(store.objects)
+    for changed in (
+        store.objects | {last: store.objects[last][:-1]},
+        store.objects | {last: b""},
+        store.objects | {f"{FOLDER}notes.txt": b"\n"},
+    ):
+        with pytest.raises(ArchiveDamaged):
+            damaged(changed)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_archivers_on_a_store_that_fails_make_one_chain(seed: int) -> None:
+    """Goal: whatever fails and whoever is killed, the lines are one chain, with all that was acknowledged, in order.
+
+    Method: archivers that lag by chance append to a store with 503s and lost answers; killed ones read anew.
+    """
+    random, inner = Random(seed), MemoryStore(locked=seed % 2 == 0)
+    store = FaultyStore(inner, random, refused=0.3, lost=0.3)
+    archivers: list[Manifest | None] = [None] * 3
+    acknowledged: list[tuple[int, int]] = []
+    for number in range(40):
+        writer = random.randrange(len(archivers))
+        try:
+            archiver = archivers[writer] = archivers[writer] or opened(store, Waits())
+            count = random.randint(1, 3)
+            archiver.append(SIGNER, [adopted(number * 10 + at, writer) for at in range(count)])
+            acknowledged += [(writer, number * 10 + at) for at in range(count)]
+        except (ArchiveContended, PlaceUnavailable):
+            archivers[writer] = None
+        if random.random() < 0.1:
+            archivers[writer] = None  # killed
+    lines = [line for line, _ in check_lines(ObjectLines(inner, Waits()).read(), SIGNER.public_key)]
+    written = [(int(line.adopted.topic_id[-1]), line.adopted.at_us) for line in lines if line.adopted is not None]
+    assert [entry for entry in written if entry in set(acknowledged)] == acknowledged
+    assert len(acknowledged) > 5
