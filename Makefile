@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm s3-server sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,10 @@ docs: setup ## The pages as a site in build/site, links checked; man pages in bu
 helm: ## Build Helm at its pinned version, lint the chart, and hold what it makes against Kubernetes' schemas
 	@scripts/helm/build.sh
 	@$(BIN)/pytest -q tests/unit/project/test_chart.py $(ARGS)
+
+s3-server: ## Build an S3 server at its pinned version, and hold the pipeline's stores of objects against it
+	@scripts/versitygw/build.sh
+	@$(BIN)/pytest -q tests/integration/test_places_s3.py $(ARGS)
 
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json

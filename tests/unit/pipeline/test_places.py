@@ -6,12 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+import obstore.store
 import pytest
 
 from pipeline.archive.lines import FOLDER, ArchiveContended, ObjectLines
 from pipeline.archive.manifest import Adopted, BadLine, Manifest, Opened, check_lines
 from pipeline.places.folder import FolderStore
-from pipeline.places.store import ATTEMPTS, PAUSE_S, PlaceUnavailable, Store, again, keep
+from pipeline.places.objects import ObjectsStore
+from pipeline.places.store import ATTEMPTS, PAUSE_S, ObjectExists, PlaceUnavailable, Store, again, keep
 from replica.notary.errors import ArchiveDamaged, Code, Retry
 from tests.contracts.place_contract import PlaceContract
 from tests.worlds.archive_world import SIGNER
@@ -36,6 +38,21 @@ class TestFolder(PlaceContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
         return FolderStore(tmp_path / "place")
+
+    def test_a_killed_writer_leaves_no_file(self, tmp_path: Path) -> None:
+        """Goal: a disk does not fill with halves. Method: every file of the folder, after an error and a lost race."""
+        store = FolderStore(tmp_path)
+        store.create("a/1", [b"one"])
+        for parts in (iter([b"half", 1]), iter([b"other"])):
+            with pytest.raises((ObjectExists, TypeError)):
+                store.create("a/1", parts)
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["1"]
+
+
+class TestObjects(PlaceContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return ObjectsStore(obstore.store.MemoryStore())
 
 
 class Waits(list[float]):
