@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, keep
-from replica.notary.errors import ArchiveDamaged, Code, NotaryError
+from replica.notary.errors import ArchiveDamaged, Code, ConfigError, NotaryError
 
 FOLDER = "manifest/"
 _NAME = re.compile(r"manifest/\d{19}\.jsonl")
@@ -46,6 +46,20 @@ class ObjectLines:
         if not _NAME.fullmatch(name) or not part.endswith(b"\n"):
             raise ArchiveDamaged(f"{name} is no part of a manifest")
         return part
+
+    def refuse_unsafe(self) -> None:
+        """Raise ConfigError (PLACE_UNSAFE) when the store overwrites: two archivers could both append.
+
+        Some servers accept the condition and ignore it. The first part is created again, with its own bytes, so nothing
+        is lost either way. Call it when the manifest was opened. Raises PlaceUnavailable.
+        """
+        first = f"{FOLDER}{0:019d}.jsonl"
+        part = again(lambda: self._store.read(first), self._sleep)
+        try:
+            again(lambda: self._store.create(first, [part]), self._sleep)
+        except ObjectExists:
+            return
+        raise ConfigError(f"{first} was created a second time", Code.PLACE_UNSAFE)
 
     def append(self, number: int, text: bytes) -> None:
         """Keep whole lines, the first of which has this number; durable on return.

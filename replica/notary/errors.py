@@ -437,6 +437,12 @@ class Code(Enum):
         "Nothing was written. Name a local path; a local folder whose name looks like a URL takes its absolute path.",
         *_A_PERSON,
     )
+    PLACE_UNSAFE = (
+        0,
+        "The store of files overwrites an object that was to be created only if there was none",
+        "Name a store that honours `If-None-Match: *`; the detail names what was overwritten, with its own bytes.",
+        *_A_PERSON,
+    )
     PLACE_UNAVAILABLE = (
         0,
         "The store of files did not answer, or it refused for the moment",

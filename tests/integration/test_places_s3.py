@@ -6,16 +6,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from obstore.store import S3Store
 
+from pipeline.archive.lines import ObjectLines
 from pipeline.places.objects import ObjectsStore
 from pipeline.places.store import PlaceUnavailable, Store
-from replica.notary.errors import Code
+from replica.notary.errors import Code, ConfigError
 from tests.contracts.place_contract import PlaceContract
 
 SERVER = Path(__file__).parents[2] / ".tools" / "versitygw"
@@ -36,10 +37,19 @@ def _answers(port: int) -> bool:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server with one empty bucket."""
+    root = tmp_path_factory.mktemp("s3")
+    (root / "metadata").mkdir()
+    with served(root, "--sidecar", root / "metadata") as address:
+        yield address
+
+
+@contextmanager
+def served(folder: Path, *metadata: str | Path) -> Iterator[str]:
+    """A server on a folder while the context lasts; `metadata`: where it keeps what belongs to objects."""
     if not SERVER.exists():
         pytest.skip("no S3 server: make s3-server builds it")
-    root, port = tmp_path_factory.mktemp("s3"), _free_port()
-    (root / BUCKET).mkdir()
+    root, port = folder / "buckets", _free_port()
+    (root / BUCKET).mkdir(parents=True)
     argv = [
         SERVER,
         "--port",
@@ -50,9 +60,9 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         SECRET,
         "--quiet",
         "posix",
-        "--nometa",
-        root,
+        *metadata,
     ]
+    argv.append(root)
     with (root.parent / "s3.log").open("wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as server:
         try:
             until_s = time.monotonic() + START_MAX_S
@@ -94,3 +104,19 @@ def test_wrong_credentials_are_an_error_of_the_place(endpoint: str) -> None:
             call()
         assert failed.value.code is Code.PLACE_UNAVAILABLE
         assert SECRET not in failed.value.detail
+
+
+def test_a_server_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
+    """Goal: nobody relies on what is not there. Method: the same server without metadata overwrites."""
+    with served(tmp_path, "--nometa") as address:
+        store = bucket(address, "archive")
+        lines = ObjectLines(store, _never)
+        lines.append(0, b"line\n")
+        with pytest.raises(ConfigError) as refused:
+            lines.refuse_unsafe()
+        assert refused.value.code is Code.PLACE_UNSAFE
+        assert lines.read() == b"line\n"
+
+
+def _never(seconds: float) -> None:
+    raise AssertionError(f"waited {seconds} s for a store that answers")

@@ -63,6 +63,8 @@ def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
         "LOG_MISSING",
         "LOG_TRUNCATED",
         "PIPELINE_MISSING",
+        "PLACE_UNKNOWN",
+        "PLACE_UNSAFE",
         "PLAINTEXT_EXPOSED",
         "SALVAGE_DAMAGED",
         "SALVAGE_MISSING",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from pipeline.archive.manifest import Adopted, BadLine, Manifest, Opened, check_
 from pipeline.places.folder import FolderStore
 from pipeline.places.objects import ObjectsStore
 from pipeline.places.store import ATTEMPTS, PAUSE_S, ObjectExists, PlaceUnavailable, Store, again, keep
-from replica.notary.errors import ArchiveDamaged, Code, Retry
+from replica.notary.errors import ArchiveDamaged, Code, ConfigError, Retry
 from tests.contracts.place_contract import PlaceContract
 from tests.worlds.archive_world import SIGNER
 from tests.worlds.stores import FaultyStore, MemoryStore
@@ -121,6 +122,24 @@ def test_of_two_archivers_one_appends() -> None:
         first.append(SIGNER, [adopted(3, 1)])
     assert opened(store, waits).head == second.head
     assert len(store.objects) == 3
+
+
+def test_a_store_that_overwrites_is_refused() -> None:
+    """Goal: the condition is tried, not believed. Method: a store that honours it and fails; one that ignores it."""
+
+    class Overwriting(MemoryStore):
+        def create(self, name: str, parts: Iterable[bytes]) -> None:
+            self.objects[name] = b"".join(parts)
+
+    store = MemoryStore()
+    opened(store, Waits())
+    ObjectLines(store, Waits()).refuse_unsafe()
+    ObjectLines(FaultyStore(store, Random(1), refused=0.3), Waits()).refuse_unsafe()
+    unsafe = Overwriting(dict(store.objects))
+    with pytest.raises(ConfigError) as refused:
+        ObjectLines(unsafe, Waits()).refuse_unsafe()
+    assert refused.value.code is Code.PLACE_UNSAFE
+    assert unsafe.objects == store.objects
 
 
 def damaged(objects: dict[str, bytes]) -> None:
