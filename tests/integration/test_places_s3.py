@@ -49,7 +49,7 @@ def served(folder: Path, *metadata: str | Path) -> Iterator[str]:
     if not SERVER.exists():
         pytest.skip("no S3 server: make s3-server builds it")
     root, port = folder / "buckets", _free_port()
-    (root / BUCKET).mkdir(parents=True)
+    (root / BUCKET).mkdir(parents=True, exist_ok=True)
     argv = [
         SERVER,
         "--port",
@@ -120,3 +120,17 @@ def test_a_server_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
 
 def _never(seconds: float) -> None:
     raise AssertionError(f"waited {seconds} s for a store that answers")
+
+
+def test_a_server_that_is_gone_is_unavailable_and_what_it_kept_is_there_again(tmp_path: Path) -> None:
+    """Goal: an outage is neither an empty place nor a loss. Method: end the server, call, start one on its folder."""
+    (tmp_path / "metadata").mkdir()
+    with served(tmp_path, "--sidecar", tmp_path / "metadata") as address:
+        bucket(address, "place").create("a/1", [b"one"])
+    store = bucket(address, "place")
+    for call in (lambda: store.names(""), lambda: store.read("a/1"), lambda: store.create("a/1", [b"one"])):
+        with pytest.raises(PlaceUnavailable):
+            call()
+    with served(tmp_path, "--sidecar", tmp_path / "metadata") as address:
+        store = bucket(address, "place")
+        assert (store.names(""), store.read("a/1")) == (["a/1"], b"one")
