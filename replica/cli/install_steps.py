@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 from replica.doctor.verdict import Finding, Severity
 
+WORSE_THAN_OK = frozenset({Severity.WARNING, Severity.PROBLEM})
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A heading of docs/install.md; what it is done with; the doctor's checks of it, none where nothing can be seen."""
+    """A heading of docs/install.md; what it is done with; the doctor's checks of it, none where nothing can be seen.
+
+    `missing_at`: severities of a finding that mean that the step is not done.
+    """
 
     name: str
     how: str
     checks: tuple[str, ...] = ()
+    missing_at: frozenset[Severity] = frozenset({Severity.PROBLEM})
 
 
 STEPS = (
@@ -27,6 +33,7 @@ STEPS = (
     Step("Tables and grants", "notary store migrate; notary store roles", ("schema", "database-rights")),
     Step("Topic", "notary topic create, or notary log create", ("log-servers", "log-contract", "log-identity")),
     Step("Replicas", "systemctl enable --now notary@NAME", ("active", "passives", "steering")),
+    Step("Formats", "notary format raise; notary switchover", ("formats",), WORSE_THAN_OK),
     Step("HAProxy", "notary haproxy render", ("haproxy-configuration", "endpoint")),
     Step("keepalived", "notary haproxy render --keepalived primary"),
     Step("Prometheus", "monitoring/prometheus.yml, monitoring/alerts.yml"),
@@ -45,10 +52,10 @@ class Progress:
 
 
 def progress(findings: Mapping[str, Finding]) -> Iterator[Progress]:
-    """How far an installation is, by the doctor's findings; a warning does not keep a step from being done."""
+    """How far an installation is, by the doctor's findings; most steps are done in spite of a warning."""
     for step in STEPS:
         found = [findings[name] for name in step.checks if name in findings]
-        missing = [one for one in found if one.severity is Severity.PROBLEM]
+        missing = [one for one in found if one.severity in step.missing_at]
         unseen = any(one.severity is Severity.UNKNOWN for one in found)
         if missing:
             yield Progress(step, False, "; ".join(f"{one.text}: {one.fix}" for one in missing))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
+from replica.notary.formats import known
 from replica.notary.rules import DEDUPLICATING_FROM
 
 CHECKS = Checks()
@@ -172,6 +173,23 @@ def _commands(facts: Facts) -> Verdict:
     if not any(replica.answers for replica in facts.replicas):
         return unknown("no replica answers")
     return ok("known to every replica that keeps them")
+
+
+@CHECKS.check("formats")
+def _formats(facts: Facts) -> Verdict:
+    """The newest rules that this release knows are in force, with the record format that belongs to them."""
+    in_force = max([one.rules_in_force for one in facts.replicas], default=0)
+    written, newest = facts.database.formats, known().newest
+    if in_force >= newest.rules:
+        return ok(f"rules version {in_force}")
+    if written is None:
+        return unknown("the database does not report the formats")
+    if written.rules < newest.rules:
+        fix = "notary format raise, once no older release is to return: runbooks/format-raise.md"
+        return warning(f"the next activation writes {written}; this release knows {newest}", fix)
+    if in_force:
+        return warning(f"{written} is raised, and not in force yet", "notary switchover")
+    return ok(f"the first activation writes {written}")
 
 
 @CHECKS.check("signed-commands")

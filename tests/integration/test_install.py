@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from replica.local.haproxy import find_haproxy, find_keepalived
 from replica.local.kafka import KafkaCluster
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.postgres import PostgresServer, find_binaries
+from replica.notary.formats import known
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/install.md"
@@ -197,6 +199,8 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
                 printed[heading] = await asyncio.to_thread(stage.run, text, f"install.md, block {number}, {heading}")
             assert "STATE_CONFLICT" in printed["See that it works"]
             assert "missing" not in printed["See that it works"]
+            in_force = json.loads(await asyncio.to_thread(stage.run, "notary format show --json", "afterwards"))
+            assert in_force["rules_in_force"] == dict.fromkeys(("r1", "r2", "r3"), known().newest.rules)
             targets = [
                 target
                 for job in yaml.safe_load(stage.file("/etc/prometheus/prometheus.yml"))["scrape_configs"]

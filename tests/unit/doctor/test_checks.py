@@ -27,7 +27,7 @@ from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.words import LogWords
-from replica.notary.formats import Formats
+from replica.notary.formats import Formats, known
 from replica.store.neighbours import Ledger, NamedSession, Neighbours
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
@@ -51,7 +51,7 @@ NAMED = tuple(NamedSession(10 + n, f"r{n}", "notary", "10.0.0.1", 1) for n in (1
 NEIGHBOURS = Neighbours(NAMED, (Ledger("public", "notary_owner", True),))
 DATABASE = DatabaseFacts(
     bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE,
-    identity=DatabaseIdentity("postgres", "7301", 3), lock_owner=OWNER, neighbours=NEIGHBOURS,
+    identity=DatabaseIdentity("postgres", "7301", 3), lock_owner=OWNER, neighbours=NEIGHBOURS, formats=known().newest,
 )  # fmt: skip
 LOG = LogFacts(topic_id="t", end_offset=10, servers=3)
 REPLICAS = tuple(
@@ -129,11 +129,14 @@ def log(**changes: Any) -> Facts:
     return replace(HEALTHY, log=replace(LOG, **changes))
 
 
+def formats(written: Formats | None, rules: int) -> Facts:
+    """These formats are written next, and these rules are in force."""
+    return replace(database(formats=written), replicas=tuple(replace(one, rules_in_force=rules) for one in REPLICAS))
+
+
 def signed_only(written: Formats | None, rules: int) -> Facts:
     """Signatures must cover the command; these formats are written next, and these rules are in force."""
-    facts = database(formats=written)
-    in_force = tuple(replace(one, rules_in_force=rules) for one in REPLICAS)
-    return replace(facts, signed_commands_only=True, replicas=in_force)
+    return replace(formats(written, rules), signed_commands_only=True)
 
 
 NEW_WITHOUT_LOG = replace(
@@ -230,6 +233,9 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
     ("commands", Severity.WARNING, replicas({}, {"commands_lag_records": 7}), "no notary format raise"),
+    ("formats", Severity.WARNING, formats(Formats(1, 1), rules=1), "notary format raise"),
+    ("formats", Severity.WARNING, formats(Formats(1, 1), rules=0), "notary format raise"),
+    ("formats", Severity.WARNING, formats(Formats(2, 2), rules=1), "notary switchover"),
     ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=1), "notary format raise"),
     ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=0), "notary format raise"),
     ("signed-commands", Severity.PROBLEM, signed_only(None, rules=1), "notary format raise"),
@@ -264,6 +270,13 @@ def test_signed_commands_are_well_where_the_log_holds_them(written: Formats | No
     """Goal: no false alarm. Method: rules 2 in force, whatever the database has; a new ledger that begins with them."""
     found = [one for one in examine(signed_only(written, rules)) if one.check == "signed-commands"]
     assert [one.severity for one in found] == [Severity.OK]
+
+
+@pytest.mark.parametrize("written", [Formats(1, 1), None])
+def test_formats_are_well_where_the_log_has_them(written: Formats | None) -> None:
+    """Goal: no false alarm after an adoption of an older database. Method: the newest rules in force, older ones in it."""
+    (found,) = [one for one in examine(formats(written, known().newest.rules)) if one.check == "formats"]
+    assert found.severity is Severity.OK
 
 
 def test_every_check_is_broken_somewhere_above_and_says_what_it_is_about() -> None:

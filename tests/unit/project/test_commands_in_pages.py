@@ -165,6 +165,7 @@ EXECUTED = {
     "audit": "tests/faults/tools.py",
     "config check": "docs/install.md",
     "doctor": "docs/install.md",
+    "format raise": "docs/install.md",
     "haproxy render": "docs/install.md",
     "history": "runbooks/switchover.md",
     "import": "tests/integration/test_import.py",
