@@ -66,13 +66,15 @@ Run this as root, then repeat: apt-get install --no-install-recommends ${package
 
 # Only tests need these, and those that do say loudly that they were left out: a browser for the status page, keepalived to
 # check what is rendered for it, curl and jq for the runbooks' commands, ip for the lab that faults are tried out in, faketime
-# and fiu for clocks that jump and disks that fail, SoftHSM in the place of a hardware security module.
+# and fiu for clocks that jump and disks that fail, SoftHSM in the place of a hardware security module, tini for the image's
+# entry point.
 ensure_test_packages() {
     local packages=() name
     for name in chromium keepalived curl jq faketime; do has "$name" || packages+=("$name"); done
     has fiu-ctrl || packages+=(fiu-utils)
     has ip || packages+=(iproute2)
     has softhsm2-util || packages+=(softhsm2)
+    has tini || packages+=(tini)
     [[ ${#packages[@]} -gt 0 ]] || return 0
     if ! may_install || ! (logged "Packages for tests: installing ${packages[*]}" scripts/install_packages.sh "${packages[@]}"); then
         say "NOT INSTALLED: ${packages[*]}; the tests that need them are left out"

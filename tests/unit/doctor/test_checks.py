@@ -274,7 +274,7 @@ def test_signed_commands_are_well_where_the_log_holds_them(written: Formats | No
 
 @pytest.mark.parametrize("written", [Formats(1, 1), None])
 def test_formats_are_well_where_the_log_has_them(written: Formats | None) -> None:
-    """Goal: no false alarm after an adoption of an older database. Method: the newest rules in force, older ones in it."""
+    """Goal: no false alarm after a restore of the database. Method: the newest rules in force, older ones in it."""
     (found,) = [one for one in examine(formats(written, known().newest.rules)) if one.check == "formats"]
     assert found.severity is Severity.OK
 

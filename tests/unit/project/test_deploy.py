@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from replica.config.load import load_config
 from replica.config.model import Config
+from tests.image import instructions
 
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "deploy/systemd"
@@ -142,6 +143,21 @@ def pinned(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^(\S+)==((?:.*\\\n)*.*)$", lock.read_text(), re.MULTILINE))
 
 
+def test_every_instruction_of_the_image_is_one_that_its_test_carries_out() -> None:
+    """Goal: tests/integration/test_image.py runs the whole file. Method: each instruction, arguments filled in."""
+    found = instructions(CONTAINERFILE)
+    assert {one.name for one in found} <= {
+        *("FROM", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD")
+    }
+    assert [one.value for one in found if one.name == "FROM"] == [
+        "docker.io/library/python:3.11-slim-bookworm AS build",
+        "docker.io/library/python:3.11-slim-bookworm",
+    ]
+    (packages,) = [one.value for one in found if "apt-get install" in one.value]
+    assert "haproxy tini" in packages
+    assert "\\\n" not in packages
+
+
 CONTAINERS = ROOT / "deploy/container"
 
 
@@ -187,6 +203,7 @@ def test_prometheus_in_the_compose_file_asks_what_is_there(settings: Config) -> 
     exporter = settings.haproxy_settings().exporter
     assert exporter is not None
     assert balancers["targets"] == [f"haproxy:{exporter.port}"]
+    assert exporter.host == "*", "Prometheus is another container"
     assert "haproxy" in COMPOSE["services"]
     assert replicas["labels"] == balancers["labels"] == {"cluster": "notary"}
     assert COMPOSE["configs"]["prometheus"]["file"] == "./prometheus.yml"
