@@ -1,7 +1,8 @@
 "use strict";
 // Asks the ledger API what its caller may see, and draws it. Reads only. Texts of the ledger only ever become text.
 
-const PAGE = 20, TX = /^[0-9a-f]{64}$/i, STATE = /^[0-9a-f]{64}:[0-9]{1,10}$/i, OFFSET = /^[0-9]{1,18}$/;
+const PAGE = 20, TX = /^[0-9a-f]{64}$/i, STATE = /^[0-9a-f]{64}:[0-9]{1,10}$/i, OFFSET = /^[0-9]{1,18}$/,
+  ATTEMPT = /^[0-9a-f]{64}@[0-9]{1,18}$/i;
 const COMPLETIONS = [["offset", "n"], ["time (UTC)"], ["what became of it"], ["transaction"], ["parties"], ["user"], ["conflicts"]];
 const by = id => document.getElementById(id);
 let keys = [];
@@ -51,7 +52,7 @@ function completionRow(one) {
     conflicts.append(link(conflict.state, short(conflict.state)), " ");
   const good = one.code === "NOTARISED" || one.code === "DEDUPLICATED";
   const cells = [[link(String(one.offset), one.offset), "n"], [utc(one.recorded_at)], [one.code, good ? "good" : "bad"],
-    [link(one.tx_id)], [one.act_as.join("; ")], [one.user_id], [conflicts]];
+    [good ? link(one.tx_id) : link(`${one.tx_id}@${one.offset}`, short(one.tx_id))], [one.act_as.join("; ")], [one.user_id], [conflicts]];
   const made = element("tr");
   cells.forEach(([value, className], at) => {
     const cell = element("td", undefined, className);
@@ -159,6 +160,23 @@ async function showState(ref) {
   by("result").append(await pages(title, after => `/v1/states/${ref}/attempts?after=${after}`, "attempts", 0));
 }
 
+// A refused attempt is known by its completion alone. It leads to the states that others had consumed.
+async function showAttempt(id, offset) {
+  const { completions: [one] } = await ask(`/v1/completions?after=${Math.max(0, offset - 1)}&limit=1`);
+  if (one?.offset !== offset || one.tx_id !== id)
+    throw new Refused(`At ledger offset ${offset} this caller may see no attempt of that transaction.`);
+  by("result").replaceChildren(element("h2", "Attempt"), facts([
+    ["transaction", element("span", one.tx_id, "id")], ["what became of it", element("span", one.code, one.code === "NOTARISED" ? "good" : "bad")],
+    ["recorded", utc(one.recorded_at) + " UTC"], ["ledger offset", link(String(one.offset))],
+    ["parties", one.act_as.join("; ")], ["user", one.user_id], ["command", one.command_id], ["submission", one.submission_id],
+  ]));
+  const chain = element("section");
+  for (const conflict of one.conflicts)
+    chain.append(facts([["state", link(conflict.state, conflict.state)], ["wanted as", conflict.usage],
+      ["consumed by hash", element("span", conflict.consumed_by_hash, "id")]]));
+  if (one.conflicts.length) by("result").append(element("h2", "States that were consumed before, and by whom"), chain);
+}
+
 async function showCompletions(title, after, more) {
   const path = from => `/v1/completions?after=${from}&limit=${PAGE}${more}`;
   by("result").replaceChildren(await pages(title, path, "completions", after));
@@ -172,6 +190,7 @@ async function showNewest() {
 function show(query) {
   if (query === "") return showNewest();
   if (TX.test(query)) return showTransaction(query.toLowerCase());
+  if (ATTEMPT.test(query)) return showAttempt(query.slice(0, 64).toLowerCase(), Number(query.slice(65)));
   if (STATE.test(query)) return showState(query.toLowerCase());
   if (OFFSET.test(query)) return showCompletions(`Completions from offset ${query} on`, Math.max(0, Number(query) - 1), "");
   return showCompletions(`Completions of ${query}`, 0, `&party=${encodeURIComponent(query)}`);

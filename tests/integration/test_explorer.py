@@ -111,6 +111,23 @@ async def test_a_state_leads_to_its_winner_and_to_those_it_beat(ledger: Ledger, 
         assert "owned" not in await page.title()
 
 
+async def test_a_refused_attempt_leads_to_the_transaction_that_beat_it(ledger: Ledger) -> None:
+    """Goal: no dead end at a refusal, which no index knows. Method: newest to attempt, to its state, to the winner; an
+    offset at which another transaction is."""
+    async with browser_page() as (page, complaints):
+        await page.goto(f"{ledger.url}#2")
+        await page.locator(f'#result tbody a[title="{ledger.loser}@2"]').click()
+        result = page.locator("#result")
+        await expect(result).to_contain_text("STATE_CONFLICT", timeout=SHOWN_MAX_MS)
+        await expect(result).to_contain_text(hash_of_tx_id(bytes.fromhex(ledger.winner)).hex())
+        await result.locator(f'a[title="{ledger.state}"]').click()
+        await result.locator(f'dl a[title="{ledger.winner}"]').click()
+        await expect(page.locator("#result dd .good")).to_contain_text("valid", timeout=SHOWN_MAX_MS)
+        await search(page, f"{ledger.loser}@3")
+        await expect(page.locator("#problem")).to_contain_text("no attempt of that", timeout=SHOWN_MAX_MS)
+        assert complaints == []
+
+
 async def test_a_receipt_that_was_changed_is_called_so(ledger: Ledger) -> None:
     """Goal: the verification is one. Method: one bit of the signature, then of the content, changed on the way."""
     async with browser_page() as (page, _):
