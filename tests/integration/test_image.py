@@ -1,9 +1,10 @@
-"""The image and the compose file, without an engine: built by the Containerfile's steps, run in namespaces."""
+"""The page of the compose file, played without an engine: the Containerfile's steps, and containers in namespaces."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ REPLICAS = ("r1", "r2", "r3")
 HAPROXY_USER = "99:99"  # of HAProxy's official image
 PARTY = "O=Bank A,L=London,C=GB"
 CONFIG = ("--config", "/etc/notary/notary.toml")
+LINES = re.findall(r"^ *(podman compose .*)$", (DEPLOY / "README.md").read_text(), re.MULTILINE)
 BUILD_MAX_S, BEGIN_MAX_S = 180.0, 90.0
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -98,12 +100,14 @@ def prepare_site(site: Path, endpoint: str, database: tuple[str, int], brokers: 
 
 
 def answers(url: str) -> int:
-    """The status of an answer over HTTP."""
+    """The status of an answer over HTTP; 0: none."""
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
+    except OSError:
+        return 0
 
 
 class Deployment:
@@ -115,18 +119,34 @@ class Deployment:
             f"https://{self.addresses['haproxy']}:{COMPOSE['services']['haproxy']['ports'][0].split(':')[0]}"
         )
         self.site = site
-        hosts = "".join(f"{address} {name}\n" for name, address in self.addresses.items())
+        hosts = "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in self.addresses.items())
 
         def container(name: str) -> Container:
             return Container(image, COMPOSE, name, site, made.machine(name).enter, hosts)
 
         self.replicas = {name: container(name) for name in REPLICAS}
-        rendered = self.replicas["r1"].once("haproxy", "render", *CONFIG)
-        (site / "haproxy.cfg").write_text(rendered)
-        self.haproxy = container("haproxy")
+        self._load_balancer = partial(container, "haproxy")  # its configuration is rendered by a replica's image
+        self._running = list[Container]()
 
-    def containers(self) -> list[Container]:
-        return [*self.replicas.values(), self.haproxy]
+    def kill(self) -> None:
+        """End what still runs."""
+        for one in self._running:
+            one.kill()
+
+    async def play(self, line: str) -> str:
+        """A line of the page, as the engine would; what it printed. The active stands in for the page's."""
+        match shlex.split(line):
+            case ["podman", "compose", "run", "--rm", name, *words, ">", file]:
+                (self.site / file).write_text(await asyncio.to_thread(self.replicas[name].once, *words))
+                return ""
+            case ["podman", "compose", "run", "--rm", name, *words]:
+                return await asyncio.to_thread(self.replicas[name].once, *words)
+            case ["podman", "compose", "exec", _, *words]:
+                return await asyncio.to_thread(self.replicas[await self.settled()].execute, *words)
+            case ["podman", "compose", "up", "-d"]:
+                await self.begin()
+                return ""
+        raise AssertionError(f"{line}: not a command that is known here")
 
     def active(self) -> str | None:
         """The replica that is active now; None: none, or more than one."""
@@ -135,9 +155,11 @@ class Deployment:
 
     async def begin(self) -> None:
         """As `podman compose up`; returns once every health check is good, and a replica is active."""
+        balancer = self._load_balancer()
+        self._running = [*self.replicas.values(), balancer]
         for replica in self.replicas.values():
             replica.start()
-        self.haproxy.start(["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"], HAPROXY_USER)
+        balancer.start(["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"], HAPROXY_USER)
         for replica in self.replicas.values():
             await eventually(partial(asyncio.to_thread, replica.is_healthy), BEGIN_MAX_S)
         await self.settled()
@@ -158,14 +180,13 @@ class Deployment:
         assert "STATE_CONFLICT" in await asyncio.to_thread(cli, "try", *words, "--party", PARTY)
 
     def logs(self) -> str:
-        return "".join(
-            f"--- {one.name}\n{one.log.read_text()[-3000:]}" for one in self.containers() if one.log.exists()
-        )
+        """The end of what each of them printed."""
+        return "".join(f"--- {one.name}\n{one.log.read_text()[-3000:]}" for one in self._running if one.log.exists())
 
 
 async def test_the_image_s_replicas_serve_and_hand_over(servers_folder: Path, ports: PortReservation) -> None:
     """Goal: containers that start, are called healthy when they are, serve, hand over and stop in order. Method: the
-    Containerfile's steps; then what the compose file has, each service in namespaces of its own, on real servers."""
+    Containerfile's steps; then the page's commands, each service in namespaces of its own, on real servers."""
     folder = servers_folder / "image"
     folder.mkdir()
     with network() as made:
@@ -181,10 +202,9 @@ async def test_the_image_s_replicas_serve_and_hand_over(servers_folder: Path, po
             site, where = folder / "site", (database.machine.address, database.port)
             prepare_site(site, made.machine("haproxy").address, where, kafka.bootstrap_servers, "a password")
             deployment = Deployment(image, site, made)
-            first = deployment.replicas["r1"]
-            first.once("store", "migrate", *CONFIG)
-            first.once("topic", "create", *CONFIG)
-            await deployment.begin()
+            printed = {line: await deployment.play(line) for line in LINES}
+            assert [word for line in LINES for word in ("raise", "switchover") if word in line.split()]
+            assert "rules version 2" in printed[LINES[-1]]
             await deployment.try_it()
             await check_containers(deployment)
             await check_targets(deployment)
@@ -193,8 +213,8 @@ async def test_the_image_s_replicas_serve_and_hand_over(servers_folder: Path, po
         except (AssertionError, TimeoutError) as error:
             raise AssertionError(f"{error}\n{deployment.logs() if deployment else ''}") from error
         finally:
-            for container in deployment.containers() if deployment else ():
-                container.kill()
+            if deployment is not None:
+                deployment.kill()
             await asyncio.gather(kafka.remove(), database.remove())
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -23,6 +23,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "runbooks").glob("*.md")),
     *sorted((ROOT / "clients").glob("*/README.md")),
+    *sorted((ROOT / "deploy").glob("**/README.md")),
 ]
 CLI = typer.main.get_command(app)
 WHOLE_MIN, NAMED_MIN = 120, 120
