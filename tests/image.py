@@ -245,7 +245,7 @@ class Container:
         self._files = {"/etc/hosts": self._folder / "hosts"}
         for part in ("configs", "secrets"):
             for entry in self._service.get(part, ()):
-                self._files[entry["target"]] = self._given(entry, site / compose[part][entry["source"]]["file"])
+                self._files[entry["target"]] = site / compose[part][entry["source"]]["file"]  # with its owner and mode
 
     def start(self, argv: list[str] | None = None, user: str | None = None) -> None:
         """Begin as the compose file has it; `argv`: in place of entry point and command."""
@@ -323,14 +323,6 @@ class Container:
         if target.startswith("/usr/local/"):
             return self._image.local / target.removeprefix("/usr/local/")
         return self._image.root / target.strip("/")
-
-    def _given(self, entry: Mapping[str, Any], source: Path) -> Path:
-        """A copy of a file with the owner and the mode that the compose file gives it."""
-        copied = self._folder / Path(entry["target"]).name
-        shutil.copy(source, copied)
-        os.chown(copied, int(entry.get("uid", 0)), int(entry.get("gid", 0)))
-        copied.chmod(entry.get("mode", 0o444))
-        return copied
 
     def _inside(self, argv: list[str]) -> list[str]:
         spaces = ["--mount", "--uts", "--pid", "--net", "--root", "--wd"]

@@ -37,6 +37,7 @@ HAPROXY_USER = "99:99"  # of HAProxy's official image
 PARTY = "O=Bank A,L=London,C=GB"
 CONFIG = ("--config", "/etc/notary/notary.toml")
 LINES = re.findall(r"^ *(podman compose .*)$", (DEPLOY / "README.md").read_text(), re.MULTILINE)
+PREPARING = re.findall(r"^ *(ch(?:own|mod) .*)$", (DEPLOY / "README.md").read_text(), re.MULTILINE)
 BUILD_MAX_S, BEGIN_MAX_S = 180.0, 90.0
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -97,6 +98,9 @@ def prepare_site(site: Path, endpoint: str, database: tuple[str, int], brokers: 
     authority.issue("api", endpoint)
     for name in ("database-ca.pem", "kafka-ca.pem"):
         shutil.copy(authority.ca_file, site / name)
+    assert len(PREPARING) == 2
+    for line in PREPARING:
+        subprocess.run(shlex.split(line), cwd=site, check=True)
 
 
 def answers(url: str) -> int:
