@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import click
 import typer
 from typer._completion_shared import get_completion_script
+from typer.core import TyperCommand, TyperGroup
 
 from replica.cli.main import app
 
@@ -73,10 +73,13 @@ def _adapted(path: Path, found: set[Path]) -> str:
 # ---- the command line ----
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
+Command = TyperCommand | TyperGroup
+
+
+def commands() -> Iterator[tuple[str, Command]]:
     """Each command with its whole name, groups before what they have."""
 
-    def within(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    def within(name: str, command: Command) -> Iterator[tuple[str, Command]]:
         yield name, command
         for word, inner in getattr(command, "commands", {}).items():
             yield from within(f"{name} {word}", inner)
@@ -84,18 +87,23 @@ def commands() -> Iterator[tuple[str, click.Command]]:
     yield from within("notary", typer.main.get_command(app))
 
 
-def _rows(command: click.Command) -> Iterator[tuple[str, str]]:
-    """Names and help of each option and argument."""
-    context = click.Context(command, info_name="notary")
+def _rows(command: Command) -> Iterator[tuple[str, str]]:
+    """Each argument and option as the usage line has it, and its help."""
+    context = typer.Context(command, info_name="notary")
     for parameter in command.get_params(context):
         text = getattr(parameter, "help", None) or ""
-        if isinstance(parameter, click.Argument):
-            yield parameter.human_readable_name.upper(), text
+        if parameter.param_type_name == "argument":
+            yield " ".join(parameter.get_usage_pieces(context)), text
         else:
-            yield ", ".join(parameter.opts), text
+            yield ", ".join([*parameter.opts, *parameter.secondary_opts]), text
 
 
-def _paragraphs(command: click.Command) -> list[str]:
+def _usage(command: Command) -> str:
+    """What follows the command's name, as `--help` has it."""
+    return " ".join(command.collect_usage_pieces(typer.Context(command, info_name="notary")))
+
+
+def _paragraphs(command: Command) -> list[str]:
     return [" ".join(part.split()) for part in (command.help or "").split("\n\n") if part.strip()]
 
 
@@ -111,7 +119,7 @@ def commands_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def man_page(name: str, command: click.Command) -> str:
+def man_page(name: str, command: Command) -> str:
     """One page for man(1), section 1."""
     summary, *more = [*_paragraphs(command), name][:1] + _paragraphs(command)[1:]
     inner = [f"{name} {word}" for word in getattr(command, "commands", {})]
@@ -121,7 +129,7 @@ def man_page(name: str, command: click.Command) -> str:
         f"{name.replace(' ', '-')} \\- {_roff(summary)}",
         ".SH SYNOPSIS",
         f".B {name}",
-        "[OPTIONS]" + (" COMMAND" if inner else ""),
+        _roff(_usage(command)),
         ".SH DESCRIPTION",
         *[line for text in (summary, *more) for line in (_roff(text), ".PP")],
         ".SH OPTIONS",

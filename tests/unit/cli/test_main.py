@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 import typer
 from nacl.signing import SigningKey
+from typer.core import TyperCommand, TyperGroup
 
 from ledger_api.client.signing import Party, encode_submission
 from replica.cli.main import app
 from replica.notary.canonical import summarise
 from replica.notary.receipts import make_receipts, receipt_to_document
 
+Command = TyperCommand | TyperGroup
 ROOT = typer.main.get_command(app)
-REPOSITORY = Path(__file__).parents[3]
 HEAVY = ("aiohttp", "confluent_kafka", "psycopg", "rocksdict", "pydantic", "structlog", "uvloop", "cryptography")
 
 
@@ -31,19 +30,10 @@ def _notary(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
-def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def _commands(command: Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Command]]:
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
         yield from _commands(inner, (*path, name))
-
-
-def _parse(words: list[str]) -> None:
-    """Parse a command line as `notary` would, without running it. Raises click.UsageError."""
-    command, context = ROOT, ROOT.make_context("notary", [], resilient_parsing=True)
-    while isinstance(command, click.Group):
-        name, command, words = command.resolve_command(context, words)
-        context = click.Context(command, info_name=name, parent=context)
-    command.make_context(context.info_name, words, parent=context.parent)
 
 
 @pytest.mark.parametrize("path", [path for path, _ in _commands(ROOT)], ids=" ".join)
@@ -121,10 +111,3 @@ def test_a_receipt_is_verified_offline(tmp_path: Path) -> None:
     assert f"{key.hex()}, which is not trusted here" in told
     found = json.loads(_notary("verify", "answer.json", "--notary-keys", "keys.toml", "--json", cwd=tmp_path).stdout)
     assert (found["notary_key"], found["known_keys"]) == (key.hex(), [old, key.hex()])
-
-
-@pytest.mark.parametrize("page", sorted(REPOSITORY.glob("runbooks/*.md")), ids=lambda page: page.name)
-def test_commands_of_the_runbooks_exist(page: Path) -> None:
-    """Goal: nobody meets a command that is none, in an incident. Method: parse each one as the program would."""
-    for command in re.findall(r"^ *(?:\$ )?notary ([^|;&>#\n]*)", page.read_text(), re.MULTILINE):
-        _parse(shlex.split(command))

@@ -74,6 +74,9 @@ def test_each_command_has_a_man_page_and_completion_asks_the_command(tmp_path: P
     for text in ("Hand over to another replica", "\\-\\-if\\-active", "\\-\\-at", "replicated-notary"):
         assert text in page
     assert (tmp_path / "notary-log-members.1").is_file()
+    verify = (tmp_path / "notary-verify.1").read_text()
+    assert ".SH SYNOPSIS\n.B notary verify\n[OPTIONS] {receipt}\n" in verify  # as `notary verify --help` has it
+    assert "\n.B {receipt}\n" in verify
     if shutil.which("man"):
         read = subprocess.run(["man", "-l", str(tmp_path / "notary.1")], capture_output=True, text=True, check=True)
         assert "notary-switchover" in read.stdout
