@@ -132,12 +132,11 @@ def test_a_broken_promise_is_never_forgiven(tmp_path: Path, samples: str, name: 
 def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
     """Goal: a scenario that holds but for its goal fails, once and for all. Method: an outage that would be short when
     it is repeated; the fault scenarios' own plugin."""
-    tests = tmp_path / "tests/faults"
-    tests.mkdir(parents=True)
-    for path in (ROOT / "tests/faults").glob("*.py"):
-        if not path.name.startswith("test_"):
-            (tests / path.name).symlink_to(path)
-    (tests / "lab").symlink_to(ROOT / "tests/faults/lab")
+    for folder in ("tests/faults", "tests/faults/lab"):
+        (tmp_path / folder).mkdir(parents=True)
+        for path in (ROOT / folder).glob("*.py"):
+            if not path.name.startswith("test_"):  # or the real scenarios would run here
+                (tmp_path / folder / path.name).symlink_to(path)
     for name in ("closing.py", "ends.py", "waiting.py"):
         (tmp_path / "tests" / name).symlink_to(ROOT / "tests" / name)
     assert run_script(tmp_path, MISSED_GOAL, "faults-quick") == Ran(1, "repeated: 0", {"long": 1})
