@@ -144,7 +144,7 @@ def pinned(lock: Path) -> dict[str, str]:
 
 
 def test_every_instruction_of_the_image_is_one_that_its_test_carries_out() -> None:
-    """Goal: tests/image.py can carry the whole file out. Method: each instruction, arguments filled in."""
+    """Goal: tests/integration/test_image.py runs the whole file. Method: each instruction, arguments filled in."""
     found = instructions(CONTAINERFILE)
     assert {one.name for one in found} <= {
         *("FROM", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD")
