@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
 import msgspec
 
 from replica.active.completions import completions_of
-from replica.following.apply import judge_records
+from replica.following.apply import Applied, judge_records
 from replica.following.log_reading import bounded_runs, open_after
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
@@ -41,6 +44,27 @@ async def publish_backlog(
             raise LogRefused(f"completions were published from another record at offset {position.offset}")
         return published
     ledger_end = published.ledger_end
+    again = judged_again(request_log, index, position, applied_to=applied_to, settings=settings, salvages=salvages)
+    async with aclosing(again):
+        async for applied in again:
+            ledger_end = await store.publish(completions_of(applied), applied.position)
+            position = applied.position
+    return msgspec.structs.replace(published, position=position, ledger_end=ledger_end)
+
+
+async def judged_again(
+    request_log: RequestLog,
+    index: Index,
+    position: Position,
+    *,
+    applied_to: Position,
+    settings: CoreSettings,
+    salvages: Salvages = NO_SALVAGES,
+) -> AsyncGenerator[Applied, None]:
+    """What the records after `position` and up to `applied_to` decided, run by run, by an index that has them all.
+
+    Raises LogRefused when the position was not read from this log, and LogUnavailable.
+    """
     reader = await open_after(request_log, applied_to.topic_id, position)
     try:
         while position.offset < applied_to.offset:
@@ -50,8 +74,7 @@ async def publish_backlog(
                 raise LogUnavailable(f"no record after offset {position.offset} within {settings.log_stall_max_s} s")
             for run in bounded_runs(records, settings.read_batch_states_max):
                 applied, _ = judge_records(index, position, run, salvages)
-                ledger_end = await store.publish(completions_of(applied), applied.position)
+                yield applied
                 position = applied.position
     finally:
         await reader.close()
-    return msgspec.structs.replace(published, position=position, ledger_end=ledger_end)
