@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from replica.notary.errors import InvariantBroken
-from replica.notary.position import Position
+from replica.notary.errors import InvariantBroken, StoreUnavailable
+from replica.notary.position import BEGIN, Position
 from replica.store.interface import Completion, Pruned, Published
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.tables import FILE, LedgerDamaged
@@ -64,6 +64,7 @@ class EmbeddedLedger:
     LedgerDamaged (begin anew), StoreUnavailable (the disk), or InvariantBroken.
 
     What is fed may begin below the ledger's position, as an index that is made anew does: that is passed over.
+    Once it has ended, `feed`, `room` and `reached` raise the error that ended it, or StoreUnavailable.
     """
 
     def __init__(self, file: LedgerFile) -> None:
@@ -73,7 +74,7 @@ class EmbeddedLedger:
         self._waiting = 0
         self._arrived = asyncio.Event()
         self._moved = asyncio.Event()
-        self._stopping = False
+        self._ended: Exception | None = None
         self.progress = file.progress()
 
     @property
@@ -81,55 +82,85 @@ class EmbeddedLedger:
         """Completions that are not written yet."""
         return self._waiting
 
-    def feed(self, completions: Sequence[Completion], begun: Sequence[Begun], position: Position) -> None:
-        """Hand over a run that was applied. It begins at or below the ledger's position: a gap is not noticed here.
+    @property
+    def fed(self) -> Position | None:
+        """The position after the newest run that it has or waits for; None for a new ledger."""
+        return self._queue[-1].position if self._queue else self.progress.position
 
-        Raises InvariantBroken when it ends at a record that is not the one the ledger has at that offset.
+    @property
+    def fed_offset(self) -> int:
+        """The log offset of that position; -1 for none."""
+        return _offset_of(self.fed)
+
+    def feed(
+        self, completions: Sequence[Completion], begun: Sequence[Begun], after_offset: int, position: Position
+    ) -> None:
+        """Hand over what the records after `after_offset` and up to `position` decided.
+
+        Raises InvariantBroken when the run begins above what was fed before, which would leave a gap, and when it ends
+        at a record that is not the one the ledger has at that offset. Raises what ended the ledger, once it has ended.
         """
-        before = self._queue[-1].position if self._queue else self.progress.position
-        if before is not None and position.offset <= before.offset:
-            self._check_same(before, position)
+        self._require_going()
+        fed, fed_offset = self.fed, self.fed_offset
+        if after_offset > fed_offset:
+            raise InvariantBroken(
+                f"the ledger was fed up to offset {fed_offset}, a run begins after offset {after_offset}"
+            )
+        if fed is not None and position.offset <= fed_offset:
+            self._check_same(fed, position)
             return
-        above = -1 if before is None else before.offset
-        new = [one for one in completions if one.log_offset > above]
-        self._queue.append(_Run(new, [one for one in begun if one.log_offset > above], position))
+        new = [one for one in completions if one.log_offset > fed_offset]
+        self._queue.append(_Run(new, [one for one in begun if one.log_offset > fed_offset], position))
         self._waiting += len(new)
         self._arrived.set()
 
     async def room(self) -> None:
-        """Return once the disk keeps up: the follower waits here, so that what it hands over is bounded."""
+        """Return once the disk keeps up: the follower waits here, so that what it hands over is bounded.
+
+        Raises what ended the ledger.
+        """
         await self._until(lambda: self._waiting < _WAITING_MAX)
 
     async def reached(self, offset: int) -> Published:
-        """The progress once the ledger covers the log up to that offset."""
-        await self._until(lambda: self.progress.position is not None and self.progress.position.offset >= offset)
+        """The progress once the ledger covers the log up to that offset. Raises what ended the ledger before it did."""
+        await self._until(lambda: _offset_of(self.progress.position) >= offset)
         return self.progress
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore.prune; the rows go in the background."""
-        pruned = await self._on_thread(lambda: self._file.prune(up_to, recorded_before_us))
-        self.progress = await self._on_thread(self._file.progress)
-        while await self._on_thread(self._file.delete_some):
+        """See ParticipantStore.prune; the rows go in the background. Damage that it finds ends `run` as well."""
+        pruned = await self._ask(lambda: self._file.prune(up_to, recorded_before_us))
+        self.progress = await self._ask(self._file.progress)
+        while await self._ask(self._file.delete_some):
             pass
         return pruned
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        return await self._on_thread(lambda: self._file.log_offset_of(ledger_offset))
+        """See ParticipantStore. Damage that it finds ends `run` as well."""
+        return await self._ask(lambda: self._file.log_offset_of(ledger_offset))
 
     async def run(self) -> None:
         """Write until stopped."""
-        while not self._stopping:  # asked after each transaction as well: it takes the event back that `stop` has set
-            await self._arrived.wait()
-            if not self._stopping:
-                await self._write_some()
+        try:
+            while self._ended is None:  # asked after each wait as well: `stop` sets the event
+                await self._arrived.wait()
+                if self._ended is None:
+                    await self._write_some()
+        except Exception as error:
+            self._end(error)
+            raise
+        finally:
+            self._end(StoreUnavailable("the ledger is not written any more"))
+        if isinstance(self._ended, LedgerDamaged):
+            raise self._ended
 
     async def stop(self) -> None:
-        """Let `run` end after the present transaction, and close the file. The log has what is not written."""
-        self._stopping = True
-        self._arrived.set()
-        await self._on_thread(self._file.close)
-        self._thread.shutdown(wait=False)
+        """Let `run` end after the present transaction, and close the file. The log has what is not written.
+
+        May be repeated.
+        """
+        self._end(StoreUnavailable("the ledger has stopped"))
+        await asyncio.to_thread(self._thread.shutdown)
+        self._file.close()
 
     async def _write_some(self) -> None:
         taken: list[_Run] = []
@@ -152,8 +183,28 @@ class EmbeddedLedger:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
+            self._require_going()
             self._moved.clear()
             await self._moved.wait()
+
+    def _require_going(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _end(self, error: Exception) -> None:
+        """The first error stays: it is the cause of the others."""
+        self._ended = self._ended or error
+        self._arrived.set()
+        self._moved.set()
+
+    async def _ask(self, question: Callable[[], _T]) -> _T:
+        """The answer of the file. Raises what ended the ledger, and StoreUnavailable for damage, which ends it."""
+        self._require_going()
+        try:
+            return await self._on_thread(question)
+        except LedgerDamaged as error:
+            self._end(error)
+            raise StoreUnavailable(f"the ledger is damaged: {error}") from None
 
     async def _on_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -162,3 +213,7 @@ class EmbeddedLedger:
     def _check_same(before: Position, position: Position) -> None:
         if position.offset == before.offset and position.digest != before.digest:
             raise InvariantBroken(f"the ledger was made from another record at offset {before.offset}")
+
+
+def _offset_of(position: Position | None) -> int:
+    return BEGIN if position is None else position.offset

@@ -44,8 +44,9 @@ async def to_sqlite(folder: Path, runs: list[LogRecords]) -> Published:
     ledger, applier = EmbeddedLedger(open_or_make_anew(folder, TOPIC)), Applier(MemoryIndex(), TOPIC)
     task = asyncio.create_task(ledger.run())
     for run in runs:
+        after = applier.position.offset
         applied = applier.apply(run)
-        ledger.feed(completions_of(applied), [], applied.position)
+        ledger.feed(completions_of(applied), [], after, applied.position)
         await ledger.room()
     progress = await ledger.reached(applier.position.offset)
     await ledger.stop()

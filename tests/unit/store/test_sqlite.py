@@ -14,7 +14,7 @@ import pytest
 
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
-from replica.notary.position import Position
+from replica.notary.position import BEGIN, Position
 from replica.store.interface import Completion, ParticipantStore, Pruned
 from replica.store.memory import MemoryDatabase
 from replica.store.sqlite.file import Begun, LedgerFile
@@ -36,7 +36,7 @@ class WritingStore(EmbeddedStore):
         self._fed = ledger
 
     async def publish(self, completions: list[Completion], position: Position) -> int:  # type: ignore[override]
-        self._fed.feed(completions, [], position)
+        self._fed.feed(completions, [], self._fed.fed_offset, position)
         return await super().publish(completions, position)
 
 
@@ -269,14 +269,14 @@ async def test_it_is_fed_from_below_and_straddling_its_position(tmp_path: Path) 
     whole = some(60)
     chance = random.Random(5)
     async with running(open_or_make_anew(tmp_path, TOPIC)) as ledger:
-        reached = 0
+        reached = BEGIN
         while reached < 70:
             offset = chance.randrange(-1, reached + 1)
             for _ in range(chance.randrange(1, 6)):
                 upper = min(70, offset + chance.randrange(1, 15))
                 if upper <= offset:
                     break
-                ledger.feed([c for c in whole if offset < c.log_offset <= upper], [], at(upper))
+                ledger.feed([c for c in whole if offset < c.log_offset <= upper], [], offset, at(upper))
                 offset = upper
             reached = max(reached, offset)
             if chance.random() < 0.3:
@@ -287,9 +287,62 @@ async def test_it_is_fed_from_below_and_straddling_its_position(tmp_path: Path) 
 
 async def test_another_record_at_its_position_stops_it(ledger: EmbeddedLedger) -> None:
     """Goal: a ledger of another history is never continued. Method: feed the same offset with another digest."""
-    ledger.feed(some(3), [], at(20))
+    ledger.feed(some(3), [], BEGIN, at(20))
     with pytest.raises(InvariantBroken):
-        ledger.feed(some(3), [], msgspec.structs.replace(at(20), digest=b"e" * 32))
+        ledger.feed(some(3), [], BEGIN, msgspec.structs.replace(at(20), digest=b"e" * 32))
+
+
+async def test_a_run_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
+    """Goal: no completion is ever missing between two others. Method: a run that begins one record too high, over an
+    empty ledger, over what waits, and over what is written; then the run that was missing."""
+    async with running(open_or_make_anew(tmp_path, TOPIC)) as ledger:
+        for gap, run, covered in ((0, 0, 19), (20, 10, 29), (30, 20, 39)):
+            before = ledger.fed_offset
+            with pytest.raises(InvariantBroken, match=r"INTERNAL: .* begins after offset"):
+                ledger.feed([], [], gap, at(covered))
+            assert ledger.fed_offset == before
+            ledger.feed(some(10, run), [], before, at(covered))
+            if covered == 29:
+                await ledger.reached(29)
+        assert (await ledger.reached(39)).ledger_end == 30
+
+
+@pytest.mark.parametrize("end", ["damage", "cancelled", "stopped", "pruning finds damage"])
+async def test_nobody_waits_for_a_ledger_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Goal: who waits for a ledger learns that it has ended, and why. Method: wait for room and for an offset, end it
+    in each way; ask again, and feed it, once it has ended."""
+    monkeypatch.setattr("replica.store.sqlite.ledger._WAITING_MAX", 0)
+    file = open_or_make_anew(tmp_path, TOPIC)
+    file.append(some(5), [Begun(1, "r1", 0, 0)], at(15))
+    ledger = EmbeddedLedger(file)
+    task = asyncio.create_task(ledger.run())
+    waiting = [asyncio.create_task(one) for one in (ledger.room(), ledger.reached(99))]
+    await asyncio.sleep(0)
+    expected: type[Exception] = LedgerDamaged
+    if end == "damage":
+        ledger.feed([], [Begun(1, "twice", 16, 0)], 15, at(16))
+    elif end == "pruning finds damage":
+        file._connection.execute("UPDATE completion SET checksum = checksum + 1")
+        with pytest.raises(StoreUnavailable):
+            await ledger.prune(None, 9)
+    else:
+        expected = StoreUnavailable
+        await ledger.stop() if end == "stopped" else task.cancel()
+    async with asyncio.timeout(5):
+        ended = await asyncio.gather(task, *waiting, return_exceptions=True)
+        if end == "stopped":
+            assert ended[0] is None
+        else:
+            assert isinstance(ended[0], asyncio.CancelledError if end == "cancelled" else LedgerDamaged)
+        assert [type(one) for one in ended[1:]] == [expected, expected]
+        for wait in (ledger.room, lambda: ledger.reached(99)):
+            with pytest.raises(expected):
+                await wait()
+    with pytest.raises(expected):
+        ledger.feed([], [], 15, at(17))
+    await ledger.stop()
 
 
 async def test_the_follower_waits_where_the_disk_does_not_keep_up(
@@ -298,7 +351,7 @@ async def test_the_follower_waits_where_the_disk_does_not_keep_up(
     """Goal: memory is bounded. Method: a bound of ten; feed without a writer, then with one."""
     monkeypatch.setattr("replica.store.sqlite.ledger._WAITING_MAX", 10)
     ledger = EmbeddedLedger(open_or_make_anew(tmp_path, TOPIC))
-    ledger.feed(some(12), [], at(30))
+    ledger.feed(some(12), [], BEGIN, at(30))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await ledger.room()
@@ -314,7 +367,7 @@ async def test_a_store_that_has_other_completions_is_refused(ledger: EmbeddedLed
     with pytest.raises(StoreMismatch):
         await store.bind("topic-2")
     await store.published()
-    ledger.feed(some(3), [], at(20))
+    ledger.feed(some(3), [], BEGIN, at(20))
     assert await store.publish(some(2), at(20)) == 2
     with pytest.raises(InvariantBroken):
         await store.publish(some(1, 9), at(20))
