@@ -32,7 +32,7 @@ async def publish_backlog(
     """Publish the log from the published position up to `applied_to`; returns the new published position.
 
     Old records are judged again on the newer index, which gives the old verdicts. Raises LogRefused when the published
-    position is ahead of the log, or was not read from it.
+    position is ahead of the log, or was not read from it, and what `judged_again` raises.
     """
     position = published.position or begin(applied_to.topic_id)
     if position.offset > applied_to.offset:
@@ -63,7 +63,9 @@ async def judged_again(
 ) -> AsyncGenerator[Applied, None]:
     """What the records after `position` and up to `applied_to` decided, run by run, by an index that has them all.
 
-    Raises LogRefused when the position was not read from this log, and LogUnavailable.
+    Raises LogRefused when the position was not read from this log, LogTruncated when the log ends before it, and
+    LogUnavailable. Raises CommandsLag while the index completes its acceptances from the log, under rules 2: the caller
+    waits for them before (Opening does), or tries again from the newest run that it has.
     """
     reader = await open_after(request_log, applied_to.topic_id, position)
     try:
