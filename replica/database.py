@@ -102,9 +102,13 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
 
     `reader`: what front ends log in as; None: as the connection string says.
     """
-    if kind_of(conninfo).NAME == "oracle":
-        return OracleDatabase(parse_oracle(conninfo), scope, reader)
-    return PostgresDatabase(conninfo, scope, reader)
+    match kind_of(conninfo).NAME:
+        case "oracle":
+            return OracleDatabase(parse_oracle(conninfo), scope, reader)
+        case "postgres":
+            return PostgresDatabase(conninfo, scope, reader)
+        case other:
+            raise ConfigError(f"replicas cannot share a database of the kind {other}")
 
 
 class PostgresDatabase:

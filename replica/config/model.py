@@ -60,6 +60,10 @@ class DatabaseSettings(BaseModel):
             parse_conninfo(conninfo)
         except ConfigError as error:
             raise ValueError(error.detail) from None
+        if kind_of(conninfo).NAME == "sqlite":
+            raise ValueError(
+                "replicas share this database; an embedded ledger is of one replica. Name Postgres or Oracle"
+            )
         return conninfo
 
 

@@ -1,7 +1,8 @@
 """Opens a participant database for tools and readers. The kind of database follows from the connection string, and only
 here is it determined.
 
-`oracle://` means Oracle; any other string is libpq's: Postgres. Drivers are imported when they are used.
+`oracle://` means Oracle, `sqlite:` the embedded ledger of a replica; any other string is libpq's: Postgres. Drivers are
+imported when they are used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from replica.store.facts import Export, PublishedState
 from replica.store.interface import Completion
 from replica.store.oracle.login import ORACLE
 from replica.store.reader import CompletionReader
+from replica.store.sqlite.kind import SQLITE
 from replica.store.tools import DatabaseKind, Tools
 
 _COMMANDS_MAX = 1_000_000  # settings bound what is in flight far below
@@ -27,6 +29,10 @@ def kind_of(conninfo: str) -> DatabaseKind:
         from replica.store.oracle import kind as oracle
 
         return oracle
+    if conninfo.startswith(SQLITE):
+        from replica.store.sqlite import kind as sqlite
+
+        return sqlite
     from replica.store.postgres import kind as postgres
 
     return postgres
