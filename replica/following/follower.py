@@ -194,7 +194,7 @@ class Follower:
         if voids := applied.reading.voids:  # one line a run: a deposed active may leave many thousands
             reasons = Counter(void.reason.value for void in voids)
             log.warning("records_void", first_offset=voids[0].offset, last_offset=voids[-1].offset, reasons=reasons)
-        for barrier in applied.reading.barriers:
+        for barrier in (found.record for found in applied.reading.barriers):
             self._require_database(barrier)
             log.info("barrier_in_force", epoch=barrier.epoch, replica=barrier.replica, database=barrier.database)
         self._moved.set()

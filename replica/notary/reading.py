@@ -50,13 +50,22 @@ class Void(msgspec.Struct, frozen=True):
     record: RequestRecord | None = None
 
 
+class BarrierInForce(msgspec.Struct, frozen=True):
+    """A barrier that came into force, its log offset, and the highest stamp before it: when its activation began."""
+
+    record: BarrierRecord
+    offset: int
+    stamp_us: int
+
+
 class Reading(msgspec.Struct):
     """The result of reading a run of records: the position after it, the counting records in log order, the void."""
 
     position: Position
     counted: list[Counted]
     voids: list[Void]
-    barriers: list[BarrierRecord]  # those that came into force in this run
+    barriers: list[BarrierInForce]  # those that came into force in this run
+    after_offset: int  # the run's records follow the one at this offset
 
 
 def read_records(position: Position, records: Iterable[tuple[int, bytes]]) -> Reading:
@@ -101,7 +110,7 @@ class RunReader:
         self.seen = [list(item) for item in start.seen]
         self.counted: list[Counted] = []
         self.voids: list[Void] = []
-        self.barriers: list[BarrierRecord] = []
+        self.barriers: list[BarrierInForce] = []
 
     def take(self, offset: int, value: bytes) -> None:
         if offset != self.offset + 1:
@@ -142,7 +151,7 @@ class RunReader:
                 )
             self.barrier, self.barrier_offset, self.seen = record, self.offset, []
             self.counted_offset = self.offset
-            self.barriers.append(record)
+            self.barriers.append(BarrierInForce(record, self.offset, self.stamp_us))
             return None
         return None if record == in_force else VoidReason.BARRIER_NOT_HIGHER
 
@@ -183,7 +192,7 @@ class RunReader:
             )
             leased = is_leased(self.barrier)
             position = LeasedPosition(*fields, self.counted_offset) if leased else Position(*fields)
-        return Reading(position, self.counted, self.voids, self.barriers)
+        return Reading(position, self.counted, self.voids, self.barriers, self.start.offset)
 
 
 KNOWN_TOGETHER = frozenset({(1, 1), (2, 2)})

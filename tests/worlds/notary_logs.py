@@ -15,7 +15,7 @@ from replica.index.memory import MemoryCommands
 from replica.notary.canonical import encode_request
 from replica.notary.counted import Counted, CountedRequest
 from replica.notary.position import Position, begin, decode_position, encode_position
-from replica.notary.reading import read_records
+from replica.notary.reading import BarrierInForce, read_records
 from replica.notary.records import (
     NO_OFFSET,
     ActRecord,
@@ -168,7 +168,7 @@ class Run:
     voids: dict[int, str] = field(default_factory=dict)
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     counted: dict[int, Counted] = field(default_factory=dict)
-    barriers: list[BarrierRecord] = field(default_factory=list)
+    barriers: list[BarrierInForce] = field(default_factory=list)
     index: dict[bytes, bytes] = field(default_factory=dict)
     acceptances: dict[bytes, bytes] = field(default_factory=dict)
     position: Position = field(default_factory=lambda: begin(TOPIC))

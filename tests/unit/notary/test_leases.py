@@ -61,7 +61,7 @@ def test_of_two_equal_claims_the_first_wins() -> None:
     maker.claim(2, 1)
     second = maker.raw(maker.values[2].replace(b"R2", b"R3").replace(activation(2), activation(3)))
     run = run_product(maker.log)
-    assert (run.voids, run.barriers[-1].replica) == ({second: NOT_HIGHER}, "R2")
+    assert (run.voids, run.barriers[-1].record.replica) == ({second: NOT_HIGHER}, "R2")
 
 
 def test_a_claim_that_saw_the_first_claim_only_is_void_once_its_holder_wrote() -> None:

@@ -43,7 +43,8 @@ def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cut
     judged = list(judge.judge(log))
     run = run_product(log, cuts)
     assert {j.offset: j.reason for j in judged if isinstance(j, JudgedVoid)} == run.voids
-    assert [j.record for j in judged if isinstance(j, JudgedBarrier) and not j.repeated] == run.barriers
+    barriers = [(j.offset, j.record) for j in judged if isinstance(j, JudgedBarrier) and not j.repeated]
+    assert barriers == [(found.offset, found.record) for found in run.barriers]
     assert _requests_of(judged) == _requests_of_product(run)
     assert {(j.offset, j.record, j.judged_us) for j in judged if isinstance(j, JudgedSettlement)} == {
         (c.offset, c.record, c.judged_us) for c in run.counted.values() if isinstance(c, CountedSettlement)

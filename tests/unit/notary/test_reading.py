@@ -77,6 +77,20 @@ def test_a_repeat_of_the_barrier_in_force_changes_nothing() -> None:
     assert (len(run.barriers), run.position.barrier_offset) == (1, 0)
 
 
+@pytest.mark.parametrize("cuts", [[], [1, 2, 3, 4, 5]])
+def test_a_barrier_in_force_is_known_with_its_place_and_time(cuts: list[int]) -> None:
+    """Goal: when an activation began is the same for every reader. Method: barriers after stamps that fall, with a
+    repeat between them, in one run and record by record."""
+    maker = LogMaker()
+    maker.barrier(1)
+    maker.submit(request_of(1, (1,)), stamp_us=9_000)
+    maker.submit(request_of(2, (2,)), stamp_us=7_000)
+    maker.barrier(1)
+    maker.barrier(3)
+    found = [(one.record.epoch, one.offset, one.stamp_us) for one in run_product(maker.log, cuts).barriers]
+    assert found == [(1, 0, 0), (3, 4, 9_000)]
+
+
 def test_an_old_barrier_sent_again_late_is_void() -> None:
     """Goal: only the one in force may repeat. Method: barrier 1 again after barrier 2."""
     maker = LogMaker()
