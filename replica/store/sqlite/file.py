@@ -50,8 +50,10 @@ class LedgerFile:
 
     def __init__(self, path: Path, topic_id: str) -> None:
         """Open the file, or begin one. Raises LedgerDamaged also for a file of another version or another log."""
+        self._path = path
         with _errors_named():
             self._connection = connect(path, writes=True)
+            self._identity = _identity(path)
             try:
                 self._begin(topic_id)
             except BaseException:
@@ -169,6 +171,8 @@ class LedgerFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        if _identity(self._path) != self._identity:  # SQLite would go on writing to a file without a name
+            raise LedgerDamaged("its file was deleted or replaced")
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield self._connection.execute
@@ -177,6 +181,17 @@ class LedgerFile:
                 self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has that name; None if there is none. A file that is open keeps its number from others."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreUnavailable(f"the ledger's file: {error}") from None
+    return found.st_dev, found.st_ino
 
 
 def _position(raw: bytes | None) -> Position | None:

@@ -42,7 +42,10 @@ def open_or_make_anew(folder: Path, topic_id: str) -> LedgerFile:
     Only the newest that was put aside is kept. Raises StoreUnavailable when the disk refuses.
     """
     path = folder / FILE
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(f"the ledger's folder: {error}") from None
     try:
         return LedgerFile(path, topic_id)
     except LedgerDamaged as error:
@@ -51,11 +54,17 @@ def open_or_make_anew(folder: Path, topic_id: str) -> LedgerFile:
 
 
 def set_aside(path: Path, detail: str) -> None:
-    """Put a damaged ledger aside, with the files that belong to it. Nothing is lost: it follows from the log."""
-    for suffix in ("", "-wal", "-shm"):
-        part = path.with_name(path.name + suffix)
-        if part.exists():
-            part.replace(part.with_name(f"{path.name}.damaged{suffix}"))
+    """Put a damaged ledger aside, with the files that belong to it. Nothing is lost: it follows from the log.
+
+    Raises StoreUnavailable when the disk refuses.
+    """
+    try:
+        for suffix in ("", "-wal", "-shm"):
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.replace(part.with_name(f"{path.name}.damaged{suffix}"))
+    except OSError as error:
+        raise StoreUnavailable(f"the ledger's folder: {error}") from None
     log.error("ledger_set_aside", detail=detail, file=str(path))
 
 
@@ -81,6 +90,11 @@ class EmbeddedLedger:
     def backlog(self) -> int:
         """Completions that are not written yet."""
         return self._waiting
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._ended is not None
 
     @property
     def fed(self) -> Position | None:

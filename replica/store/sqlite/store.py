@@ -7,19 +7,32 @@ could write: no admission, no pending command, no grant of an epoch. Every repli
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
-from replica.notary.position import Position
+from replica.notary.position import BEGIN, Position
 from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned, Published
 from replica.store.schema import check_bound
-from replica.store.sqlite.ledger import EmbeddedLedger
+
+
+class Ledger(Protocol):
+    """A ledger that others write, in one file or in several, one after the other. Raises StoreUnavailable."""
+
+    async def reached(self, offset: int) -> Published:
+        """The progress once the ledger covers the log up to that offset."""
+
+    async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
+        """See ParticipantStore."""
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """See ParticipantStore."""
 
 
 class EmbeddedStore:
     """See ParticipantStore."""
 
-    def __init__(self, ledger: EmbeddedLedger, topic_id: str, formats: Formats) -> None:
+    def __init__(self, ledger: Ledger, topic_id: str, formats: Formats) -> None:
         """`formats`: what operators have raised."""
         self._ledger = ledger
         self._topic_id = topic_id
@@ -40,7 +53,7 @@ class EmbeddedStore:
 
     async def published(self) -> Published:
         """See ParticipantStore."""
-        progress = self._ledger.progress
+        progress = await self._ledger.reached(BEGIN)
         self._end = progress.ledger_end
         return progress
 
@@ -52,9 +65,11 @@ class EmbeddedStore:
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """Return once the ledger has these completions where they belong. Raises InvariantBroken when it has others."""
-        await self._ledger.reached(position.offset)
+        progress = await self._ledger.reached(position.offset)
         self._end += len(completions)
-        if completions and self._end > self._ledger.progress.pruned_to:
+        if self._end > progress.ledger_end:
+            raise InvariantBroken(f"ledger offset {self._end} is not here: the ledger ends at {progress.ledger_end}")
+        if completions and self._end > progress.pruned_to:
             found = await self._ledger.log_offset_of(self._end)
             if found not in (None, completions[-1].log_offset):
                 raise InvariantBroken(f"ledger offset {self._end} is of the record {found} here")

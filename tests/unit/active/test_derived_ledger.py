@@ -1,0 +1,304 @@
+"""The ledger that a replica derives: fed, caught up and made anew, it always has what the log decided. Real files."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ha.clock import SystemClock
+from replica.active.completions import completions_of
+from replica.active.derived_ledger import DerivedLedger, begun_of
+from replica.following.apply import Applied, Applier
+from replica.following.commands import complete_commands
+from replica.index.memory import MemoryCommands, MemoryIndex
+from replica.log.memory import MemoryLog, MemoryTopic
+from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, StoreUnavailable
+from replica.notary.formats import Formats
+from replica.settings import CoreSettings
+from replica.store.reader import Row
+from replica.store.sqlite.file import Begun, LedgerFile
+from replica.store.sqlite.reader import SqliteReader
+from replica.store.sqlite.store import EmbeddedStore
+from replica.store.sqlite.tables import FILE
+from tests.worlds.checker_world import good_world
+
+TOPIC = "memory-1"
+# Many reads, and many runs in each: far below what may be configured.
+SETTINGS = CoreSettings(read_batch_max=40, log_retry_s=0.01).model_copy(update={"read_batch_states_max": 20})
+WORLD = good_world(4, steps=600, raised=True)
+
+
+class World:
+    """A log, and the replica that follows it and feeds a ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / FILE
+        self.topic = MemoryTopic(TOPIC)
+        for value in WORLD.values:
+            self.topic.store(value)
+        self.log = MemoryLog(self.topic)
+        self.index = MemoryIndex()
+        self.follow(self.index)
+
+    def follow(self, index: MemoryIndex) -> None:
+        self.index = index
+        self.applier = Applier(index, TOPIC)
+        self.ledger = DerivedLedger(self.folder, self.log, index, clock=SystemClock(), settings=SETTINGS)
+
+    async def apply(self, up_to: int, together: int = 3) -> None:
+        """As the follower does."""
+        while (after := self.applier.position.offset) < up_to:
+            self.ledger.take(self.applier.apply(self.topic.records(after + 1, min(together, up_to - after))))
+            await self.ledger.room()
+            await asyncio.sleep(0)
+
+    async def reached(self, offset: int) -> int:
+        async with asyncio.timeout(20):
+            return (await self.ledger.reached(offset)).ledger_end
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.ledger.run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def check(self, up_to: int) -> None:
+        """The file has what the log decided, and nothing else."""
+        rows, begun = expected(self.topic, up_to)
+        assert len(rows) > 20
+        file = LedgerFile(self.path, TOPIC)
+        assert list(file.rows()) == rows
+        progress = file.progress()
+        assert progress.position is not None
+        assert (progress.position.offset, progress.ledger_end) == (up_to, len(rows))
+        file.close()
+        connection = sqlite3.connect(self.path)
+        found = connection.execute("SELECT epoch, replica, log_offset, stamp_us FROM activation ORDER BY 1").fetchall()
+        connection.close()
+        assert found == [msgspec.structs.astuple(one) for one in begun]
+
+    @property
+    def was_put_aside(self) -> bool:
+        return self.path.with_name(f"{FILE}.damaged").exists()
+
+
+def expected(topic: MemoryTopic, up_to: int) -> tuple[list[Row], list[Begun]]:
+    applied = Applier(MemoryIndex(), TOPIC).apply(topic.records(0, up_to + 1))
+    return list(enumerate(completions_of(applied), 1)), begun_of(applied)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+END = len(WORLD.values) - 1
+assert END > 150
+
+
+async def test_it_is_fed_from_the_log_s_first_record(world: World) -> None:
+    """Goal: a new replica's ledger is fed as the index grows, from the file's first record on. Method: apply all."""
+    async with world.kept():
+        await world.apply(END)
+        await world.reached(END)
+    world.check(END)
+    assert not world.was_put_aside
+
+
+@pytest.mark.parametrize("bound", [0, 25, 50_000])
+async def test_one_that_is_older_than_the_index_is_caught_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    """Goal: a ledger that lags is caught up from the log while the follower goes on. Method: keep it to 40, apply to
+    110 without it, keep it again while the rest is applied; with a bound that keeps nothing, little, or all."""
+    monkeypatch.setattr("replica.active.derived_ledger._MEANWHILE_MAX", bound)
+    async with world.kept():
+        await world.apply(40)
+        await world.reached(40)
+    world.follow(world.index)
+    await world.apply(110)
+    world.follow(world.index)
+    async with world.kept():
+        await world.apply(END)
+        await world.reached(END)
+    world.check(END)
+    assert not world.was_put_aside
+
+
+async def test_one_that_is_newer_than_the_index_waits_for_it(world: World) -> None:
+    """Goal: an index that is made anew feeds the ledger again, and nothing is there twice. Method: a new index below a
+    ledger, runs that straddle its position."""
+    async with world.kept():
+        await world.apply(100)
+        await world.reached(100)
+    world.follow(MemoryIndex())
+    async with world.kept():
+        await world.apply(END, together=7)
+        await world.reached(END)
+    world.check(END)
+
+
+def drop(path: Path) -> None:
+    statement(path, "DROP TABLE completion")
+
+
+def one_more(path: Path) -> None:
+    statement(path, "INSERT INTO completion SELECT ledger_offset + 1, 0, 0, x'00', 0 FROM completion"
+                    " ORDER BY ledger_offset DESC LIMIT 1")  # fmt: skip
+
+
+def statement(path: Path, text: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(text)
+    connection.commit()
+    connection.close()
+
+
+def delete(path: Path) -> None:
+    for part in path.parent.glob(f"{FILE}*"):
+        part.unlink()
+
+
+def replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(b"not a ledger" * 1_000)
+    other.replace(path)
+
+
+@pytest.mark.parametrize("damage", [drop, one_more, delete, replace])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_one_that_is_damaged_in_mid_run_is_made_anew(
+    world: World, damage: Callable[[Path], None], waits: bool
+) -> None:
+    """Goal: damage is found with the next write, and the ledger made anew from the log, while the follower goes on and
+    nobody waits for ever. Method: damage the file in each way after 60 records, go on to the end; who waited is
+    answered; the new file has everything, and its readers find it."""
+    reader = SqliteReader(world.path)
+    async with world.kept():
+        await world.apply(60)
+        await world.reached(60)
+        assert await reader.read(0, 5) == expected(world.topic, 60)[0][:5]
+        damage(world.path)
+        waiting = asyncio.create_task(world.reached(END)) if waits else None
+        await asyncio.sleep(0)
+        await world.apply(END)
+        end = await (waiting or world.reached(END))
+    world.check(END)
+    assert world.was_put_aside == (damage is not delete)
+    await reader.reset()
+    assert list(await reader.read(0, end)) == expected(world.topic, END)[0][:end]
+    await reader.close()
+
+
+async def test_damage_that_a_question_finds_is_mended_too(world: World) -> None:
+    """Goal: what only pruning reads is made anew as well. Method: turn the checksums, prune, ask again."""
+    async with world.kept():
+        await world.apply(END)
+        end = await world.reached(END)
+        statement(world.path, "UPDATE completion SET checksum = checksum + 1")
+        with pytest.raises(StoreUnavailable):
+            await world.ledger.log_offset_of(end)
+        async with asyncio.timeout(20):
+            assert await world.ledger.log_offset_of(end) == expected(world.topic, END)[0][-1][1].log_offset
+    world.check(END)
+
+
+async def test_another_history_ends_it(world: World) -> None:
+    """Goal: a ledger is never continued over another log. Method: a log that ends before it, and one with another
+    record at its position."""
+    async with world.kept():
+        await world.apply(100)
+        await world.reached(100)
+    for error in (LogTruncated, LogRefused):
+        world.follow(MemoryIndex())
+        world.topic.truncate(90)
+        if error is LogRefused:
+            for _ in range(90, 120):
+                world.topic.store(b"another record")
+        with pytest.raises(error):
+            async with asyncio.timeout(20):
+                await world.ledger.run()
+        with pytest.raises(StoreUnavailable):
+            await world.reached(0)
+
+
+async def test_it_waits_while_acceptances_of_commands_are_completed(world: World) -> None:
+    """Goal: an index whose commands lag judges nothing wrong, and the ledger gets all later. Method: take the table of
+    commands away from an index that the ledger lags; complete it beside the ledger."""
+    await world.apply(END)
+    world.index.commands = MemoryCommands()
+    world.follow(world.index)
+    async with world.kept():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await world.ledger.reached(END)
+        await complete_commands(MemoryLog(world.topic), world.index, TOPIC, clock=SystemClock(), settings=SETTINGS)
+        await world.reached(END)
+    world.check(END)
+
+
+async def test_a_log_that_is_away_is_waited_for(world: World) -> None:
+    """Goal: no outage of the log ends it. Method: start without the log; then let it answer."""
+    await world.apply(END)
+    world.follow(world.index)
+    world.log.reachable = False
+    async with world.kept() as task:
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        world.log.reachable = True
+        await world.reached(END)
+    world.check(END)
+
+
+async def test_a_disk_that_refuses_is_an_answer_and_is_tried_again(world: World, tmp_path: Path) -> None:
+    """Goal: an activation steps down rather than wait for a disk. Method: a file where the folder should be; ask;
+    take it away, ask again; ask once nobody keeps the ledger."""
+    world.folder, world.path = tmp_path / "below", tmp_path / "below" / FILE
+    world.folder.write_text("in the way")
+    world.follow(world.index)
+    async with world.kept():
+        await world.apply(END)
+        with pytest.raises(StoreUnavailable, match="folder"):
+            await world.reached(END)
+        world.folder.unlink()
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(StoreUnavailable):
+                    await world.reached(END)
+                    break
+                await asyncio.sleep(0.01)
+    world.check(END)
+    with pytest.raises(StoreUnavailable):
+        await world.ledger.reached(END)
+
+
+async def test_an_activation_publishes_over_it(world: World) -> None:
+    """Goal: the store of an activation goes on when the file is made anew under it. Method: publish run by run what
+    was applied, delete the file in between; the ledger offsets; a run that the log does not have."""
+    store = EmbeddedStore(world.ledger, TOPIC, Formats(2, 2))
+    async with world.kept(), asyncio.timeout(20):
+        assert (await store.published()).ledger_end == 0
+        ends: list[int] = []
+        published: list[Applied] = []
+        while (after := world.applier.position.offset) < END:
+            applied = world.applier.apply(world.topic.records(after + 1, 10))
+            world.ledger.take(applied)
+            published.append(applied)
+            ends.append(await store.publish(completions_of(applied), applied.position))
+            if len(ends) == 8:
+                delete(world.path)
+        assert ends[-1] == len(expected(world.topic, END)[0])
+        with pytest.raises(InvariantBroken):
+            await store.publish(completions_of(published[3]), published[3].position)
+    world.check(END)
