@@ -96,8 +96,8 @@ class DerivedLedger:
         return await (await self._going()).log_offset_of(ledger_offset)
 
     async def run(self) -> None:
-        """Keep the ledger."""
-        topic_id = None
+        """Keep the ledger. It may be run again."""
+        topic_id = self._refusal = None
         try:
             while True:
                 try:

@@ -8,30 +8,54 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ha.clock import SystemClock
 from replica.active.completions import completions_of
-from replica.active.derived_ledger import DerivedLedger, begun_of
+from replica.active.derived_ledger import DerivedLedger, _Meanwhile
 from replica.following.apply import Applied, Applier
 from replica.following.commands import complete_commands
 from replica.index.memory import MemoryCommands, MemoryIndex
-from replica.log.memory import MemoryLog, MemoryTopic
+from replica.log.interface import LogRecords
+from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.settings import CoreSettings
 from replica.store.reader import Row
-from replica.store.sqlite.file import Begun, LedgerFile
+from replica.store.sqlite.file import LedgerFile
 from replica.store.sqlite.reader import SqliteReader
 from replica.store.sqlite.store import EmbeddedStore
 from replica.store.sqlite.tables import FILE
 from tests.worlds.checker_world import good_world
 
 TOPIC = "memory-1"
+LIFE_MAX_S = 120.0  # a story that hangs ends; a slow disk does not end it
 # Many reads, and many runs in each: far below what may be configured.
 SETTINGS = CoreSettings(read_batch_max=40, log_retry_s=0.01).model_copy(update={"read_batch_states_max": 20})
 WORLD = good_world(4, steps=600, raised=True)
+
+
+class BusyReader(MemoryReader):
+    """The follower applies records during each read of the ledger's own reader."""
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        await super().read(0, 0)
+        self._log.meanwhile()  # type: ignore[attr-defined]
+        return await super().read(max_records, wait_s)
+
+
+class BusyLog(MemoryLog):
+    """A log that the follower goes on with while the ledger reads it."""
+
+    def __init__(self, topic: MemoryTopic, meanwhile: Callable[[], None]) -> None:
+        super().__init__(topic)
+        self.meanwhile = meanwhile
+        self.opened = 0
+
+    async def open_reader(self, start_offset: int) -> MemoryReader:
+        self.opened += 1
+        await super().open_reader(start_offset)  # refuses; the reader itself is ours
+        return BusyReader(self, self._topic, start_offset)
 
 
 class World:
@@ -52,15 +76,21 @@ class World:
         self.applier = Applier(index, TOPIC)
         self.ledger = DerivedLedger(self.folder, self.log, index, clock=SystemClock(), settings=SETTINGS)
 
+    def apply_some(self, up_to: int, together: int = 3) -> bool:
+        """One run, as the follower does; whether there was one."""
+        after = self.applier.position.offset
+        if after >= up_to:
+            return False
+        self.ledger.take(self.applier.apply(self.topic.records(after + 1, min(together, up_to - after))))
+        return True
+
     async def apply(self, up_to: int, together: int = 3) -> None:
-        """As the follower does."""
-        while (after := self.applier.position.offset) < up_to:
-            self.ledger.take(self.applier.apply(self.topic.records(after + 1, min(together, up_to - after))))
+        while self.apply_some(up_to, together):
             await self.ledger.room()
             await asyncio.sleep(0)
 
     async def reached(self, offset: int) -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIFE_MAX_S):
             return (await self.ledger.reached(offset)).ledger_end
 
     @asynccontextmanager
@@ -86,16 +116,18 @@ class World:
         connection = sqlite3.connect(self.path)
         found = connection.execute("SELECT epoch, replica, log_offset, stamp_us FROM activation ORDER BY 1").fetchall()
         connection.close()
-        assert found == [msgspec.structs.astuple(one) for one in begun]
+        assert found == begun
 
     @property
     def was_put_aside(self) -> bool:
         return self.path.with_name(f"{FILE}.damaged").exists()
 
 
-def expected(topic: MemoryTopic, up_to: int) -> tuple[list[Row], list[Begun]]:
+def expected(topic: MemoryTopic, up_to: int) -> tuple[list[Row], list[tuple[int, str, int, int]]]:
+    """The rows of completions, and those of activations."""
     applied = Applier(MemoryIndex(), TOPIC).apply(topic.records(0, up_to + 1))
-    return list(enumerate(completions_of(applied), 1)), begun_of(applied)
+    barriers = [(one.record.epoch, one.record.replica, one.offset, one.stamp_us) for one in applied.reading.barriers]
+    return list(enumerate(completions_of(applied), 1)), barriers
 
 
 @pytest.fixture
@@ -116,24 +148,38 @@ async def test_it_is_fed_from_the_log_s_first_record(world: World) -> None:
     assert not world.was_put_aside
 
 
-@pytest.mark.parametrize("bound", [0, 25, 50_000])
+@pytest.mark.parametrize(("bound", "rounds"), [(5, 9), (11, 2), (50_000, 1)])
 async def test_one_that_is_older_than_the_index_is_caught_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, bound: int
+    world: World, monkeypatch: pytest.MonkeyPatch, bound: int, rounds: int
 ) -> None:
     """Goal: a ledger that lags is caught up from the log while the follower goes on. Method: keep it to 40, apply to
-    110 without it, keep it again while the rest is applied; with a bound that keeps nothing, little, or all."""
+    110 without it; the follower applies runs during each of the ledger's reads; with a bound that keeps too little
+    until the log ends, too little for the first round, or all. At the end the follower feeds it alone."""
     monkeypatch.setattr("replica.active.derived_ledger._MEANWHILE_MAX", bound)
     async with world.kept():
         await world.apply(40)
         await world.reached(40)
     world.follow(world.index)
     await world.apply(110)
+    busy = world.log = BusyLog(world.topic, lambda: world.apply_some(END - 5, 4))
     world.follow(world.index)
     async with world.kept():
+        await world.reached(110)
+        assert busy.opened == rounds
         await world.apply(END)
         await world.reached(END)
     world.check(END)
     assert not world.was_put_aside
+
+
+def test_what_waits_is_dropped_past_its_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: memory is bounded while a ledger catches up. Method: runs of three records, past a bound of ten."""
+    monkeypatch.setattr("replica.active.derived_ledger._MEANWHILE_MAX", 10)
+    meanwhile, kept = _Meanwhile(), []
+    for start in range(0, 15, 3):
+        meanwhile.add(world.applier.apply(world.topic.records(start, 3)))
+        kept.append((len(meanwhile.runs), meanwhile.is_cut))
+    assert kept == [(1, False), (2, False), (3, False), (0, True), (0, True)]
 
 
 async def test_one_that_is_newer_than_the_index_waits_for_it(world: World) -> None:
@@ -209,7 +255,7 @@ async def test_damage_that_a_question_finds_is_mended_too(world: World) -> None:
         statement(world.path, "UPDATE completion SET checksum = checksum + 1")
         with pytest.raises(StoreUnavailable):
             await world.ledger.log_offset_of(end)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIFE_MAX_S):
             assert await world.ledger.log_offset_of(end) == expected(world.topic, END)[0][-1][1].log_offset
     world.check(END)
 
@@ -227,7 +273,7 @@ async def test_another_history_ends_it(world: World) -> None:
             for _ in range(90, 120):
                 world.topic.store(b"another record")
         with pytest.raises(error):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIFE_MAX_S):
                 await world.ledger.run()
         with pytest.raises(StoreUnavailable):
             await world.reached(0)
@@ -263,21 +309,24 @@ async def test_a_log_that_is_away_is_waited_for(world: World) -> None:
 
 async def test_a_disk_that_refuses_is_an_answer_and_is_tried_again(world: World, tmp_path: Path) -> None:
     """Goal: an activation steps down rather than wait for a disk. Method: a file where the folder should be; ask;
-    take it away, ask again; ask once nobody keeps the ledger."""
+    take it away, ask again; delete the new file, which refuses nothing; ask once nobody keeps the ledger."""
     world.folder, world.path = tmp_path / "below", tmp_path / "below" / FILE
     world.folder.write_text("in the way")
     world.follow(world.index)
     async with world.kept():
-        await world.apply(END)
+        await world.apply(END - 20)
         with pytest.raises(StoreUnavailable, match="folder"):
-            await world.reached(END)
+            await world.reached(END - 20)
         world.folder.unlink()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIFE_MAX_S):
             while True:
                 with suppress(StoreUnavailable):
-                    await world.reached(END)
+                    await world.reached(END - 20)
                     break
                 await asyncio.sleep(0.01)
+        delete(world.path)
+        await world.apply(END)
+        await world.reached(END)
     world.check(END)
     with pytest.raises(StoreUnavailable):
         await world.ledger.reached(END)
@@ -287,7 +336,7 @@ async def test_an_activation_publishes_over_it(world: World) -> None:
     """Goal: the store of an activation goes on when the file is made anew under it. Method: publish run by run what
     was applied, delete the file in between; the ledger offsets; a run that the log does not have."""
     store = EmbeddedStore(world.ledger, TOPIC, Formats(2, 2))
-    async with world.kept(), asyncio.timeout(20):
+    async with world.kept(), asyncio.timeout(LIFE_MAX_S):
         assert (await store.published()).ledger_end == 0
         ends: list[int] = []
         published: list[Applied] = []
