@@ -17,6 +17,7 @@ from ha.errors import ActivationFailed
 from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.active.activation import Activation
 from replica.active.counters import Counters
+from replica.active.derived_ledger import DerivedLedger
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
 from replica.active.log_questions import LogQuestions
@@ -25,7 +26,7 @@ from replica.active.parts import Parts
 from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import Signer
 from replica.following.apply import Applied
-from replica.following.follower import Follower
+from replica.following.follower import Follower, no_wait
 from replica.following.salvaged import SalvagesFound
 from replica.index.interface import Index
 from replica.link.interface import (
@@ -117,7 +118,10 @@ class Participant(Generic[SessionT]):
         random_bytes: Callable[[int], bytes] = os.urandom,
         trace: Trace = UNTRACED,
         salvages: Salvages = NO_SALVAGES,
+        ledger: DerivedLedger | None = None,
     ) -> None:
+        """`ledger`: what this replica derives from the log, in either role; None where completions are published to a
+        database that replicas share."""
         self.name = name
         self._make_store = make_store
         self._leadership = leadership
@@ -128,7 +132,17 @@ class Participant(Generic[SessionT]):
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.counters = Counters()
         self.failures = SubmissionFailures(clock, settings.retry_after_s)
-        self.follower = Follower(request_log, index, clock, settings, self._on_applied, trace=trace, salvages=salvages)
+        self._ledger = ledger
+        self.follower = Follower(
+            request_log,
+            index,
+            clock,
+            settings,
+            self._on_applied,
+            trace=trace,
+            salvages=salvages,
+            room=no_wait if ledger is None else ledger.room,
+        )
         self.activation: Activation | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._parts = Parts(
@@ -151,7 +165,7 @@ class Participant(Generic[SessionT]):
         )
         self._log_questions = LogQuestions(request_log, settings.retry_after_s)
         self._look_ups = LookUps(index, self._receipt_signer, self._serving, self._refusal, self._break)
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
         self._without_session = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -172,15 +186,17 @@ class Participant(Generic[SessionT]):
 
     async def stop(self) -> None:
         """Stop following; the activation was closed by the election before."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
-            self._following = None
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
+        self._following = []
         await self._receipt_signer.drain()
 
     def _follow(self) -> None:
-        if self._following is None:
-            self._following = asyncio.create_task(self.guarded(self.follower.run()), name="follow")
+        if not self._following:
+            self._following = [asyncio.create_task(self.guarded(self.follower.run()), name="follow")]
+            if self._ledger is not None:
+                self._following.append(asyncio.create_task(self.guarded(self._ledger.run()), name="ledger"))
 
     async def guarded(self, work: Awaitable[None]) -> None:
         """Await work on the log or the index. Its failure ends the replica: without both it may give no verdict."""
@@ -244,7 +260,7 @@ class Participant(Generic[SessionT]):
 
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far the index lags."""
-        if self._settings.standby == "disconnected" and self._following is None:
+        if self._settings.standby == "disconnected" and not self._following:
             return Readiness(True, 0, self._notes.is_barred())
         return Readiness(self.follower.reaches_log(), self._lag_records(), self._notes.is_barred())
 
@@ -339,6 +355,8 @@ class Participant(Generic[SessionT]):
         self._leadership.step_down(Ending(Cause.SIGNER, reason, Code.SIGNER_UNAVAILABLE.name))
 
     def _on_applied(self, applied: Applied) -> None:
+        if self._ledger is not None:
+            self._ledger.take(applied)
         self.counters.note_applied(applied.reading, applied.verdicts)
         if self.activation is not None:
             self.activation.read_back.take(applied)

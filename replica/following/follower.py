@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import structlog
@@ -29,6 +29,10 @@ _NEVER = float("-inf")
 _HAZARDS_MAX_S = 0.5  # the log's end is not asked meanwhile
 
 
+async def no_wait() -> None:
+    """There is room for the next run at once."""
+
+
 class Follower:
     """Reads and applies the log for one replica.
 
@@ -46,7 +50,9 @@ class Follower:
         *,
         trace: Trace = UNTRACED,
         salvages: Salvages = NO_SALVAGES,
+        room: Callable[[], Awaitable[None]] = no_wait,
     ) -> None:
+        """`on_applied` is called after each run; `room` is awaited next: it returns when another run may follow."""
         self._log = request_log
         self._index = index
         self._clock = clock
@@ -54,6 +60,7 @@ class Follower:
         self._on_applied = on_applied
         self._trace = trace
         self._salvages = salvages
+        self._room = room
         self._applier: Applier | None = None
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -143,6 +150,7 @@ class Follower:
                     except CommandsLag:  # judged by commands that this index does not know yet
                         await completing
                         self._apply(self._applier, run)
+                    await self._room()
                     await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
                 for task in (watch, completing):
                     if task.done():

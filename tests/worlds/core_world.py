@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ha.election.driver import Election
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
+from replica.active.derived_ledger import DerivedLedger
 from replica.active.signer import FileSigner
 from replica.index.memory import MemoryIndex
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
@@ -24,7 +26,9 @@ from replica.notary.formats import Formats
 from replica.notary.requests import Submission, TimeWindow, make_request
 from replica.participant import Participant
 from replica.settings import CoreSettings
+from replica.store.interface import ParticipantStore
 from replica.store.memory import MemoryDatabase, MemoryStore
+from replica.store.sqlite.store import EmbeddedStore
 from replica.telemetry.core_spans import UNTRACED, Trace
 from tests.worlds.ha_world import LoopClock
 
@@ -100,13 +104,20 @@ class Replica:
         index: MemoryIndex | None = None,
         trace: Trace = UNTRACED,
         delivery: Callable[[], Delivery] = Delivery,
+        folder: Path | None = None,
     ) -> None:
+        """`folder`: of a ledger of its own, which it derives; without one it publishes to the shared database."""
         self.shared = shared
         self.name = name
         self.index = index or MemoryIndex()
         random = Random(f"{shared.seed} {name}")
         self.log = MemoryLog(shared.topic, delivery)
         self.notes = KeptNotes()
+        self.ledger = (
+            None
+            if folder is None
+            else DerivedLedger(folder, self.log, self.index, clock=shared.clock, settings=shared.core)
+        )
         self.election: Election[MemoryLockSession] = Election(
             self._session, clock=shared.clock, settings=shared.election, random=random
         )
@@ -114,7 +125,7 @@ class Replica:
             name=name,
             request_log=self.log,
             index=self.index,
-            make_store=lambda session: MemoryStore(session, shared.database),
+            make_store=self._store,
             signer=SIGNER,
             leadership=self.election,
             clock=shared.clock,
@@ -122,6 +133,7 @@ class Replica:
             notes=self.notes,
             random_bytes=random.randbytes,
             trace=trace,
+            ledger=self.ledger,
         )
         self.link = MemoryLink(self.participant)
         self.participant.on_standing_changed(self.link.standing_changes.notify)
@@ -147,6 +159,11 @@ class Replica:
     async def submit(self, *submissions: Submission, options: SubmitOptions = DEFAULT_OPTIONS) -> list[Answer]:
         return await self.link.submit(submissions, options)
 
+    def _store(self, session: MemoryLockSession) -> ParticipantStore:
+        if self.ledger is None:
+            return MemoryStore(session, self.shared.database)
+        return EmbeddedStore(self.ledger, self.shared.topic.topic_id, self.shared.database.formats)
+
     def _session(self) -> MemoryLockSession:
         shared = self.shared
         return MemoryLockSession(shared.lock_server, name=self.name, settings=shared.election, clock=shared.clock)
@@ -159,9 +176,15 @@ class World(AsyncExitStack):
         super().__init__()
         self.shared = Shared(**shared)  # type: ignore[arg-type]
 
-    async def replica(self, number: int = 1, index: MemoryIndex | None = None, trace: Trace = UNTRACED) -> Replica:
+    async def replica(
+        self,
+        number: int = 1,
+        index: MemoryIndex | None = None,
+        trace: Trace = UNTRACED,
+        folder: Path | None = None,
+    ) -> Replica:
         """A started replica; the first one becomes active."""
-        replica = Replica(self.shared, f"R{number}", index, trace)
+        replica = Replica(self.shared, f"R{number}", index, trace, folder=folder)
         replica.start()
         self.push_async_callback(self._stop, replica)
         return replica

@@ -189,3 +189,30 @@ def test_a_replica_looks_at_the_log_more_often_than_it_gives_it_up() -> None:
     for values in ({"read_wait_s": 2.1}, {"log_stall_max_s": 0.4}):
         with pytest.raises(ValidationError, match=r"core\.read_wait_s is above core\.log_stall_max_s"):
             CoreSettings(**values)
+
+
+def test_it_goes_on_when_there_is_room() -> None:
+    """Goal: what takes the runs bounds how many it holds. Method: no room after the first run; then room."""
+
+    async def story() -> None:
+        topic, room, taken = MemoryTopic(), asyncio.Event(), []
+        follower = Follower(
+            MemoryLog(topic),
+            MemoryIndex(),
+            LoopClock(),
+            SETTINGS,
+            lambda applied: taken.append(applied.position.offset),
+            room=room.wait,
+        )
+        task = asyncio.create_task(follower.run())
+        for value in (b"first", b"second"):
+            topic.store(value)
+            await asyncio.sleep(1.0)
+            assert taken == [0]
+        room.set()
+        await asyncio.sleep(1.0)
+        assert taken == [0, 1]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_virtually(story())

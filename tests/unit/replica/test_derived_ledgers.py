@@ -1,0 +1,70 @@
+"""Whole cores whose replicas derive ledgers of their own: one log, one ledger in every replica. Real files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from replica.active.completions import completions_of
+from replica.following.apply import Applier
+from replica.index.memory import MemoryIndex
+from replica.link.interface import SubmitOptions
+from replica.notary.answers import Notarised, Refused
+from replica.store.reader import Row
+from replica.store.sqlite.reader import SqliteReader
+from replica.store.sqlite.tables import FILE
+from tests.worlds.core_world import Replica, World, state, submission
+
+LIFE_MAX_S = 120.0
+
+
+async def rows_of(replica: Replica, folder: Path, world: World) -> list[Row]:
+    """What the replica's readers find, once it covers the log."""
+    assert replica.ledger is not None
+    end = (await replica.ledger.reached(world.shared.topic.end_offset - 1)).ledger_end
+    reader = SqliteReader(folder / FILE)
+    rows = list(await reader.read(0, end))
+    await reader.close()
+    return rows
+
+
+def decided(world: World) -> list[Row]:
+    topic = world.shared.topic
+    applied = Applier(MemoryIndex(), topic.topic_id).apply(topic.records(0, topic.end_offset))
+    return list(enumerate(completions_of(applied), 1))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_all_replicas_derive_one_ledger(tmp_path: Path, damaged: bool) -> None:
+    """Goal: ledgers are equal in all replicas and have what the log decided, before and after a change of the active,
+    and also if the active's file is deleted under it. Method: two replicas with files, one active after the other;
+    submit, delete, submit, depose, submit; read both files; the ledger's end in the standing."""
+    folders = [tmp_path / "1", tmp_path / "2"]
+    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
+        first = await world.replica(1, folder=folders[0])
+        await first.until_active()
+        second = await world.replica(2, folder=folders[1])
+        for number in range(8):
+            (answer,) = await first.submit(submission(number, [state(number // 2)]))
+            assert isinstance(answer, Refused if number % 2 else Notarised)
+            if damaged and number == 3:
+                for part in folders[0].glob(f"{FILE}*"):
+                    part.unlink()
+        found = [await rows_of(one, folder, world) for one, folder in zip((first, second), folders, strict=True)]
+        assert found[0] == found[1] == decided(world)
+        assert len(found[0]) == 8
+        while first.participant.standing().ledger_end < 8:
+            await asyncio.sleep(0.01)
+
+        world.shared.lock_server.end_all()
+        await second.until_active()
+        assert second.participant.standing().ledger_end == 8
+        (answer,) = await second.submit(submission(9, [state(99)]), options=SubmitOptions(deduplication_after=3))
+        assert isinstance(answer, Notarised)
+        found = [await rows_of(one, folder, world) for one, folder in zip((first, second), folders, strict=True)]
+        assert found[0] == found[1] == decided(world)
+        assert len(found[0]) == 9
+        assert world.shared.database.completions == []
+        assert not any(one.participant.broken.done() for one in (first, second))
