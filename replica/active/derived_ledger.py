@@ -104,6 +104,7 @@ class DerivedLedger:
                     topic_id = topic_id or await known_log(self._log, self._clock, self._settings.log_retry_s)
                     await self._keep(topic_id)
                 except StoreUnavailable as error:
+                    log.error("ledger_refused", detail=error.detail)
                     self._refuse(error)
                 except (LogUnavailable, CommandsLag) as error:
                     log.warning("ledger_waits", detail=error.detail)
@@ -170,7 +171,6 @@ class DerivedLedger:
         return self._current
 
     def _refuse(self, error: StoreUnavailable) -> None:
-        log.error("ledger_refused", detail=error.detail)
         self._refusal = error
         self._changed.set()
 
