@@ -37,7 +37,7 @@ class EmbeddedStore:
         self._ledger = ledger
         self._topic_id = topic_id
         self._formats = formats
-        self._end = 0  # the ledger end after what this activation has published
+        self._end: int | None = None  # the ledger end after what this activation has published; None: not asked yet
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -52,9 +52,13 @@ class EmbeddedStore:
         """Nothing: what follows in the log says when an activation ended."""
 
     async def published(self) -> Published:
-        """See ParticipantStore."""
+        """See ParticipantStore. The ledger may be further than what this activation has published: it waits for nobody.
+
+        So only the first answer says where publishing begins; later ones are asked for the bound of pruning.
+        """
         progress = await self._ledger.reached(BEGIN)
-        self._end = progress.ledger_end
+        if self._end is None:
+            self._end = progress.ledger_end
         return progress
 
     async def admit(
@@ -65,15 +69,17 @@ class EmbeddedStore:
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """Return once the ledger has these completions where they belong. Raises InvariantBroken when it has others."""
+        if self._end is None:
+            raise InvariantBroken("where the ledger ended before was not asked")
         progress = await self._ledger.reached(position.offset)
-        self._end += len(completions)
-        if self._end > progress.ledger_end:
-            raise InvariantBroken(f"ledger offset {self._end} is not here: the ledger ends at {progress.ledger_end}")
-        if completions and self._end > progress.pruned_to:
-            found = await self._ledger.log_offset_of(self._end)
+        end = self._end = self._end + len(completions)
+        if end > progress.ledger_end:
+            raise InvariantBroken(f"ledger offset {end} is not here: the ledger ends at {progress.ledger_end}")
+        if completions and end > progress.pruned_to:
+            found = await self._ledger.log_offset_of(end)
             if found not in (None, completions[-1].log_offset):
-                raise InvariantBroken(f"ledger offset {self._end} is of the record {found} here")
-        return self._end
+                raise InvariantBroken(f"ledger offset {end} is of the record {found} here")
+        return end
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore. Of this replica's ledger; the others have a bound of their own."""

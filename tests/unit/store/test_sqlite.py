@@ -361,6 +361,19 @@ async def test_the_follower_waits_where_the_disk_does_not_keep_up(
     await task
 
 
+async def test_a_ledger_that_is_further_than_what_is_published_counts_nothing_twice(ledger: EmbeddedLedger) -> None:
+    """Goal: pruning asks how far the ledger is while runs wait to be published; each keeps its ledger offset. Method:
+    feed two runs, publish the first, ask as pruning does, publish the second."""
+    store = EmbeddedStore(ledger, TOPIC, RAISED)
+    assert (await store.published()).ledger_end == 0
+    ledger.feed(some(2), [], BEGIN, at(11))
+    ledger.feed(some(3, 2), [], 11, at(20))
+    assert await store.publish(some(2), at(11)) == 2
+    assert (await ledger.reached(20)).ledger_end == 5
+    await store.published()
+    assert await store.publish(some(3, 2), at(20)) == 5
+
+
 async def test_a_store_that_has_other_completions_is_refused(ledger: EmbeddedLedger) -> None:
     """Goal: an offset is never answered that the ledger has for another record. Method: publish what was not fed."""
     store = EmbeddedStore(ledger, TOPIC, RAISED)
