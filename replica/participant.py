@@ -265,11 +265,13 @@ class Participant(Generic[SessionT]):
         return Readiness(self.follower.reaches_log(), self._lag_records(), self._notes.is_barred())
 
     def _lag_records(self) -> int:
-        """Records that are to be applied, or whose commands are to be indexed, before this replica could serve."""
+        """Records that are to be applied, or whose commands are to be indexed, or that the ledger lacks, before this
+        replica could serve."""
         position = self.follower.position
         barrier = None if position is None else position.barrier
         needs_commands = barrier is not None and barrier.rules_version >= DEDUPLICATING_FROM
-        return self.follower.lag_records + (self.follower.commands_lag_records if needs_commands else 0)
+        commands_lag = self.follower.commands_lag_records if needs_commands else 0
+        return self.follower.lag_records + commands_lag + (0 if self._ledger is None else self._ledger.lag_records)
 
     def role_changed(self, role: Role, reason: str) -> None:
         """Announce it to front ends, and log it."""

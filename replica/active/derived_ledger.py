@@ -17,10 +17,13 @@ from replica.active.backlog import judged_again
 from replica.active.completions import completions_of
 from replica.following.apply import Applied
 from replica.following.log_reading import known_log
+from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.errors import CommandsLag, LogUnavailable, StoreUnavailable
-from replica.notary.position import begin
+from replica.notary.leases import releaser_in
+from replica.notary.position import BEGIN, begin
+from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
 from replica.store.interface import Pruned, Published
@@ -59,9 +62,18 @@ class DerivedLedger:
         self._settings = settings
         self._salvages = salvages
         self._current: EmbeddedLedger | None = None  # the one that the follower feeds
-        self._meanwhile: _Meanwhile | None = None  # what it applies while another catches up
+        self._lagging: EmbeddedLedger | None = None  # one that catches up
+        self._meanwhile: _Meanwhile | None = None  # what the follower applies until then
         self._refusal: StoreUnavailable | None = None  # why there is none, and none may come soon
         self._changed = asyncio.Event()
+
+    @property
+    def lag_records(self) -> int:
+        """Applied records that the ledger lacks: an activation would wait for them."""
+        if self._current is not None:  # it is fed with each run; only the disk lags
+            return 0
+        fed_offset = BEGIN if self._lagging is None else self._lagging.fed_offset
+        return max(0, offset_of(self._index.position()) - fed_offset)
 
     def take(self, applied: Applied) -> None:
         """Hand over a run, right after it was applied. Raises InvariantBroken when the ledger has another history."""
@@ -123,13 +135,14 @@ class DerivedLedger:
     async def _write(self, ledger: EmbeddedLedger, topic_id: str) -> None:
         """Catch up, and write what is taken, until it ends."""
         writing = asyncio.create_task(ledger.run())
+        self._lagging = ledger
         try:
             await self._catch_up(ledger, topic_id)
-            self._current, self._meanwhile, self._refusal = ledger, None, None
+            self._current, self._lagging, self._meanwhile, self._refusal = ledger, None, None, None
             self._changed.set()
             await writing
         finally:
-            self._current = self._meanwhile = None
+            self._current = self._lagging = self._meanwhile = None
             await ledger.stop()
             await asyncio.gather(writing, return_exceptions=True)
 
@@ -197,8 +210,12 @@ def _feed(ledger: EmbeddedLedger, applied: Applied) -> None:
 
 
 def begun_of(applied: Applied) -> list[Begun]:
-    """The activations that a run began."""
+    """The activations that a run began, and the releases of a lease, which are of nobody."""
     return [
-        Begun(found.record.epoch, found.record.replica, found.offset, found.stamp_us)
+        Begun(found.record.epoch, _holder(found.record), found.offset, found.stamp_us)
         for found in applied.reading.barriers
     ]
+
+
+def _holder(barrier: BarrierRecord) -> str:
+    return barrier.replica if releaser_in(barrier.database) is None else ""

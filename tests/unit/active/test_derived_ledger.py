@@ -294,6 +294,27 @@ async def test_it_waits_while_acceptances_of_commands_are_completed(world: World
     world.check(END)
 
 
+async def test_what_the_ledger_lacks_is_known_until_it_has_caught_up(world: World) -> None:
+    """Goal: a replica whose ledger is made anew lets others lead first. Method: apply everything without a ledger; look
+    before, while a file that has a part of it catches up, and after; go on, which leaves no lag."""
+    async with world.kept():
+        await world.apply(60)
+        await world.reached(60)
+    assert world.ledger.lag_records == 61
+    await world.apply(END - 10)
+    world.follow(world.index)
+    seen: set[int] = set()
+    world.ledger._log = BusyLog(world.topic, lambda: seen.add(world.ledger.lag_records))
+    assert world.ledger.lag_records == END - 9
+    async with world.kept():
+        await world.reached(END - 10)
+        assert world.ledger.lag_records == 0
+        await world.apply(END)
+        assert world.ledger.lag_records == 0
+    assert max(seen) == END - 70
+    assert len(seen) > 2
+
+
 async def test_a_log_that_is_away_is_waited_for(world: World) -> None:
     """Goal: no outage of the log ends it. Method: start without the log; then let it answer."""
     await world.apply(END)

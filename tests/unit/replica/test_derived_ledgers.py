@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from replica.active.completions import completions_of
+from replica.active.derived_ledger import DerivedLedger
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.link.interface import SubmitOptions
@@ -28,6 +29,16 @@ async def rows_of(replica: Replica, folder: Path, world: World) -> list[Row]:
     rows = list(await reader.read(0, end))
     await reader.close()
     return rows
+
+
+async def successor(*replicas: Replica) -> Replica:
+    """Whoever leads after the first activation: any of them may take the lock first."""
+    while True:
+        for one in replicas:
+            standing = one.participant.standing()
+            if standing.active and standing.epoch > 1:
+                return one
+        await asyncio.sleep(0.01)
 
 
 def decided(world: World) -> list[Row]:
@@ -59,12 +70,25 @@ async def test_all_replicas_derive_one_ledger(tmp_path: Path, damaged: bool) -> 
             await asyncio.sleep(0.01)
 
         world.shared.lock_server.end_all()
-        await second.until_active()
-        assert second.participant.standing().ledger_end == 8
-        (answer,) = await second.submit(submission(9, [state(99)]), options=SubmitOptions(deduplication_after=3))
+        leader = await successor(first, second)
+        assert leader.participant.standing().ledger_end == 8
+        (answer,) = await leader.submit(submission(9, [state(99)]), options=SubmitOptions(deduplication_after=3))
         assert isinstance(answer, Notarised)
         found = [await rows_of(one, folder, world) for one, folder in zip((first, second), folders, strict=True)]
         assert found[0] == found[1] == decided(world)
         assert len(found[0]) == 9
         assert world.shared.database.completions == []
         assert not any(one.participant.broken.done() for one in (first, second))
+
+
+async def test_a_replica_whose_ledger_lags_lets_others_lead_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: no activation waits for a ledger that is made anew, while another replica has one. Method: a ledger that
+    lags seven records; how fit its replica calls itself."""
+    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
+        replica = await world.replica(1, folder=tmp_path)
+        await replica.until_active()
+        assert replica.participant.readiness().lag_records == 0
+        monkeypatch.setattr(DerivedLedger, "lag_records", property(lambda ledger: 7))
+        assert replica.participant.readiness().lag_records == 7
