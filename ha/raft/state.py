@@ -103,9 +103,7 @@ class State:
         self.ticking = ticking  # no election before the first signature
         self.elapsed_ms = 0  # since the timer was restarted
         self.leader_age_ms = 0  # since a message of the leader
-        self.core_age_ms: int | None = (
-            None  # since the replica's core beside this node was heard; None: no longer counted
-        )
+        self.core_age_ms: int | None = None  # since the core beside this node was heard; None: not counted
         self.expelled: set[NodeId] = set()  # nodes that have less than they once acknowledged
         self.is_expelled = False  # this one did
         self.durable_idx = 0  # synced by this node's own disk

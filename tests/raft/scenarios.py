@@ -347,6 +347,13 @@ class Scenario:
     def do_sync(self, node_id: str) -> None:
         self.world.sync(self._node(node_id))
 
+    def do_sync_unreported(self, node_id: str) -> None:
+        """The disk syncs, and the node does not know it before `report_sync`."""
+        self.world.sync_unreported(self._node(node_id))
+
+    def do_report_sync(self, node_id: str) -> None:
+        self.world.report_sync(self._node(node_id))
+
     def do_crash(self, node_id: str, kept: str, hard_state: str) -> None:
         """`kept`: how many of the writes since the last sync survive; `hard_state`: true or false, whether it does."""
         self.world.crash(self._node(node_id), int(kept), keep_hard_state=hard_state == "true")

@@ -111,7 +111,7 @@ def signed_retirement_rolled_back() -> Phase | None:
 
 
 def test_a_retirement_whose_signature_is_gone_is_ordered_only() -> None:
-    """A retirement can outlive its signature; an elected node keeps neither or both."""
+    """A retirement outlives its signature only where nothing is committed yet: a new leader keeps an unsigned end."""
     assert signed_retirement_rolled_back() is Phase.ORDERED
     with MUTANTS["rollback_keeps_signed"].applied():
         assert signed_retirement_rolled_back() is Phase.SIGNED

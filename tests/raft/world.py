@@ -87,6 +87,7 @@ class Node:
         self.held: list[Outgoing] = []  # not before the next sync
         self.cleanup: tuple[NodeId, ...] = ()
         self.question: Question | None = None  # the newest
+        self.synced: TxId | None = None  # the end of the log at the newest sync
 
     @property
     def has_to_sync(self) -> bool:
@@ -96,7 +97,7 @@ class Node:
         return bool(waits) and disk is not None and not disk.is_full
 
     def reload(self, raft: Raft, log: list[Entry]) -> None:
-        self.raft, self.is_up, self.log, self.chain = raft, True, [], [0]
+        self.raft, self.is_up, self.log, self.chain, self.synced = raft, True, [], [0], None
         self.extend(log)
 
     def extend(self, entries: list[Entry]) -> None:
@@ -226,13 +227,26 @@ class World:
         """Sync the disk, and send what waited for it. A full disk syncs nothing."""
         if node.disk is None or not node.is_up or node.disk.is_full:
             return
-        node.disk.sync()
-        last = node.raft.last_idx
-        if last:
-            node.raft.synced(TxId(node.log[-1].view, last))
+        self.sync_unreported(node)
+        self._report_sync(node)
         held, node.held = node.held, []
         self._send(node, held)
         self.carry_out(node)
+
+    def sync_unreported(self, node: Node) -> None:
+        """Sync the disk; the core gets to know of it with `report_sync`, perhaps after what was synced is cut."""
+        assert node.disk is not None and node.is_up
+        node.disk.sync()
+        node.synced = TxId(node.log[-1].view, node.log[-1].idx) if node.log else None
+
+    def report_sync(self, node: Node) -> None:
+        """Report the newest sync to the core."""
+        self._report_sync(node)
+        self.carry_out(node)
+
+    def _report_sync(self, node: Node) -> None:
+        if node.synced is not None:
+            node.raft.synced(node.synced)
 
     def crash(self, node: Node, kept: int, *, keep_hard_state: bool) -> None:
         assert node.disk is not None, "nodes without a disk do not come back"

@@ -62,6 +62,18 @@ export interface Accepted {
   readonly logOffset: number | null;
 }
 
+/**
+ * The log's leader has the record at `transactionId`, `view.seqno`; it is not committed, and may still be lost.
+ *
+ * This is no answer. Without a completion in `estimateS`, send the same submission again.
+ */
+export interface AcceptedEarly {
+  readonly kind: "accepted_early";
+  readonly submissionId: string;
+  readonly estimateS: number;
+  readonly transactionId: string;
+}
+
 /** The request cannot be taken as it is: change what the detail names. Nothing was logged. */
 export interface Problem {
   readonly kind: "problem";
@@ -97,6 +109,18 @@ export function readAnswer(status: number, body: string): Result | Accepted {
     if (!(error instanceof NotaryError)) throw error;
     return unknownOutcome(`no answer: ${status} ${body}`);
   }
+}
+
+/** As `readAnswer`, of a call that asked for early acceptance. */
+export function readEarly(status: number, body: string): Result | Accepted | AcceptedEarly {
+  try {
+    const document = parseJson(body);
+    if (status === 202 && document["code"] === "ACCEPTED_EARLY") return acceptedEarly(document);
+  } catch (error) {
+    if (!(error instanceof NotaryError)) throw error;
+    return unknownOutcome(`no answer: ${status} ${body}`);
+  }
+  return readAnswer(status, body);
 }
 
 /** As `readAnswer`, of a call that waits for the outcome. */
@@ -291,6 +315,15 @@ function accepted(document: Json): Accepted {
     submissionId: text(document, "submission_id"),
     estimateS: number(document["estimate_s"]),
     logOffset: integerOrNull(document, "log_offset"),
+  };
+}
+
+function acceptedEarly(document: Json): AcceptedEarly {
+  return {
+    kind: "accepted_early",
+    submissionId: text(document, "submission_id"),
+    estimateS: number(document["estimate_s"]),
+    transactionId: text(document, "transaction_id"),
   };
 }
 

@@ -1,7 +1,7 @@
 /** The client of the ledger API: submit, look up, follow, and keep on until an answer is final. */
 
 import { type Access, isOfToken } from "./access.js";
-import { type Accepted, integer, type Json, type Notarised, type NotNow, parseJson, readAnswer, readDecision, type Result, text, unknownOutcome } from "./answers.js";
+import { type Accepted, type AcceptedEarly, integer, integerOrNull, type Json, type Notarised, type NotNow, parseJson, readAnswer, readDecision, readEarly, type Result, text, unknownOutcome } from "./answers.js";
 import { fromHex } from "./bytes.js";
 import { formatStateRef, parseStateRef } from "./canonical.js";
 import { Connection, type OnWait, whyNot } from "./connection.js";
@@ -38,6 +38,25 @@ export interface TransactionStatus {
   readonly offset: number | null;
   readonly recordedAt: string | null;
   readonly requestedBy: { userId: string; commandId: string; actAs: string[]; submissionId: string } | null;
+}
+
+/** What became of an entry of the log, as one of its nodes knows; Committed and Invalid are final. */
+export interface LogTransaction {
+  readonly transactionId: string;
+  readonly status: "Unknown" | "Pending" | "Committed" | "Invalid";
+  /** The newest entry that the node knows to be committed. */
+  readonly committed: string;
+  /** The record's place as all other calls name it; null for the log's own entries, and while the node lacks it. */
+  readonly logOffset: number | null;
+  /** Its completion's; null while that is not published, and for ever where the record counts for nothing. */
+  readonly ledgerOffset: number | null;
+}
+
+/** Item i of `viewHistory` is the seqno at which view `viewHistorySince` + i began; both null where not asked for. */
+export interface Commit {
+  readonly transactionId: string;
+  readonly viewHistory: readonly number[] | null;
+  readonly viewHistorySince: number | null;
 }
 
 export interface StateStatus {
@@ -98,6 +117,21 @@ export class NotaryClient {
     return this.#one(async () => {
       const { status, body: answer } = await this.#connection.call("POST", "/v1/submissions/async", body);
       return readAnswer(status, answer);
+    });
+  }
+
+  /**
+   * Submit one, and get its place in the log as soon as the log's leader has it: AcceptedEarly.
+   *
+   * That is no answer: the record is not committed, and may still be lost. `logTransaction` shows what became of it. The
+   * outcome is a completion; where none comes, send the same submission again. Accepted, where the record was committed
+   * first. A problem with EARLY_NOT_OFFERED, where the log is not on log nodes.
+   */
+  async submitEarly(submission: Submission, options: SubmitOptions = {}): Promise<Result | Accepted | AcceptedEarly> {
+    const body = JSON.stringify(submissionDocument(submission, options.deduplication));
+    return this.#one(async () => {
+      const { status, body: answer } = await this.#connection.call("POST", "/v1/submissions/async?accept=early", body);
+      return readEarly(status, answer);
     });
   }
 
@@ -198,6 +232,31 @@ export class NotaryClient {
     return { ledgerEnd: integer(found, "ledger_end"), prunedTo: integer(found, "pruned_to") };
   }
 
+  /** What became of the log's entry `view.seqno`. Throws as `ledgerEnd`. */
+  async logTransaction(transactionId: string): Promise<LogTransaction> {
+    const found = await this.#connection.fetch(`/v1/log/${encodeURIComponent(transactionId)}`);
+    const status = text(found, "status");
+    if (!isLogStatus(status)) throw new AnswerUnreadable(`a status of the log '${status}'`);
+    return {
+      transactionId: text(found, "transaction_id"),
+      status,
+      committed: text(found, "committed"),
+      logOffset: integerOrNull(found, "log_offset"),
+      ledgerOffset: integerOrNull(found, "ledger_offset"),
+    };
+  }
+
+  /** The newest committed entry of the log, and where its views from this one on began. Throws as `ledgerEnd`. */
+  async commit(options: { readonly viewHistorySince?: number } = {}): Promise<Commit> {
+    const since = options.viewHistorySince;
+    const found = await this.#connection.fetch(`/v1/commit${since === undefined ? "" : `?view_history_since=${since}`}`);
+    return {
+      transactionId: text(found, "transaction_id"),
+      viewHistory: (found["view_history"] as number[] | null | undefined) ?? null,
+      viewHistorySince: integerOrNull(found, "view_history_since"),
+    };
+  }
+
   /** The notary's key and limits, asked once. Take the key that you trust from the operator, not from here. */
   async describe(): Promise<NotaryDescription> {
     const { status, body } = await this.#connection.call("GET", "/v1/notary");
@@ -214,12 +273,12 @@ export class NotaryClient {
     };
   }
 
-  async #one<Outcome extends Result | Accepted>(ask: () => Promise<Outcome>): Promise<Outcome> {
+  async #one<Outcome extends Result | Accepted | AcceptedEarly>(ask: () => Promise<Outcome>): Promise<Outcome> {
     const [outcome] = await this.#untilFinal([null], async () => [await ask()]);
     return outcome as Outcome;
   }
 
-  #batch<Outcome extends Result | Accepted>(
+  #batch<Outcome extends Result | Accepted | AcceptedEarly>(
     path: string,
     submissions: readonly Submission[],
     options: SubmitOptions,
@@ -243,7 +302,7 @@ export class NotaryClient {
   }
 
   /** Ask again for what has no final answer yet, until the deadline. */
-  async #untilFinal<Asked, Outcome extends Result | Accepted>(
+  async #untilFinal<Asked, Outcome extends Result | Accepted | AcceptedEarly>(
     asked: readonly Asked[],
     ask: (asked: readonly Asked[]) => Promise<Outcome[]>,
   ): Promise<Outcome[]> {
@@ -269,6 +328,10 @@ export class NotaryClient {
       await sleepS(delayS);
     }
   }
+}
+
+function isLogStatus(status: string): status is LogTransaction["status"] {
+  return ["Unknown", "Pending", "Committed", "Invalid"].includes(status);
 }
 
 function transactionOf(found: Json): TransactionStatus {

@@ -1,9 +1,9 @@
 /** Client of the replicated notary's ledger API: signed submissions, retries with the same ids, receipts that verify offline. */
 
 export type { Access, Token } from "./access.js";
-export type { Accepted, Conflict, Notarised, NotNow, Problem, Refused, Result } from "./answers.js";
+export type { Accepted, AcceptedEarly, Conflict, Notarised, NotNow, Problem, Refused, Result } from "./answers.js";
 export { changeId, contentDigest, encodeRequest, microseconds, type Request, type TimeWindow } from "./canonical.js";
-export { type ClientOptions, type LedgerEnd, NotaryClient, type NotaryDescription, type StateStatus, type SubmitOptions, type TransactionStatus } from "./client.js";
+export { type ClientOptions, type Commit, type LedgerEnd, type LogTransaction, NotaryClient, type NotaryDescription, type StateStatus, type SubmitOptions, type TransactionStatus } from "./client.js";
 export { type Code, isKnown, type Retry, RETRY_BY_CODE } from "./codes.js";
 export type { OnWait } from "./connection.js";
 export * from "./errors.js";

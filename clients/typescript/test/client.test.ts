@@ -128,6 +128,58 @@ test("an asynchronous submission is accepted; so is a batch", async () => {
   });
 });
 
+test("an early acceptance names the place in the log, and is no answer", async () => {
+  const early = { status: 202, code: "ACCEPTED_EARLY", submission_id: "s", estimate_s: 0.25, log_offset: null, transaction_id: "2.17" };
+  const accepted = { status: 202, code: "ACCEPTED", submission_id: "s", estimate_s: 0.25, log_offset: 41 };
+  const submission = PARTY.sign({});
+  const replies: Reply[] = [
+    notActive(),
+    { status: 202, body: early },
+    { status: 202, body: accepted },
+    { body: success(submission) },
+    { status: 400, body: problemDocument("EARLY_NOT_OFFERED", 400, "no") },
+  ];
+  await withNotary((_, call) => replies[call] as Reply, async (client, notary) => {
+    assert.deepEqual(await client.submitEarly(submission), { kind: "accepted_early", submissionId: "s", estimateS: 0.25, transactionId: "2.17" });
+    assert.deepEqual(await client.submitEarly(submission), { kind: "accepted", submissionId: "s", estimateS: 0.25, logOffset: 41 });
+    assert.equal((await client.submitEarly(submission)).kind, "notarised");
+    const refused = await client.submitEarly(submission);
+    assert.ok(refused.kind === "problem" && refused.code === "EARLY_NOT_OFFERED");
+    assert.ok(notary.seen.every((seen) => seen.url === "/v1/submissions/async?accept=early"));
+  });
+});
+
+test("an early acceptance without a place leaves the outcome unknown", async () => {
+  const early = { status: 202, code: "ACCEPTED_EARLY", submission_id: "s", estimate_s: 0.25 };
+  await withNotary(() => ({ status: 202, body: early }), async (client) => {
+    const answer = await client.submitEarly(PARTY.sign({}));
+    assert.ok(answer.kind === "not_now" && answer.code === "OUTCOME_UNKNOWN");
+  }, { policy: { ...QUICK, deadlineS: 0.05 } });
+});
+
+test("what became of an entry of the log, and what is committed", async () => {
+  const entry = { transaction_id: "2.17", status: "Committed", committed: "3.20", log_offset: 41, ledger_offset: null };
+  const commit = { transaction_id: "3.20", view_history: [1, 1, 18], view_history_since: 1 };
+  const replies: Reply[] = [
+    { status: 503, body: problemDocument("LOG_NODES_SILENT", 503, "same", { retry_after_s: 0.01 }) },
+    { body: entry },
+    { body: { ...entry, status: "Newer" } },
+    { body: commit },
+    { body: { transaction_id: "3.20" } },
+    { status: 404, body: problemDocument("NO_LOG_NODES", 404, "no") },
+  ];
+  await withNotary((_, call) => replies[call] as Reply, async (client, notary) => {
+    const found = await client.logTransaction("2.17");
+    assert.deepEqual(found, { transactionId: "2.17", status: "Committed", committed: "3.20", logOffset: 41, ledgerOffset: null });
+    await assert.rejects(client.logTransaction("2.17"), { name: "AnswerUnreadable" });
+    assert.deepEqual(await client.commit({ viewHistorySince: 1 }), { transactionId: "3.20", viewHistory: [1, 1, 18], viewHistorySince: 1 });
+    assert.deepEqual(await client.commit(), { transactionId: "3.20", viewHistory: null, viewHistorySince: null });
+    await assert.rejects(client.commit(), { name: "RequestRejected", code: "NO_LOG_NODES" });
+    const asked = ["/v1/log/2.17", "/v1/log/2.17", "/v1/log/2.17", "/v1/commit?view_history_since=1", "/v1/commit", "/v1/commit"];
+    assert.deepEqual(notary.seen.map((seen) => seen.url), asked);
+  });
+});
+
 test("estimates may come before an answer", async () => {
   const submission = PARTY.sign({});
   const lines = [{ kind: "wait", estimate_s: 12.5 }, { kind: "wait", estimate_s: 3 }, success(submission)];

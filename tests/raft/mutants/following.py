@@ -27,6 +27,11 @@ def _(original: Any) -> Any:
 
 @mutant("truncates_twice", "A log is cut once in each leadership", following, "_clear")
 def _(original: Any) -> Any:
+    """No scenario can show it: a log that was cut is a beginning of its leader's log, and a leader only appends.
+
+    So no later message of that view differs from it. A unit test forges one.
+    """
+
     def clear(s: State, message: AppendEntries) -> Any:
         s.may_truncate = True
         return original(s, message)

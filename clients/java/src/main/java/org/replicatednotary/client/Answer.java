@@ -97,4 +97,10 @@ public sealed interface Answer {
      * {@code logOffset}: its record in the log, and its completion's; null: not in the log yet.
      */
     record Accepted(String submissionId, double estimateS, Long logOffset) implements Answer {}
+
+    /**
+     * The log's leader has the record at {@code transactionId}, {@code view.seqno}; it is not committed, and may still be lost. This
+     * is no answer: without a completion in {@code estimateS}, send the same submission again.
+     */
+    record AcceptedEarly(String submissionId, double estimateS, String transactionId) implements Answer {}
 }

@@ -99,6 +99,20 @@ final class Documents {
         };
     }
 
+    /** As {@link #answer}, of a call that asked for early acceptance. */
+    static Answer early(int status, String body) {
+        try {
+            JsonNode document = parse(body);
+            if (status == 202 && document.path("code").asText().equals("ACCEPTED_EARLY")) {
+                return new Answer.AcceptedEarly(
+                        text(document, "submission_id"), document.path("estimate_s").asDouble(0), text(document, "transaction_id"));
+            }
+        } catch (NotaryException error) {
+            return Answer.NotNow.unknown("no answer: " + status + " " + body);
+        }
+        return answer(status, body);
+    }
+
     /** What an answer says of the outcome. */
     static Answer.Result decision(Answer answer) {
         if (answer instanceof Answer.Accepted accepted) {
@@ -299,6 +313,17 @@ final class Documents {
 
     static String textOrNull(JsonNode document, String name) {
         return document.hasNonNull(name) ? text(document, name) : null;
+    }
+
+    static List<Long> integers(JsonNode document, String name) {
+        List<Long> found = new ArrayList<>();
+        for (JsonNode one : document.path(name)) {
+            if (!one.isIntegralNumber() || !one.canConvertToLong()) {
+                throw new NotaryException.AnswerUnreadable(name + " is no list of integers");
+            }
+            found.add(one.asLong());
+        }
+        return List.copyOf(found);
     }
 
     static List<String> texts(JsonNode document, String name) {

@@ -2,6 +2,8 @@ package org.replicatednotary.client;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -36,6 +38,38 @@ public final class NotaryClient implements AutoCloseable {
 
     /** Whether a state was consumed; the last three are null where it was not, {@code consumedBy} also where it may not be seen. */
     public record StateStatus(String state, boolean consumed, String consumedByHash, String consumedBy, Long logOffset) {}
+
+    /** CCF's names. Committed and Invalid are final. */
+    public enum LogStatus {
+        UNKNOWN("Unknown"),
+        PENDING("Pending"),
+        COMMITTED("Committed"),
+        INVALID("Invalid");
+
+        private final String text;
+
+        LogStatus(String text) {
+            this.text = text;
+        }
+
+        static LogStatus of(String text) {
+            return Arrays.stream(values())
+                    .filter(one -> one.text.equals(text))
+                    .findFirst()
+                    .orElseThrow(() -> new NotaryException.AnswerUnreadable("a status of the log '" + text + "'"));
+        }
+    }
+
+    /**
+     * What became of an entry of the log, as one of its nodes knows. {@code committed}: the newest that this node knows to be
+     * committed. {@code logOffset}: the record's place as all other calls name it; null for the log's own entries, and while the node
+     * lacks it. {@code ledgerOffset}: its completion's; null while that is not published, and for ever where the record counts for
+     * nothing.
+     */
+    public record LogTransaction(String transactionId, LogStatus status, String committed, Long logOffset, Long ledgerOffset) {}
+
+    /** The newest committed entry; item i of {@code viewHistory} is the seqno at which view {@code viewHistorySince} + i began. */
+    public record Commit(String transactionId, List<Long> viewHistory, long viewHistorySince) {}
 
     /** What the notary says of itself. Take the key that you trust from the operator, not from here. */
     public record Description(String notaryKey, String version, String replica, boolean active, long epoch, long batchMax) {}
@@ -89,6 +123,20 @@ public final class NotaryClient implements AutoCloseable {
         return one(() -> {
             Connection.Exchange answer = connection.call("POST", "/v1/submissions/async", body, IGNORE);
             return Documents.answer(answer.status(), answer.body());
+        });
+    }
+
+    /**
+     * Submit one, and get its place in the log as soon as the log's leader has it: AcceptedEarly. That is no answer: the record is not
+     * committed, and may still be lost. {@link #logTransaction} shows what became of it. The outcome is a completion; where none comes,
+     * send the same submission again. Accepted, where the record was committed first. A Problem with EARLY_NOT_OFFERED, where the log
+     * is not on log nodes.
+     */
+    public Answer submitEarly(Submission submission, Deduplication deduplication) {
+        String body = Documents.submission(submission, deduplication).toString();
+        return one(() -> {
+            Connection.Exchange answer = connection.call("POST", "/v1/submissions/async?accept=early", body, IGNORE);
+            return Documents.early(answer.status(), answer.body());
         });
     }
 
@@ -208,6 +256,26 @@ public final class NotaryClient implements AutoCloseable {
     public LedgerEnd ledgerEnd() {
         JsonNode found = connection.fetch("/v1/ledger-end");
         return new LedgerEnd(Documents.integer(found, "ledger_end"), Documents.integer(found, "pruned_to"));
+    }
+
+    /** What became of the log's entry {@code view.seqno}. */
+    public LogTransaction logTransaction(String transactionId) {
+        JsonNode found = connection.fetch("/v1/log/" + URLEncoder.encode(transactionId, StandardCharsets.UTF_8));
+        return new LogTransaction(
+                Documents.text(found, "transaction_id"),
+                LogStatus.of(Documents.text(found, "status")),
+                Documents.text(found, "committed"),
+                Documents.integerOrNull(found, "log_offset"),
+                Documents.integerOrNull(found, "ledger_offset"));
+    }
+
+    /** The newest committed entry of the log, and where its views from this one on began; 1: all of them. */
+    public Commit commit(long viewHistorySince) {
+        JsonNode found = connection.fetch("/v1/commit?view_history_since=" + viewHistorySince);
+        return new Commit(
+                Documents.text(found, "transaction_id"),
+                Documents.integers(found, "view_history"),
+                Documents.integer(found, "view_history_since"));
     }
 
     /** The notary's key and limits, asked once. */

@@ -177,6 +177,62 @@ class ClientTest {
         assertEquals(List.of(2, 1), seen.stream().map(one -> Documents.parse(one.body()).path("submissions").size()).toList());
     }
 
+    private static ObjectNode acceptance(String code) {
+        return Golden.MAPPER.createObjectNode().put("status", 202).put("code", code).put("submission_id", "s").put("estimate_s", 0.25);
+    }
+
+    @Test
+    void anEarlyAcceptanceNamesThePlaceInTheLogAndIsNoAnswer() throws IOException {
+        Submission submission = PARTY.sign(Transaction.of());
+        Reply[] replies = {
+            notActive(),
+            json(202, acceptance("ACCEPTED_EARLY").putNull("log_offset").put("transaction_id", "2.17")),
+            json(202, acceptance("ACCEPTED").put("log_offset", 41)),
+            json(200, success(submission)),
+            json(400, problem("EARLY_NOT_OFFERED", 400, "no"))
+        };
+        try (NotaryClient client = client(replies)) {
+            assertEquals(new Answer.AcceptedEarly("s", 0.25, "2.17"), client.submitEarly(submission, null));
+            assertEquals(new Answer.Accepted("s", 0.25, 41L), client.submitEarly(submission, null));
+            assertInstanceOf(Answer.Notarised.class, client.submitEarly(submission, null));
+            Answer.Problem refused = assertInstanceOf(Answer.Problem.class, client.submitEarly(submission, null));
+            assertEquals("EARLY_NOT_OFFERED", refused.code());
+        }
+        assertTrue(seen.stream().allMatch(one -> one.url().equals("/v1/submissions/async?accept=early")));
+    }
+
+    @Test
+    void anEarlyAcceptanceWithoutAPlaceLeavesTheOutcomeUnknown() {
+        Answer answer = Documents.early(202, acceptance("ACCEPTED_EARLY").toString());
+        assertEquals("OUTCOME_UNKNOWN", assertInstanceOf(Answer.NotNow.class, answer).code());
+    }
+
+    @Test
+    void whatBecameOfAnEntryOfTheLogAndWhatIsCommitted() throws IOException {
+        ObjectNode entry = Golden.MAPPER.createObjectNode().put("transaction_id", "2.17").put("status", "Committed");
+        entry.put("committed", "3.20").put("log_offset", 41).putNull("ledger_offset");
+        ObjectNode commit = Golden.MAPPER.createObjectNode().put("transaction_id", "3.20").put("view_history_since", 1);
+        commit.putArray("view_history").add(1).add(1).add(18);
+        Reply[] replies = {
+            json(503, problem("LOG_NODES_SILENT", 503, "same").put("retry_after_s", 0.01)),
+            json(200, entry),
+            json(200, entry.deepCopy().put("status", "Newer")),
+            json(200, commit),
+            json(404, problem("NO_LOG_NODES", 404, "no"))
+        };
+        try (NotaryClient client = client(replies)) {
+            assertEquals(
+                    new NotaryClient.LogTransaction("2.17", NotaryClient.LogStatus.COMMITTED, "3.20", 41L, null),
+                    client.logTransaction("2.17"));
+            assertThrows(NotaryException.AnswerUnreadable.class, () -> client.logTransaction("2.17"));
+            assertEquals(new NotaryClient.Commit("3.20", List.of(1L, 1L, 18L), 1), client.commit(1));
+            assertThrows(NotaryException.RequestRejected.class, () -> client.commit(1));
+        }
+        List<String> asked = seen.stream().map(Seen::url).toList();
+        assertEquals(List.of("/v1/log/2.17", "/v1/log/2.17", "/v1/log/2.17"), asked.subList(0, 3));
+        assertEquals("/v1/commit?view_history_since=1", asked.get(3));
+    }
+
     @Test
     void estimatesMayComeBeforeAnAnswer() throws IOException {
         Submission submission = PARTY.sign(Transaction.of());
