@@ -142,9 +142,9 @@ class HaproxySettings(BaseModel):
     fall: int = Field(2, ge=1, le=10, description="Failed checks until a replica is down; 2 forgives one lost packet.")
     rise: int = Field(1, ge=1, le=10, description="Good checks until it is up.")
     connect_timeout_s: Seconds = Field(
-        0.2, description="For a connection to a replica; also the pause before the next try, at most 1 s."
+        0.1, description="For a connection to a replica; also the pause before the next try, at most 1 s."
     )
-    connect_retries: int = Field(2, ge=0, le=10, description="Further tries of a connection to a replica.")
+    connect_retries: int = Field(4, ge=0, le=10, description="Further tries of a connection to a replica.")
     idle_timeout_s: Seconds = Field(
         300.0, description="A connection silent for so long is closed; above any long poll."
     )

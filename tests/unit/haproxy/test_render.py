@@ -36,7 +36,7 @@ def test_the_defaults_are_those_that_were_measured() -> None:
     assert (
         "default-server inter 500ms fastinter 200ms downinter 50ms fall 2 rise 1 on-marked-down shutdown-sessions"
     ) in text
-    assert {"timeout check 300ms", "timeout connect 200ms", "retries 2", "option redispatch 1"} <= set(text)
+    assert {"timeout check 300ms", "timeout connect 100ms", "retries 4", "option redispatch 1"} <= set(text)
 
 
 def test_each_replica_is_checked_on_its_health_port() -> None:
