@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm s3-server sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm lake sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,9 +100,9 @@ helm: ## Build Helm at its pinned version, lint the chart, and hold what it make
 	@scripts/helm/build.sh
 	@$(BIN)/pytest -q tests/unit/project/test_chart.py $(ARGS)
 
-s3-server: ## Build an S3 server at its pinned version, and hold the pipeline's stores of objects against it
+lake: setup-tests ## The pipeline in a store of objects: every test on a real S3 server, the slow ones too; needs Go
 	@scripts/versitygw/build.sh
-	@$(BIN)/pytest -q tests/integration/test_places_s3.py $(ARGS)
+	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
 
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json

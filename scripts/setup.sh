@@ -81,12 +81,12 @@ ensure_test_packages() {
     fi
 }
 
-# Helm, for the chart's tests; from source, since that is how its checksums are published.
-ensure_helm() {
+# ensure_built WHAT FOLDER TESTS: from source, since that is how its checksums are published.
+ensure_built() {
     if ! has go; then
-        say "NOT BUILT: Helm, which needs Go; the chart's tests are left out"
-    elif ! (logged "Helm: as scripts/helm/go.mod pins it" scripts/helm/build.sh); then
-        say "NOT BUILT: Helm; the chart's tests are left out"
+        say "NOT BUILT: $1, which needs Go; $3 are left out"
+    elif ! (logged "$1: as $2/go.mod pins it" "$2/build.sh"); then
+        say "NOT BUILT: $1; $3 are left out"
     fi
 }
 
@@ -140,5 +140,8 @@ ensure_environment
 for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools}; do
     scripts/jars/fetch.sh "$jars"
 done
-[[ -z $FOR_TESTS ]] || ensure_helm
+if [[ -n $FOR_TESTS ]]; then
+    ensure_built "Helm" scripts/helm "the chart's tests"
+    ensure_built "S3 server" scripts/versitygw "tests of archives in a store of objects"
+fi
 say "Ready after $((SECONDS - started)) s"

@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.archive.manifest import MANIFEST_NAME, SEGMENTS_NAME, Manifest
+from pipeline.archive.layout import MANIFEST_NAME, SEGMENTS_NAME, FolderLayout, Layout
+from pipeline.archive.manifest import Manifest
 from pipeline.archive.segment import (
     PARTIAL,
     SegmentDamaged,
@@ -32,16 +33,17 @@ def copy_archive(manifest: Manifest, folder: Path, on_segment: Callable[[int], N
     SalvageDamaged when a salvage that is kept with the archive is not whole.
     """
     (folder / SEGMENTS_NAME).mkdir(parents=True, exist_ok=True)
-    raw = (manifest.folder / MANIFEST_NAME).read_bytes()
+    raw = manifest.layout.read_lines() or b""
     whole = raw[: raw.rfind(b"\n") + 1]
     path = folder / MANIFEST_NAME
     if path.exists() and not whole.startswith(path.read_bytes()):
         raise ArchiveMismatch(f"{folder} does not hold an earlier state of this archive")
     carried = 0
     for segment in manifest.segments:
-        carried += _copy_segment(manifest.segments_folder, folder / SEGMENTS_NAME, segment.facts)
+        carried += _copy_segment(manifest.layout, folder / SEGMENTS_NAME, segment.facts)
         on_segment(segment.facts.last)
-    _copy_salvages(manifest.folder / SALVAGES_NAME, folder / SALVAGES_NAME)
+    if isinstance(manifest.layout, FolderLayout):  # salvages are kept beside local archives only
+        _copy_salvages(manifest.folder / SALVAGES_NAME, folder / SALVAGES_NAME)
     write_whole(path, whole)
     return carried
 
@@ -56,16 +58,20 @@ def _copy_salvages(source: Path, target: Path) -> None:
         write_whole(target / path.name, raw)
 
 
-def _copy_segment(source: Path, target: Path, facts: SegmentFacts) -> bool:
+def _copy_segment(layout: Layout, target: Path, facts: SegmentFacts) -> bool:
     """Copy a segment unless it is there already; returns whether it was copied."""
     if _is_whole(target, facts):
         return False
-    for path in (parquet_path, digests_path):
-        end = path(target, facts.first, facts.last)
-        partial = end.with_name(f"{end.name}{PARTIAL}")
-        shutil.copyfile(path(source, facts.first, facts.last), partial)
-        sync_file(partial)
-        partial.replace(end)
+    with layout.at_hand(facts) as source:
+        for path in (parquet_path, digests_path):
+            end = path(target, facts.first, facts.last)
+            partial = end.with_name(f"{end.name}{PARTIAL}")
+            try:
+                shutil.copyfile(path(source, facts.first, facts.last), partial)
+            except FileNotFoundError:
+                raise ArchiveDamaged(f"{end.name} is missing in the archive") from None
+            sync_file(partial)
+            partial.replace(end)
     sync_file(target)
     try:
         find_damage(target, facts)

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, keep
-from replica.notary.errors import ArchiveDamaged, Code, ConfigError, NotaryError
+from replica.notary.errors import ArchiveContended, ArchiveDamaged, Code, ConfigError
 
 FOLDER = "manifest/"
+READ_AT_ONCE = 16  # each append is an object, and a store answers after milliseconds
 _NAME = re.compile(r"manifest/\d{19}\.jsonl")
-
-
-class ArchiveContended(NotaryError):
-    """Another archiver added lines meanwhile; what it wrote stands, and nothing of ours was added."""
-
-    default_code = Code.ARCHIVE_CONTENDED
 
 
 class ObjectLines:
@@ -36,7 +32,8 @@ class ObjectLines:
         A part that is missing is not found here: the number and the hash of the line after it show it.
         """
         names = again(lambda: self._store.names(FOLDER), self._sleep)
-        return b"".join(map(self._part, names))
+        with ThreadPoolExecutor(READ_AT_ONCE) as readers:
+            return b"".join(readers.map(self._part, names))
 
     def _part(self, name: str) -> bytes:
         try:

@@ -1,13 +1,13 @@
 """The archive's manifest: one signed line a segment, each with the hash of the line before.
 
-`manifest.jsonl`, UTF-8. The first line opens the archive; every other one adds a segment, or adopts the topic that the
-log was restored to. A line counts once it ends in a newline. The archive's public key is enough to verify that no line
-was edited, dropped, inserted or moved. The head in the shared database shows that none is missing at the end.
+UTF-8, kept as the archive's layout says (layout.py). The first line opens the archive; every other one adds a segment,
+or adopts the topic that the log was restored to. A line counts once it ends in a newline. The archive's public key is
+enough to verify that no line was edited, dropped, inserted or moved. The head in the shared database shows that none is
+missing at the end.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -17,15 +17,15 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from pipeline.archive.segment import SegmentFacts, sync_file
+from pipeline.archive.layout import SEGMENTS_NAME, Layout, layout_of
+from pipeline.archive.segment import SegmentFacts, read_segment
+from replica.log.admin import StoredRecord
 from replica.notary.errors import ArchiveDamaged, FormatUnknown
+from replica.notary.places import Place
 from replica.notary.position import Position, begin, decode_position
-from replica.notary.secret_files import open_not_for_others
 from replica.notary.untrusted import UNREADABLE
 from replica.store.archive_head import ArchiveHead
 
-MANIFEST_NAME = "manifest.jsonl"
-SEGMENTS_NAME = "segments"
 VERSION = 1
 SIGNED_TAG = b"notary/archive/1"
 NO_HASH = "0" * 64
@@ -79,35 +79,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 _decoder = msgspec.json.Decoder(Line)
 
 
-class Lines(Protocol):
-    """Where the lines of a manifest are kept: in a file, or in objects (lines.py)."""
-
-    def append(self, number: int, text: bytes) -> None:
-        """Keep whole lines, the first of which has this number; durable on return."""
-
-
-class FileLines:
-    """The lines in the file MANIFEST_NAME of a folder that no other archiver uses."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def append(self, number: int, text: bytes) -> None:
-        """See Lines."""
-        with open_not_for_others(self._folder / MANIFEST_NAME, "ab") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_file(self._folder)
-
-
 class Manifest:
     """The verified lines of an archive. Appended lines are durable when `append` returns."""
 
-    def __init__(self, folder: Path, lines: Sequence[tuple[Line, str]], kept: Lines | None = None) -> None:
-        """`kept`: where the lines are; else a file in the folder."""
-        self.folder = folder
-        self._kept = FileLines(folder) if kept is None else kept
+    def __init__(self, layout: Layout, lines: Sequence[tuple[Line, str]]) -> None:
+        self.layout = layout
         self._lines = list(lines)
 
     @property
@@ -115,7 +91,7 @@ class Manifest:
         """What opened the archive."""
         opened = self._lines[0][0].opened
         if opened is None:
-            raise ArchiveDamaged(f"{self.folder / MANIFEST_NAME} does not begin with the line that opens an archive")
+            raise ArchiveDamaged(f"{self.layout.manifest} does not begin with the line that opens an archive")
         return opened
 
     @property
@@ -146,9 +122,19 @@ class Manifest:
         return self.head_of(len(self._lines))
 
     @property
+    def folder(self) -> Path:
+        """The local folder of the archive. Raises ConfigError (PLACE_UNKNOWN) when it is kept elsewhere."""
+        return self.layout.folder
+
+    @property
     def segments_folder(self) -> Path:
-        """Where the segments' files are."""
+        """Where the segments' files are in a local folder. Raises as `folder` does."""
         return self.folder / SEGMENTS_NAME
+
+    def records(self, facts: SegmentFacts) -> Iterator[StoredRecord]:
+        """The records of a segment. Raises as `read_segment` does."""
+        with self.layout.at_hand(facts) as folder:
+            yield from read_segment(folder, facts)
 
     def head_of(self, lines: int) -> ArchiveHead:
         """The head that the manifest had with so many lines."""
@@ -170,7 +156,7 @@ class Manifest:
             number, previous = number + 1, sha256(encoded).hexdigest()
             lines.append((_decoder.decode(encoded), previous))
             text += encoded + b"\n"
-        self._kept.append(len(self._lines), text)
+        self.layout.append(len(self._lines), text)
         self._lines += lines
 
 
@@ -237,40 +223,34 @@ def _checked(number: int, encoded: bytes, verify: Callable[[bytes, bytes], None]
     return line
 
 
-def load_manifest(folder: Path, public_key: bytes | None = None) -> Manifest:
+def load_manifest(place: Place | Layout, public_key: bytes | None = None) -> Manifest:
     """The manifest of an archive. Raises ArchiveDamaged when there is none, or when a line does not hold."""
-    path = folder / MANIFEST_NAME
+    layout = layout_of(place)
+    raw = layout.read_lines()
+    if raw is None:
+        raise ArchiveDamaged(f"{layout.manifest} cannot be read: there is none")
+    return _held_by(layout, raw, public_key)
+
+
+def _held_by(layout: Layout, raw: bytes, public_key: bytes | None) -> Manifest:
     try:
-        lines = list(check_lines(path.read_bytes(), public_key))
-    except OSError as error:
-        raise ArchiveDamaged(f"{path} cannot be read: {error.strerror}") from None
+        lines = list(check_lines(raw, public_key))
     except BadLine as bad:
-        raise ArchiveDamaged(f"{path}, {bad}; `notary archive verify` shows which offsets are good") from None
+        problem = f"{layout.manifest}, {bad}; `notary archive verify` shows which offsets are good"
+        raise ArchiveDamaged(problem) from None
     if not lines:
-        raise ArchiveDamaged(f"{path} has no whole line")
-    return Manifest(folder, lines)
+        raise ArchiveDamaged(f"{layout.manifest} has no whole line")
+    return Manifest(layout, lines)
 
 
-def open_manifest(folder: Path, signer: Signer, opened: Opened) -> Manifest:
-    """The manifest in a folder, begun if there is none. A last line that was not written to its end is removed.
+def open_manifest(layout: Layout, signer: Signer, opened: Opened) -> Manifest:
+    """The manifest of an archive, begun if there is none. What a killed archiver left half written is removed.
 
     Raises ArchiveDamaged.
     """
-    path = folder / MANIFEST_NAME
-    (folder / SEGMENTS_NAME).mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        _drop_partial_line(path)
-    if not path.exists() or not path.stat().st_size:
-        manifest = Manifest(folder, [])
-        manifest.append(signer, [opened])
-        return manifest
-    return load_manifest(folder, signer.public_key)
-
-
-def _drop_partial_line(path: Path) -> None:
-    raw = path.read_bytes()
-    whole = raw.rfind(b"\n") + 1
-    if whole != len(raw):
-        with path.open("r+b") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())
+    layout.prepare()
+    if raw := layout.read_lines():
+        return _held_by(layout, raw, signer.public_key)
+    manifest = Manifest(layout, [])
+    manifest.append(signer, [opened])
+    return manifest

@@ -16,7 +16,7 @@ import msgspec
 
 from pipeline.archive.manifest import Manifest
 from pipeline.archive.restore_plan import Check, Facts, RestorePlan, Until, decide, last_offset
-from pipeline.archive.segment import DIGEST_BYTES, archived_digest, digests_path, read_segment, records_of
+from pipeline.archive.segment import DIGEST_BYTES, archived_digest, records_of
 from pipeline.archive.verify import verify_archive
 from pipeline.sources.stretch import read_stretch
 from pipeline.sources.topic import TopicView, look_at
@@ -77,7 +77,7 @@ def plan_restore(
 
     `head`, `published`: what the shared database knows, None if it was not asked.
     """
-    verified = verify_archive(manifest.folder, public_key, lambda archive_id: None, last=until.offset)
+    verified = verify_archive(manifest.layout, public_key, lambda archive_id: None, last=until.offset)
     findings = [f"offset {finding.offset}: {finding.problem}" for finding in verified.findings]
     last = -1 if findings else last_offset(manifest, until)
     view, broken = _target(target)
@@ -167,7 +167,7 @@ def archived_records(manifest: Manifest, first: int, last: int) -> Iterator[Stor
     """The archive's records first..last. Raises SegmentDamaged."""
     for segment in manifest.segments:
         if segment.facts.last >= first and segment.facts.first <= last:
-            for record in read_segment(manifest.segments_folder, segment.facts):
+            for record in manifest.records(segment.facts):
                 if first <= record.offset <= last:
                     yield record
 
@@ -191,7 +191,7 @@ def _archived(manifest: Manifest, end: int) -> Iterator[tuple[int, bytes]]:
     """Offset and digest of every archived record below `end`; the files were verified before."""
     for segment in manifest.segments:
         facts = segment.facts
-        raw = digests_path(manifest.segments_folder, facts.first, facts.last).read_bytes()
+        raw = manifest.layout.digests(facts)
         for offset in range(facts.first, min(facts.last + 1, end)):
             at = (offset - facts.first) * DIGEST_BYTES
             yield offset, raw[at : at + DIGEST_BYTES]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipeline.archive.manifest import Manifest
-from pipeline.archive.segment import read_segment
 from pipeline.sources.topic import TopicView
 from replica.notary.errors import RestoreRefused
 from replica.notary.position import BEGIN
@@ -90,7 +89,7 @@ def last_offset(manifest: Manifest, until: Until) -> int:
         return manifest.last
     for segment in manifest.segments:
         if segment.facts.last_ms > until.time_ms:
-            for record in read_segment(manifest.segments_folder, segment.facts):
+            for record in manifest.records(segment.facts):
                 if record.timestamp_ms > until.time_ms:
                     return record.offset - 1
     return manifest.last

@@ -231,12 +231,6 @@ def _read_parquet(path: Path, facts: SegmentFacts) -> Iterator[StoredRecord]:
         raise SegmentDamaged(following, f"{path.name} cannot be read from here on: {_first_line(error)}") from None
 
 
-def read_values(folder: Path, facts: SegmentFacts) -> Iterator[tuple[int, bytes]]:
-    """Offset and value of each record of a segment, values as the replica reads them. Raises SegmentDamaged."""
-    for record in read_segment(folder, facts):
-        yield record.offset, record.value or b""
-
-
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:

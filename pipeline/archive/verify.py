@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from pipeline.archive.manifest import MANIFEST_NAME, BadLine, Line, Manifest, check_lines
+from pipeline.archive.layout import Layout, layout_of
+from pipeline.archive.manifest import BadLine, Line, Manifest, check_lines
 from pipeline.archive.segment import SegmentDamaged, find_damage
+from replica.notary.errors import ArchiveDamaged
+from replica.notary.places import Place
 from replica.store.archive_head import ArchiveHead
 
 
@@ -39,7 +41,7 @@ class Verification:
 
 
 def verify_archive(
-    folder: Path,
+    place: Place | Layout,
     public_key: bytes,
     newest_head: Callable[[str], ArchiveHead | None],
     *,
@@ -53,9 +55,10 @@ def verify_archive(
     was checked. Raises FormatUnknown for an archive of a newer release.
     """
     found = Verification()
-    lines, raw = _check_manifest(folder, public_key, found)
+    layout = layout_of(place)
+    lines, raw = _check_manifest(layout, public_key, found)
     if lines:
-        manifest = Manifest(folder, lines)
+        manifest = Manifest(layout, lines)
         found.archive_id, found.last = manifest.opened.archive_id, manifest.last
         _check_head(manifest, newest_head(found.archive_id), found)
         _check_segments(manifest, first, last, found, on_segment)
@@ -66,13 +69,16 @@ def verify_archive(
     return found
 
 
-def _check_manifest(folder: Path, public_key: bytes, found: Verification) -> tuple[list[tuple[Line, str]], bytes]:
+def _check_manifest(layout: Layout, public_key: bytes, found: Verification) -> tuple[list[tuple[Line, str]], bytes]:
     lines: list[tuple[Line, str]] = []
-    path = folder / MANIFEST_NAME
-    if not path.exists():
-        found.findings.append(Finding(0, f"there is no {path}"))
+    try:
+        raw = layout.read_lines()
+    except ArchiveDamaged as damaged:
+        found.findings.append(Finding(0, damaged.detail))
         return lines, b""
-    raw = path.read_bytes()
+    if raw is None:
+        found.findings.append(Finding(0, f"there is no {layout.manifest}"))
+        return lines, b""
     try:
         for line in check_lines(raw, public_key):
             lines.append(line)
@@ -102,7 +108,8 @@ def _check_segments(
         if facts.last < first or (last is not None and facts.first > last):
             continue
         try:
-            find_damage(manifest.segments_folder, facts)
+            with manifest.layout.at_hand(facts) as folder:
+                find_damage(folder, facts)
         except SegmentDamaged as damage:
             found.findings.append(Finding(damage.offset, damage.problem))
         found.segments += 1

@@ -8,31 +8,28 @@ again.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pipeline.archive.layout import Layout, layout_of
 from pipeline.archive.manifest import Manifest, Opened, Segment, Signer, open_manifest
-from pipeline.archive.segment import PARTIAL, SegmentFacts, digests_path, parquet_path, read_values, write_segment
+from pipeline.archive.segment import SegmentFacts
 from pipeline.judging.plan import Survey, advance
 from pipeline.sources.log import Connector, log_frame
 from pipeline.sources.topic import TopicView, refuse_other_log
 from replica.log.settings import LogSettings
-from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, InvariantBroken
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, InvariantBroken
+from replica.notary.places import Place
 from replica.notary.position import Position, encode_position
 from replica.notary.reading import read_records
 from replica.store.archive_head import ArchiveHeads
-
-LOCK_NAME = "archive.lock"
 
 
 class Step(Enum):
@@ -56,13 +53,13 @@ class BatchSize:
 
 
 class Archiver:
-    """Archives one log into one folder. It is a context manager: inside it no other archiver can use the folder."""
+    """Archives one log into one place. Of two archivers in one place, one is refused or fails."""
 
     def __init__(
         self,
         spark: SparkSession,
         settings: LogSettings,
-        folder: Path,
+        place: Place | Layout,
         signer: Signer,
         heads: ArchiveHeads,
         *,
@@ -72,7 +69,7 @@ class Archiver:
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self._folder = folder
+        self._layout = layout_of(place)
         self._signer = signer
         self._heads = heads
         self._size = size
@@ -83,16 +80,18 @@ class Archiver:
     def open(self, view: TopicView, now_us: int, archive_id: str) -> Iterator[Manifest]:
         """The archive of this topic, made with that id if there is none, ready to be continued.
 
-        Raises ConfigError when another archiver has the folder, ArchiveDamaged when the manifest is not whole,
-        ArchiveMismatch when it is another log's, and LogRefused when the log is no longer what was archived.
+        Raises ConfigError when another archiver has the place, or the place is unsafe, ArchiveDamaged when the manifest
+        is not whole, ArchiveMismatch when it is another log's, and LogRefused when the log is no longer what was
+        archived.
         """
-        with _locked(self._folder):
+        with self._layout.alone():
             opened = Opened(archive_id=archive_id, topic_id=view.topic_id, at_us=now_us)
-            manifest = open_manifest(self._folder, self._signer, opened)
+            manifest = open_manifest(self._layout, self._signer, opened)
+            self._layout.refuse_unsafe()
             refuse_cut_tail(manifest, self._heads)
             refuse_other_topic(manifest, view)
             refuse_other_log(self._settings, manifest.position)
-            _remove_orphans(manifest)
+            self._layout.remove_orphans([segment.facts for segment in manifest.segments])
             self._record(manifest)
             self._on_step(Step.OPENED, manifest)
             yield manifest
@@ -107,7 +106,7 @@ class Archiver:
         first = manifest.last + 1
         splits = -(-(end - first) // self._size.segment_records)
         frame = log_frame(self._spark, self._settings, first, end, splits=splits, connector=self._connector)
-        write = partial(_write, manifest.segments_folder)
+        write = partial(_write, self._layout)
         rows = frame.mapInArrow(write, "facts binary, surveys binary").collect()  # a row a segment
         decode = msgspec.msgpack.decode
         written = [(decode(row.facts, type=SegmentFacts), decode(row.surveys, type=list[Survey])) for row in rows]
@@ -143,9 +142,9 @@ def refuse_other_topic(manifest: Manifest, view: TopicView) -> None:
         raise ArchiveMismatch(f"the log ends at {view.end}, but offsets up to {manifest.last} are archived")
 
 
-def _write(folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(layout: Layout, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a worker: one partition is one segment."""
-    written = write_segment(folder, batches)
+    written = layout.write(batches)
     if written is not None:
         facts, surveys = written
         encoded = {"facts": [msgspec.msgpack.encode(facts)], "surveys": [msgspec.msgpack.encode(surveys)]}
@@ -157,38 +156,13 @@ def _entries(manifest: Manifest, written: list[tuple[SegmentFacts, list[Survey]]
     position = manifest.position
     entries = []
     for facts, surveys in written:
-        position = advance(position, surveys) or _read_exactly(manifest.segments_folder, facts, position)
+        position = advance(position, surveys) or _read_exactly(manifest, facts, position)
         entries.append(Segment(facts=facts, position=encode_position(position).hex()))
     if position.offset != end - 1:
         raise InvariantBroken(f"asked for the log up to {end - 1}, was given it up to {position.offset}")
     return entries
 
 
-def _read_exactly(folder: Path, facts: SegmentFacts, position: Position) -> Position:
-    return read_records(position, read_values(folder, facts)).position
-
-
-def _remove_orphans(manifest: Manifest) -> None:
-    """Delete files that a killed job left: parts of segments, and segments after those that the manifest names."""
-    folder = manifest.segments_folder
-    named = {
-        path(folder, segment.facts.first, segment.facts.last)
-        for segment in manifest.segments
-        for path in (parquet_path, digests_path)
-    }
-    for path in folder.iterdir():
-        if path not in named and path.suffix in (PARTIAL, ".parquet", ".digests"):
-            path.unlink()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise ConfigError(f"another archiver writes to {folder}") from None
-    finally:
-        os.close(handle)
+def _read_exactly(manifest: Manifest, facts: SegmentFacts, position: Position) -> Position:
+    values = ((record.offset, record.value or b"") for record in manifest.records(facts))
+    return read_records(position, values).position

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -13,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.archive.manifest import load_manifest
-from pipeline.archive.segment import parquet_path
 from pipeline.judging.columns import Columns, decode
 from replica.log.open import open_log
 from replica.log.settings import LogSettings, dump_settings, load_settings
 from replica.notary.errors import ArchiveDamaged, InvariantBroken, LogUnavailable
+from replica.notary.places import Place
 
 SLICE_RECORDS = 1 << 17  # and at most this many MiB, which bounds what a task holds of the log
 SLICE_MIB = 128
@@ -25,6 +27,9 @@ OFFSET_MAX = 2**62
 _READ_WAIT_S = 10.0
 _READ_MAX_RECORDS = 10_000
 _READ_ATTEMPTS = 3
+_FOOTERS_AT_ONCE = 8
+
+OpenFile = Callable[[str], pa.NativeFile]  # raises OSError
 
 
 class LogSlices(Protocol):
@@ -41,6 +46,10 @@ class LogSlices(Protocol):
         """A slice, its offsets dense; the slices follow one another without a gap, by number."""
 
 
+def _open_local(path: str) -> pa.NativeFile:
+    return pa.OSFile(path, "rb")
+
+
 class ParquetSlice(msgspec.Struct, frozen=True):
     """Row groups that follow one another in one file."""
 
@@ -50,11 +59,15 @@ class ParquetSlice(msgspec.Struct, frozen=True):
 
 
 class ParquetLog(msgspec.Struct, frozen=True):
-    """The log in Parquet files with columns `offset` (ascending by one) and `value`, as the archive keeps it."""
+    """The log in Parquet files with columns `offset` (ascending by one) and `value`, as the archive keeps it.
+
+    `open` opens the file that a slice names; it is pickled as well.
+    """
 
     topic_id: str
     slices: tuple[ParquetSlice, ...]
     end_offset: int  # records from here on are passed over
+    open: OpenFile = _open_local
 
     def __len__(self) -> int:
         return len(self.slices)
@@ -63,9 +76,10 @@ class ParquetLog(msgspec.Struct, frozen=True):
         """See LogSlices. Raises InvariantBroken when the file's offsets are not dense, and ArchiveDamaged."""
         part = self.slices[number]
         try:
-            table = pq.ParquetFile(part.path).read_row_groups(list(part.row_groups), columns=["offset", "value"])
+            with self.open(part.path) as file:
+                table = pq.ParquetFile(file).read_row_groups(list(part.row_groups), columns=["offset", "value"])
         except (pa.ArrowException, OSError) as error:
-            raise ArchiveDamaged(f"{part.path} cannot be read: {str(error).partition(chr(10))[0]}") from None
+            raise _unreadable(part.path, error) from None
         table = table.slice(0, self.end_offset - part.first_offset)
         offsets = table.column("offset").to_numpy()
         if not np.array_equal(offsets, np.arange(part.first_offset, part.first_offset + len(offsets))):
@@ -112,21 +126,27 @@ class ServedLog(msgspec.Struct, frozen=True):
         return values
 
 
-def parquet_log(topic_id: str, paths: Sequence[Path], until_offset: int = OFFSET_MAX) -> ParquetLog:
-    """The log in these files, in log order, up to and with `until_offset`; only the files' footers are read here."""
-    parts = [part for path in paths for part in _slices_of(path) if part.first_offset <= until_offset]
-    return ParquetLog(topic_id, tuple(parts), until_offset + 1)
+def parquet_log(
+    topic_id: str, paths: Sequence[Path | str], until_offset: int = OFFSET_MAX, open_file: OpenFile = _open_local
+) -> ParquetLog:
+    """The log in these files, in log order, up to and with `until_offset`; only the files' footers are read here.
+
+    Raises ArchiveDamaged when a file cannot be read.
+    """
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as readers:
+        found = list(readers.map(partial(_slices_of, open_file), map(str, paths)))
+    parts = [part for slices in found for part in slices if part.first_offset <= until_offset]
+    return ParquetLog(topic_id, tuple(parts), until_offset + 1, open_file)
 
 
-def archived_log(folder: Path, public_key: bytes | None = None, until_offset: int = OFFSET_MAX) -> ParquetLog:
+def archived_log(place: Place, public_key: bytes | None = None, until_offset: int = OFFSET_MAX) -> ParquetLog:
     """The log in an archive, up to and with `until_offset`; the manifest is checked, the files are not.
 
     Raises ArchiveDamaged when the manifest does not hold (with its signatures, if the archive's `public_key` is given).
     """
-    manifest = load_manifest(folder, public_key)
-    facts = [segment.facts for segment in manifest.segments]
-    paths = [parquet_path(manifest.segments_folder, one.first, one.last) for one in facts]
-    return parquet_log(manifest.topic_id, paths, until_offset)
+    manifest = load_manifest(place, public_key)
+    names = [manifest.layout.records_name(segment.facts) for segment in manifest.segments]
+    return parquet_log(manifest.topic_id, names, until_offset, manifest.layout.open_records)
 
 
 def served_log(settings: LogSettings, until_offset: int = OFFSET_MAX) -> ServedLog:
@@ -144,8 +164,16 @@ def served_log(settings: LogSettings, until_offset: int = OFFSET_MAX) -> ServedL
     return ServedLog(topic_id, dump_settings(settings), min(end, until_offset + 1))
 
 
-def _slices_of(path: Path) -> Iterator[ParquetSlice]:
-    meta = pq.ParquetFile(path).metadata
+def _slices_of(open_file: OpenFile, path: str) -> list[ParquetSlice]:
+    try:
+        with open_file(path) as file:
+            meta = pq.ParquetFile(file).metadata
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from None
+    return list(_slices_in(path, meta))
+
+
+def _slices_in(path: str, meta: pq.FileMetaData) -> Iterator[ParquetSlice]:
     column = next((i for i in range(meta.num_columns) if meta.row_group(0).column(i).path_in_schema == "offset"), None)
     if column is None:
         raise InvariantBroken(f"{path} has no column `offset`")
@@ -154,7 +182,7 @@ def _slices_of(path: Path) -> Iterator[ParquetSlice]:
     for number in range(meta.num_row_groups):
         group = meta.row_group(number)
         if taken and (records + group.num_rows > SLICE_RECORDS or size + group.total_byte_size > SLICE_MIB << 20):
-            yield ParquetSlice(str(path), first, tuple(taken))
+            yield ParquetSlice(path, first, tuple(taken))
             taken, records, size = [], 0, 0
         if not taken:
             first = group.column(column).statistics.min
@@ -162,7 +190,11 @@ def _slices_of(path: Path) -> Iterator[ParquetSlice]:
         records += group.num_rows
         size += group.total_byte_size
     if taken:
-        yield ParquetSlice(str(path), first, tuple(taken))
+        yield ParquetSlice(path, first, tuple(taken))
+
+
+def _unreadable(path: str, error: Exception) -> ArchiveDamaged:
+    return ArchiveDamaged(f"{path} cannot be read: {str(error).partition(chr(10))[0]}")
 
 
 def _combined(values: pa.ChunkedArray) -> pa.Array:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
-from pipeline.places.store import ObjectExists, ObjectMissing, PlaceUnavailable
+from pipeline.places.store import ObjectExists, ObjectMissing
+from replica.notary.errors import NotaryError, PlaceAccessDenied, PlaceUnavailable
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+ONE_REQUEST_BYTES = 32 << 20  # a larger file is sent in parts; several at once, so this many bytes are held in memory
+PART_BYTES = 8 << 20  # of a file of 80 GB; S3 takes 10,000 parts
+PARTS_AT_ONCE = 4
+_MESSAGE_CHARS = 500
 
 
 class ObjectsStore:
     """See Store. Open `inner` with `max_retries` 0: who repeats a write itself takes its own object for another's.
 
-    An object is sent as one request (`If-None-Match: *`): of several parts, the first writer would not be known.
+    `create` is one request (`If-None-Match: *`): of several parts, the first writer would not be known. `send` looks
+    first and then writes, in parts if the file is large; parts of a write that was killed stay until the bucket's rule
+    for incomplete uploads removes them.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -25,38 +35,79 @@ class ObjectsStore:
 
     def names(self, under: str) -> list[str]:
         folder = under.rpartition("/")[0]
-        try:
+        with _errors_of(under):
             found = [entry["path"] for page in obstore.list(self._inner, folder or None) for entry in page]
-        except BaseError as error:
-            raise _unavailable(error) from None
         return sorted(name for name in found if name.startswith(under))
 
+    def size(self, name: str) -> int:
+        with _errors_of(name):
+            return obstore.head(self._inner, name)["size"]
+
     def read(self, name: str) -> bytes:
-        try:
+        with _errors_of(name):
             return bytes(obstore.get(self._inner, name).bytes())
-        except (NotFoundError, FileNotFoundError):
-            raise ObjectMissing(name) from None
-        except BaseError as error:
-            raise _unavailable(error) from None
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        with _errors_of(name):
+            return bytes(obstore.get_range(self._inner, name, start=start, length=length))
 
     def create(self, name: str, parts: Iterable[bytes]) -> None:
         content = b"".join(parts)
         try:
-            obstore.put(self._inner, name, content, mode="create", use_multipart=False)
-        except AlreadyExistsError:
-            raise ObjectExists(name) from None
-        except BaseError as error:
-            raise _unavailable(error) from None
+            with _errors_of(name):
+                obstore.put(self._inner, name, content, mode="create", use_multipart=False)
+        except PlaceAccessDenied:
+            if self._exists(name):  # object lock may refuse before the condition is looked at
+                raise ObjectExists(name) from None
+            raise
+
+    def send(self, name: str, file: Path) -> None:
+        if file.stat().st_size <= ONE_REQUEST_BYTES:
+            self.create(name, [file.read_bytes()])
+            return
+        if self._exists(name):
+            raise ObjectExists(name)
+        with _errors_of(name):
+            obstore.put(
+                self._inner,
+                name,
+                file,
+                use_multipart=True,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
+            )
 
     def remove(self, name: str) -> bool:
         try:
-            obstore.delete(self._inner, name)
-        except (NotFoundError, FileNotFoundError):
+            with _errors_of(name):
+                obstore.delete(self._inner, name)
+        except ObjectMissing:
             return True
-        except BaseError as error:
-            raise _unavailable(error) from None
+        except PlaceAccessDenied:
+            return False
+        return True
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.size(name)
+        except ObjectMissing:
+            return False
         return True
 
 
-def _unavailable(error: BaseError) -> PlaceUnavailable:
-    return PlaceUnavailable(str(error).partition("\n")[0][:500])
+@contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    try:
+        yield
+    except AlreadyExistsError:
+        raise ObjectExists(name) from None
+    except FileNotFoundError:
+        raise ObjectMissing(name) from None
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise _said(PlaceAccessDenied, error) from None
+    except BaseError as error:
+        raise _said(PlaceUnavailable, error) from None
+
+
+def _said(kind: type[NotaryError], error: BaseError) -> NotaryError:
+    return kind(str(error).partition("\n")[0][:_MESSAGE_CHARS])

@@ -1,4 +1,4 @@
-"""A store of objects: named, written once and whole, listed, read. Nothing is renamed, appended to or overwritten.
+"""A store of objects: named, written once and whole, listed, read. Nothing is renamed or appended to.
 
 That is what object stores have in common, and a local folder as well. An archive needs no more: its segments are named
 by their content, and each line of its manifest is kept once, in objects named by the number of their first line.
@@ -6,21 +6,19 @@ by their content, and each line of its manifest is kept once, in objects named b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Protocol, TypeVar
 
-from replica.notary.errors import Code, NotaryError
+from replica.notary.errors import PlaceUnavailable
 
 ATTEMPTS = 6
 PAUSE_S = 0.2  # after the first attempt; doubles with each, so that all attempts take about 6 s
+RANGE_BYTES = 16 << 20  # most that is asked for at once, so that a large object needs no more memory than this
 
 ResultT = TypeVar("ResultT")
-
-
-class PlaceUnavailable(NotaryError):
-    """The store did not answer, or not now. A write may have been done nevertheless; ask again."""
-
-    default_code = Code.PLACE_UNAVAILABLE
 
 
 class ObjectExists(Exception):
@@ -32,23 +30,39 @@ class ObjectMissing(Exception):
 
 
 class Store(Protocol):
-    """One place. Names are relative, their parts are divided by `/`. Every call may raise PlaceUnavailable."""
+    """One place. Names are relative, their parts are divided by `/`.
+
+    Every call may raise PlaceUnavailable, and PlaceAccessDenied when the credentials do not suffice.
+    """
 
     def names(self, under: str) -> list[str]:
         """The names of all whole objects that begin with `under`, sorted. An object that was created is listed."""
 
+    def size(self, name: str) -> int:
+        """Bytes of an object. Raises ObjectMissing."""
+
     def read(self, name: str) -> bytes:
         """A whole object. Raises ObjectMissing."""
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """At most `length` bytes (1 or more) from `start` on, which is below the size. Raises ObjectMissing."""
+
     def create(self, name: str, parts: Iterable[bytes]) -> None:
-        """Keep a new object, made of these parts; it is durable when this returns.
+        """Keep a new object, made of these parts; it is durable when this returns. The parts fit into memory.
 
         Two writers of one name: at most one succeeds. Unless this returns, no object appears, with one exception: after
         PlaceUnavailable there is either the whole object or none. Raises ObjectExists, and whatever `parts` raises.
         """
 
+    def send(self, name: str, file: Path) -> None:
+        """Keep a local file of any size as a new object; it is durable when this returns. Memory is bounded.
+
+        Unlike with `create`, two writers of one name at the same time may both succeed, and the later object stays:
+        give it a name that no other content has. Raises ObjectExists.
+        """
+
     def remove(self, name: str) -> bool:
-        """Remove an object if it is there; returns False when the store keeps it for good (object lock)."""
+        """Remove an object if it is there; returns False when it stays: by object lock, or for want of the right."""
 
 
 def keep(store: Store, name: str, content: bytes, sleep: Callable[[float], None]) -> None:
@@ -66,6 +80,41 @@ def keep(store: Store, name: str, content: bytes, sleep: Callable[[float], None]
                 raise
 
     again(attempt, sleep)
+
+
+def keep_file(store: Store, name: str, file: Path, digest: str, sleep: Callable[[float], None]) -> None:
+    """Return once the store has a file's content under this name, which includes its SHA-256 in hexadecimal.
+
+    Raises ObjectExists when the content under this name is another one, and PlaceUnavailable.
+    """
+    try:
+        again(lambda: store.send(name, file), sleep)
+    except ObjectExists:
+        if digest_of(store, name, sleep) != digest:
+            raise
+
+
+def fetch(store: Store, name: str, file: Path, sleep: Callable[[float], None]) -> None:
+    """Read an object into a new local file. Raises ObjectMissing, and PlaceUnavailable after ATTEMPTS for a range."""
+    ranges = _ranges(store, name, sleep)
+    with file.open("xb") as written:
+        for part in ranges:
+            written.write(part)
+
+
+def digest_of(store: Store, name: str, sleep: Callable[[float], None]) -> str:
+    """SHA-256 of an object, in hexadecimal. Raises as `fetch` does."""
+    digest = sha256()
+    for part in _ranges(store, name, sleep):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _ranges(store: Store, name: str, sleep: Callable[[float], None]) -> Iterator[bytes]:
+    """The content of an object that is there, piece by piece. Raises ObjectMissing at once."""
+    size = again(lambda: store.size(name), sleep)
+    starts = range(0, size, RANGE_BYTES)
+    return (again(partial(store.read_range, name, start, RANGE_BYTES), sleep) for start in starts)
 
 
 def again(call: Callable[[], ResultT], sleep: Callable[[float], None]) -> ResultT:

@@ -133,7 +133,8 @@ def _salvages(config: Config) -> Salvages:
     from replica.following.salvaged import read_salvages
     from replica.notary.salvage import Salvages
 
-    folders = [config.archive.folder, *(config.replica_dir(one.name) for one in config.replicas)]
+    beside = [config.archive.folder] if isinstance(config.archive.folder, Path) else []
+    folders = [*beside, *(config.replica_dir(one.name) for one in config.replicas)]
     return Salvages(salvage for folder in folders for salvage in read_salvages(folder).held.values())
 
 

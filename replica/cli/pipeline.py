@@ -6,15 +6,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replica.cli.common import err, quiet_libraries
 from replica.notary.errors import Code, ConfigError
-from replica.notary.places import local_path
+from replica.notary.places import Place, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +30,9 @@ ConnectorOption = Annotated[
     str, typer.Option("--connector", help="What reads the log: spark, python, or auto, which is spark if it is there.")
 ]
 FolderOption = Annotated[
-    Path | None,
+    Any,  # Place | None, of which the parser makes one
     typer.Option(
-        "--folder", parser=local_path, metavar="PLACE", help="Folder of the archive; else the configuration's is used."
+        "--folder", parser=place_of, metavar="PLACE", help="Place of the archive; else the configuration's is used."
     ),
 ]
 ArchiveKeyOption = Annotated[
@@ -68,11 +67,11 @@ def spark(app: str, master: str) -> Iterator[SparkSession]:
 
 def archive_signer(config: Config) -> FileSigner:
     """The archive's key; made when there is neither a key nor an archive yet. Raises ConfigError."""
-    from pipeline.archive.manifest import MANIFEST_NAME
+    from pipeline.archive.layout import layout_of
     from replica.active.signer import create_key, load_signer
 
     path = config.archive.key_file
-    if not path.exists() and not (config.archive.folder / MANIFEST_NAME).exists():
+    if not path.exists() and layout_of(config.archive.folder).read_lines() is None:
         public_key = create_key(path)
         err.print(f"made the archive's key {path}; keep its public key elsewhere: {public_key.hex()}")
     return load_signer(path)
@@ -88,7 +87,7 @@ def archive_public_key(config: Config, given: str | None) -> bytes:
     )
 
 
-def archive_folder(config: Config, given: Path | None) -> Path:
+def archive_folder(config: Config, given: Place | None) -> Place:
     """The named archive, else the configured one."""
     return config.archive.folder if given is None else given
 

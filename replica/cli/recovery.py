@@ -17,7 +17,7 @@ from replica.cli.pipeline import (
     require_pipeline,
 )
 from replica.notary.exit_codes import EXIT_FAILED
-from replica.notary.places import local_path
+from replica.notary.places import Place, local_path
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
@@ -125,7 +125,7 @@ def drill(report: ReportOption = None) -> None:
     raise typer.Exit(0 if found.passed else EXIT_FAILED)
 
 
-def _manifest(config: Config, folder: Path | None, archive_key: str | None) -> Manifest:
+def _manifest(config: Config, folder: Place | None, archive_key: str | None) -> Manifest:
     from pipeline.archive.manifest import load_manifest
 
     return load_manifest(archive_folder(config, folder), archive_public_key(config, archive_key))

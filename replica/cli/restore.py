@@ -26,6 +26,7 @@ from replica.cli.pipeline import (
 from replica.cli.salvage import read_salvage
 from replica.notary.errors import ConfigError, LogRefused, RestoreRefused, StoreMismatch
 from replica.notary.exit_codes import EXIT_FAILED
+from replica.notary.places import Place
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
@@ -200,7 +201,7 @@ def _target(config: Config, topic: str | None, servers: str | None) -> LogSettin
     return config.log.settings.elsewhere(topic, servers)
 
 
-def _manifest(config: Config, folder: Path | None, archive_key: str | None) -> Manifest:
+def _manifest(config: Config, folder: Place | None, archive_key: str | None) -> Manifest:
     require_pipeline()
     from pipeline.archive.manifest import load_manifest
 
@@ -239,14 +240,16 @@ def adopt(
     """
     require_pipeline()
     from ha.lock.ids import Counter, lock_id
-    from pipeline.archive.manifest import MANIFEST_NAME
+    from pipeline.archive.layout import layout_of
     from pipeline.sources.topic import look_at, refuse_other_log
     from replica.following.salvaged import keep_salvage
     from replica.store.open import adopt_topic
 
     settings = load(find_config(config))
     view = look_at(settings.log.settings)
-    archived = settings.archive.folder / MANIFEST_NAME
+    archive = layout_of(settings.archive.folder)
+    archived = archive.read_lines() is not None
+    beside = archive.folder if archived and salvage is not None else None  # refuses early where none can be kept
     used = None if salvage is None else read_salvage(salvage, archive_public_key(settings, None))
     _check_lost_range(settings, view, used, accept_loss)
 
@@ -263,10 +266,10 @@ def adopt(
         settings.replica(one)
         _adopt_index(settings.replica_dir(one) / "index", view.topic_id, check)
         out.print(f"the index of {one} belongs to it as well")
-    if archived.exists():
+    if archived:
         _adopt_archive(settings, view.topic_id, check)
-        if salvage is not None and used is not None:
-            keep_salvage(settings.archive.folder, used, salvage.read_bytes())
+        if salvage is not None and used is not None and beside is not None:
+            keep_salvage(beside, used, salvage.read_bytes())
         out.print("the archive goes on with it")
 
 
@@ -275,12 +278,13 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
 
     If nothing names the lost range, releases that pass over it would serve the topic.
     """
-    from pipeline.archive.manifest import MANIFEST_NAME
+    from pipeline.archive.layout import layout_of
     from pipeline.sources.stretch import read_stretch
     from pipeline.sources.topic import value_at
     from replica.notary.salvage import salvage_named
 
-    manifest = _manifest(config, None, None) if (config.archive.folder / MANIFEST_NAME).exists() else None
+    archived = layout_of(config.archive.folder).read_lines() is not None
+    manifest = _manifest(config, None, None) if archived else None
     if salvage is None:
         at = view.end - 1 if manifest is None else manifest.last + 1
         if 0 <= at < view.end and (named := salvage_named(at, value_at(config.log.settings, at))) is not None:

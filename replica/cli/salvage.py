@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, NameOption, err, find_config, load, out, print_json
-from replica.cli.pipeline import ArchiveKeyOption, archive_folder, archive_public_key, require_pipeline
+from replica.cli.pipeline import ArchiveKeyOption, FolderOption, archive_folder, archive_public_key, require_pipeline
 from replica.cli.stopped_index import stopped_index
 from replica.notary.errors import ConfigError, RestoreRefused, SalvageDamaged
+from replica.notary.places import Place
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
@@ -28,7 +29,6 @@ IndexesOption = Annotated[
     typer.Option("--index", help="An index of another machine, or a checkpoint of one.", exists=True, file_okay=False),
 ]
 FileOption = Annotated[Path, typer.Option("--to", help="File to write; it must not exist yet.", dir_okay=False)]
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the archive; else the configured one.")]
 FileArgument = Annotated[Path, typer.Argument(help="The file of the salvage.", exists=True, dir_okay=False)]
 SHOWN_MAX = 20
 
@@ -100,9 +100,11 @@ def _survivors(
 
 def _earlier(config: Config, manifest: Manifest, digests: Iterable[str]) -> list[Salvage]:
     """The salvages that the database demands, from beside the archive or a replica's index. Raises RestoreRefused."""
+    from pipeline.archive.layout import FolderLayout
     from replica.following.salvaged import read_salvages
 
-    folders = [manifest.folder, *(config.replica_dir(one.name) for one in config.replicas)]
+    beside = [manifest.folder] if isinstance(manifest.layout, FolderLayout) else []
+    folders = [*beside, *(config.replica_dir(one.name) for one in config.replicas)]
     held = {digest.hex(): salvage for folder in folders for digest, salvage in read_salvages(folder).held.items()}
     if missing := [digest for digest in digests if digest not in held]:
         raise RestoreRefused(
@@ -190,7 +192,7 @@ def import_salvage(
     out.print(f"[bold]{path}[/] holds what {name} needs for offsets {salvage.first} to {salvage.last}")
 
 
-def _manifest(config: Config, folder: Path | None, public_key: bytes) -> Manifest:
+def _manifest(config: Config, folder: Place | None, public_key: bytes) -> Manifest:
     from pipeline.archive.manifest import load_manifest
 
     err.print("verifying the archive's manifest and the indexes", highlight=False)

@@ -17,7 +17,7 @@ from replica.config.exposure import plaintext_connections
 from replica.config.former_names import in_todays_names
 from replica.config.model import Config
 from replica.notary.errors import Code, ConfigError
-from replica.notary.places import no_url
+from replica.notary.places import Remote, no_url
 from replica.notary.untrusted import parse_toml
 
 Part = TypeVar("Part", bound=BaseModel | None)
@@ -111,8 +111,12 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "tokens": _with_absolute_files(config.api.tokens, absolute),
         }
     )
+    folder = config.archive.folder
     archive = config.archive.model_copy(
-        update={"folder": absolute(config.archive.folder), "key_file": absolute(config.archive.key_file)}
+        update={
+            "folder": folder if isinstance(folder, Remote) else absolute(folder),
+            "key_file": absolute(config.archive.key_file),
+        }
     )
     return config.model_copy(
         update={

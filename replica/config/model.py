@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.settings import ElectionSettings
@@ -25,7 +25,7 @@ from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
-from replica.notary.places import local_path
+from replica.notary.places import Remote, place_of
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.store.open import kind_of, parse_conninfo, with_password
@@ -67,8 +67,8 @@ class DatabaseSettings(BaseModel):
         return conninfo
 
 
-def _local(place: object) -> object:
-    return local_path(place) if isinstance(place, str) else place
+def _place(given: object) -> object:
+    return place_of(given) if isinstance(given, str) else given
 
 
 class ArchiveSettings(BaseModel):
@@ -76,8 +76,10 @@ class ArchiveSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    folder: Annotated[Path, BeforeValidator(_local)] = Field(
-        Path("archive"), description="Folder of the archive; on another disk than the brokers', shared by all workers."
+    folder: Annotated[Path | InstanceOf[Remote], BeforeValidator(_place)] = Field(
+        Path("archive"),
+        description="Folder of the archive, on another disk than the brokers', shared by all workers; or "
+        "`s3a://BUCKET/PREFIX`, with credentials from the environment of driver and workers.",
     )
     key_file: Path = Field(
         Path("archive.key"),

@@ -434,7 +434,8 @@ class Code(Enum):
     PLACE_UNKNOWN = (
         0,
         "A file or folder is named by a URL that this command does not read from or write to",
-        "Nothing was written. Name a local path; a local folder whose name looks like a URL takes its absolute path.",
+        "Nothing was written. Name a local path, or for an archive s3a://BUCKET/PREFIX; a local folder whose name looks"
+        " like a URL takes its absolute path.",
         *_A_PERSON,
     )
     PLACE_UNSAFE = (
@@ -446,8 +447,14 @@ class Code(Enum):
     PLACE_UNAVAILABLE = (
         0,
         "The store of files did not answer, or it refused for the moment",
-        "Run the same command again: nothing is left half done. Check address, credentials and rights.",
+        "Run the same command again: nothing is left half done. Check address and network if it goes on.",
         Retry.SAME,
+    )
+    PLACE_ACCESS_DENIED = (
+        0,
+        "The store of files refused the credentials, or they have no right to do this",
+        "Check the credentials in the environment and what they may do: list, read and create objects.",
+        *_A_PERSON,
     )
     # The archive.
     ARCHIVE_DAMAGED = (
@@ -662,6 +669,24 @@ class SalvageMissing(NotaryError):
     """A reader reached a lost record without the salvage that it names: do not serve, a person must supply it."""
 
     default_code = Code.SALVAGE_MISSING
+
+
+class PlaceUnavailable(NotaryError):
+    """A store of files did not answer, or not now. A write may have been done nevertheless; ask again."""
+
+    default_code = Code.PLACE_UNAVAILABLE
+
+
+class PlaceAccessDenied(NotaryError):
+    """A store of files refused the credentials; nothing was written."""
+
+    default_code = Code.PLACE_ACCESS_DENIED
+
+
+class ArchiveContended(NotaryError):
+    """Another archiver added lines meanwhile; what it wrote stands, and nothing of ours was added."""
+
+    default_code = Code.ARCHIVE_CONTENDED
 
 
 class PipelineFailed(NotaryError):

@@ -10,6 +10,33 @@ from replica.notary.errors import Code, ConfigError
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*):(/.*)", re.IGNORECASE | re.DOTALL)
 _THIS_HOST = re.compile("//(localhost)?/", re.IGNORECASE)
+_STORE = re.compile(
+    r"(?:s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"  # a bucket
+    r"|abfss?://[a-z0-9-]{3,63}@[a-z0-9]{3,24}\.dfs\.core\.windows\.net)"  # a container of an account
+    r"(?P<prefix>(?:/[A-Za-z0-9_.=-]+)*)/?"
+)
+
+
+class Remote(str):
+    """A place in a store of objects: `s3a://BUCKET/PREFIX`, or `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`.
+
+    The prefix may be empty; its parts are letters, digits and `_.=-`, none of them `.` or `..`. See `place_of`.
+    """
+
+    __slots__ = ()
+
+
+Place = Path | Remote
+
+
+def place_of(text: str) -> Place:
+    """The place that a text names. Raises ConfigError (PLACE_UNKNOWN) for a URL that is not one of these."""
+    store = _STORE.fullmatch(text)
+    if store is None:
+        return local_path(text)
+    if {".", ".."} & set(store["prefix"].split("/")):
+        raise _unknown(text)
+    return Remote(text.rstrip("/"))
 
 
 def local_path(place: str) -> Path:

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from hashlib import sha256
+from io import SEEK_END
 from itertools import repeat
+from pathlib import Path
+from random import Random
 
 import pytest
 
-from pipeline.places.store import ObjectExists, ObjectMissing, Store, keep
+from pipeline.places import store as places
+from pipeline.places.file import open_object
+from pipeline.places.store import ObjectExists, ObjectMissing, Store, digest_of, fetch, keep, keep_file
 
 WRITERS = 8
 
 
 class PlaceContract:
     """What every adapter of pipeline/places keeps to."""
+
+    @pytest.fixture(autouse=True)
+    def small_ranges(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """So that a test's objects are read in several ranges."""
+        monkeypatch.setattr(places, "RANGE_BYTES", 1 << 20)
 
     def test_what_was_created_is_listed_and_read(self, store: Store) -> None:
         """Goal: nothing is lost or mixed up. Method: objects of no, one and many parts, in two folders."""
@@ -27,6 +38,41 @@ class PlaceContract:
         assert store.names("c/") == []
         assert [store.read(name) for name in ("b/1", "b/2")] == [b"one", b""]
         assert store.read("a/1.jsonl") == b"x" * 3_000_000
+
+    def test_an_object_is_read_in_parts(self, store: Store) -> None:
+        """Goal: no more is read than is asked for. Method: ranges inside, at the end, and over it."""
+        store.create("a/1", [b"01234", b"56789"])
+        assert store.size("a/1") == 10
+        assert [store.read_range("a/1", *at) for at in ((0, 10), (2, 3), (9, 1), (8, 100))] == [
+            b"0123456789",
+            b"234",
+            b"9",
+            b"89",
+        ]
+        for call in (lambda: store.size("a/2"), lambda: store.read_range("a/2", 0, 1)):
+            with pytest.raises(ObjectMissing):
+                call()
+
+    @pytest.mark.parametrize("size", [0, 1, 3_000_000])
+    def test_a_file_is_sent_and_fetched_whole(self, store: Store, tmp_path: Path, size: int) -> None:
+        """Goal: a file of any size comes back as it was. Method: send, fetch in ranges of a megabyte, send again."""
+        content = Random(size).randbytes(size)
+        file, digest = tmp_path / "file", sha256(content).hexdigest()
+        file.write_bytes(content)
+        with pytest.raises(ObjectMissing):
+            fetch(store, f"a/{digest}", tmp_path / "missing", _never)
+        assert not (tmp_path / "missing").exists()
+        for _ in range(2):
+            keep_file(store, f"a/{digest}", file, digest, _never)
+        fetch(store, f"a/{digest}", tmp_path / "fetched", _never)
+        assert (tmp_path / "fetched").read_bytes() == content
+        assert (store.size(f"a/{digest}"), digest_of(store, f"a/{digest}", _never)) == (size, digest)
+        store.create("a/other", [b"other content"])
+        with pytest.raises(ObjectExists):
+            keep_file(store, "a/other", file, digest, _never)
+        with open_object(store, f"a/{digest}", _never) as opened:
+            assert opened.seek(0, SEEK_END) == size
+            assert (opened.seek(size // 2), opened.read()) == (size // 2, content[size // 2 :])
 
     def test_a_missing_object_is_an_error_of_its_own(self, store: Store) -> None:
         """Goal: missing is not empty. Method: read and remove what never was; remove what was."""

@@ -1,116 +1,135 @@
-"""The contract of a store of objects against a real S3 server: versitygw on a local folder (`make s3-server`)."""
+"""Stores of objects, and archives in them, on a real S3 server: versitygw on a local folder."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from hashlib import sha256
 from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import pytest
-from obstore.store import S3Store
 
+from pipeline.archive.layout import Layout, layout_of
 from pipeline.archive.lines import ObjectLines
-from pipeline.places.objects import ObjectsStore
-from pipeline.places.store import PlaceUnavailable, Store
-from replica.notary.errors import Code, ConfigError
+from pipeline.archive.manifest import load_manifest
+from pipeline.archive.verify import verify_archive
+from pipeline.places import objects
+from pipeline.places.open import open_store
+from pipeline.places.store import Store, fetch, keep_file
+from replica.notary.errors import (
+    ArchiveContended,
+    Code,
+    ConfigError,
+    PlaceAccessDenied,
+    PlaceUnavailable,
+)
+from replica.notary.places import Remote
 from tests.contracts.place_contract import PlaceContract
+from tests.worlds.archive_world import SIGNER, HeadsInMemory, fill_archive, some_log
+from tests.worlds.s3_server import BUCKET, ENVIRONMENT, SECRET, Faults, failing, make_locked_bucket, served
 
-SERVER = Path(__file__).parents[2] / ".tools" / "versitygw"
-ACCESS, SECRET, BUCKET = "lake", "lake-secret", "archive"
-START_MAX_S = 30.0
-
-
-def _free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return int(server.getsockname()[1])
-
-
-def _answers(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+VALUES = some_log(35)
 
 
 @pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with one empty bucket."""
-    root = tmp_path_factory.mktemp("s3")
-    (root / "metadata").mkdir()
-    with served(root, "--sidecar", root / "metadata") as address:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server."""
+    with served(tmp_path_factory.mktemp("s3")) as address:
         yield address
 
 
-@contextmanager
-def served(folder: Path, *metadata: str | Path) -> Iterator[str]:
-    """A server on a folder while the context lasts; `metadata`: where it keeps what belongs to objects."""
-    if not SERVER.exists():
-        pytest.skip("no S3 server: make s3-server builds it")
-    root, port = folder / "buckets", _free_port()
-    (root / BUCKET).mkdir(parents=True, exist_ok=True)
-    argv = [
-        SERVER,
-        "--port",
-        f"127.0.0.1:{port}",
-        "--access",
-        ACCESS,
-        "--secret",
-        SECRET,
-        "--quiet",
-        "posix",
-        *metadata,
-    ]
-    argv.append(root)
-    with (root.parent / "s3.log").open("wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as server:
-        try:
-            until_s = time.monotonic() + START_MAX_S
-            while not _answers(port):
-                assert server.poll() is None and time.monotonic() < until_s, (root.parent / "s3.log").read_text()
-                time.sleep(0.05)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Those of the tests' servers, in the environment of this process."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    yield
+    open_store.cache_clear()
 
 
-def bucket(endpoint: str, prefix: str, secret: str = SECRET) -> Store:
-    """A place in the bucket."""
-    return ObjectsStore(
-        S3Store(
-            BUCKET,
-            prefix=prefix,
-            endpoint=endpoint,
-            region="us-east-1",
-            access_key_id=ACCESS,
-            secret_access_key=secret,
-            client_options={"allow_http": True},
-            retry_config={"max_retries": 0},
-        )
-    )
+@pytest.fixture
+def endpoint(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The server, as the one that this process uses."""
+    use(server, monkeypatch)
+    return server
+
+
+def use(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on stores are opened on this server."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    open_store.cache_clear()
+
+
+def new_place(bucket: str = BUCKET) -> Remote:
+    """A place that nobody has used."""
+    return Remote(f"s3a://{bucket}/place-{uuid4().hex}")
 
 
 class TestS3(PlaceContract):
     @pytest.fixture
     def store(self, endpoint: str) -> Store:
-        return bucket(endpoint, f"place-{uuid4().hex}")
+        return open_store(new_place())
 
 
-def test_wrong_credentials_are_an_error_of_the_place(endpoint: str) -> None:
-    """Goal: refused is not missing. Method: another secret, for each call."""
-    store = bucket(endpoint, "place", secret="another")
+class TestS3InParts(PlaceContract):
+    @pytest.fixture
+    def store(self, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+        monkeypatch.setattr(objects, "ONE_REQUEST_BYTES", 1 << 20)
+        return open_store(new_place())
+
+
+class TestS3Locked(PlaceContract):
+    @pytest.fixture
+    def store(self, endpoint: str) -> Store:
+        name = f"locked-{uuid4().hex}"
+        make_locked_bucket(endpoint, name)
+        return open_store(new_place(name))
+
+
+def test_a_large_file_is_sent_in_parts(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no bound by memory or by one request. Method: a file of three parts, there and back."""
+    monkeypatch.setattr(objects, "ONE_REQUEST_BYTES", 1 << 20)
+    content = Random(1).randbytes(2 * objects.PART_BYTES + 12_345)
+    (tmp_path / "file").write_bytes(content)
+    store, digest = open_store(new_place()), sha256(content).hexdigest()
+    keep_file(store, f"a/{digest}", tmp_path / "file", digest, _never)
+    fetch(store, f"a/{digest}", tmp_path / "fetched", _never)
+    assert (tmp_path / "fetched").read_bytes() == content
+
+
+def test_object_lock_keeps_what_is_there(endpoint: str, tmp_path: Path) -> None:
+    """Goal: an archiver's key cannot shorten an archive. Method: archive into a locked bucket, remove, go on."""
+    make_locked_bucket(endpoint, "kept-for-good")
+    place = new_place("kept-for-good")
+    layout, store = layout_of(place), open_store(place)
+    fill_archive(layout, VALUES[:20])
+    names = store.names("")
+    assert [store.remove(name) for name in names] == [False] * len(names)
+    manifest, heads = fill_archive(layout, VALUES)
+    layout.remove_orphans([segment.facts for segment in manifest.segments[1:]])
+    assert set(names) < set(store.names(""))
+    assert verify_archive(layout, SIGNER.public_key, heads.newest).findings == []
+
+
+def test_wrong_credentials_are_an_error_of_their_own(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: refused is neither missing nor an outage. Method: another secret, for each call."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    store = open_store(new_place())
     for call in (lambda: store.names(""), lambda: store.read("a"), lambda: store.create("a", [b"one"])):
-        with pytest.raises(PlaceUnavailable) as failed:
+        with pytest.raises(PlaceAccessDenied) as failed:
             call()
-        assert failed.value.code is Code.PLACE_UNAVAILABLE
+        assert failed.value.code is Code.PLACE_ACCESS_DENIED
         assert SECRET not in failed.value.detail
+    with pytest.raises(PlaceAccessDenied):
+        load_manifest(layout_of(new_place()))
 
 
-def test_a_server_that_ignores_the_condition_is_refused(tmp_path: Path) -> None:
+def test_a_server_that_ignores_the_condition_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: nobody relies on what is not there. Method: the same server without metadata overwrites."""
     with served(tmp_path, "--nometa") as address:
-        store = bucket(address, "archive")
-        lines = ObjectLines(store, _never)
+        use(address, monkeypatch)
+        lines = ObjectLines(open_store(new_place()), _never)
         lines.append(0, b"line\n")
         with pytest.raises(ConfigError) as refused:
             lines.refuse_unsafe()
@@ -122,15 +141,50 @@ def _never(seconds: float) -> None:
     raise AssertionError(f"waited {seconds} s for a store that answers")
 
 
-def test_a_server_that_is_gone_is_unavailable_and_what_it_kept_is_there_again(tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_unavailable_and_what_it_kept_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Goal: an outage is neither an empty place nor a loss. Method: end the server, call, start one on its folder."""
-    (tmp_path / "metadata").mkdir()
-    with served(tmp_path, "--sidecar", tmp_path / "metadata") as address:
-        bucket(address, "place").create("a/1", [b"one"])
-    store = bucket(address, "place")
+    place = new_place()
+    with served(tmp_path) as address:
+        use(address, monkeypatch)
+        store = open_store(place)
+        store.create("a/1", [b"one"])
     for call in (lambda: store.names(""), lambda: store.read("a/1"), lambda: store.create("a/1", [b"one"])):
         with pytest.raises(PlaceUnavailable):
             call()
-    with served(tmp_path, "--sidecar", tmp_path / "metadata") as address:
-        store = bucket(address, "place")
+    with served(tmp_path) as address:
+        use(address, monkeypatch)
+        store = open_store(place)
         assert (store.names(""), store.read("a/1")) == (["a/1"], b"one")
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+def test_an_archive_on_a_server_that_fails_has_each_record_once(
+    server: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: 503s, lost answers and slow ones cost time only. Method: archive through a server that does each by chance.
+
+    An archiver that gave up is followed by another one, as after a kill.
+    """
+    monkeypatch.setattr(objects, "ONE_REQUEST_BYTES", 1 << 10)  # segments are sent in parts
+    faults = Faults(Random(seed), refused=0.15, lost=0.1, slow=0.05, slow_s=0.05)
+    place = new_place()
+    with failing(server, faults) as address:
+        use(address, monkeypatch)
+        heads = _archived(layout_of(place))
+        assert verify_archive(layout_of(place), SIGNER.public_key, heads.newest).findings == []
+    assert all(faults.seen.values()), faults.seen
+    use(server, monkeypatch)
+    manifest = load_manifest(layout_of(place), SIGNER.public_key)
+    found = [record.value for segment in manifest.segments for record in manifest.records(segment.facts)]
+    assert found == VALUES
+
+
+def _archived(layout: Layout) -> HeadsInMemory:
+    for _ in range(10):
+        try:
+            return fill_archive(layout, VALUES)[1]
+        except (PlaceUnavailable, ArchiveContended):
+            continue
+    raise AssertionError("ten archivers gave up")

@@ -27,6 +27,7 @@ from pipeline.jobs.slices import parquet_log
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
 from replica.log.kafka.settings import KafkaSettings
+from replica.notary.places import place_of
 from replica.store.archive_head import ArchiveHeads
 from tests.pipeline.judged import TOPIC
 from tests.worlds.archive_world import SIGNER
@@ -45,7 +46,7 @@ def archive(kafka: dict[str, Any], folder: str, dsn: str) -> None:
     settings = KafkaSettings.model_validate(kafka)
     session = spark_session("killed", "local[2]", shuffle_partitions=2)
     size = BatchSize(segment_records=10, segments=2)
-    archiver = Archiver(session, settings, Path(folder), SIGNER, ArchiveHeads(dsn), size=size)
+    archiver = Archiver(session, settings, place_of(folder), SIGNER, ArchiveHeads(dsn), size=size)
     view = look_at(settings)
     with archiver.open(view, 1, "archive-1") as manifest:
         archiver.archive(manifest, view.end)

@@ -32,11 +32,11 @@ _numbers = count(1)
 
 ARCHIVE = [  # the middle one stands for them all where time is short
     "pipeline.archive.write:open_manifest+1",
-    "pipeline.archive.write:_remove_orphans-1",
+    "pipeline.archive.layout:FolderLayout.remove_orphans-1",
     "pipeline.archive.write:log_frame+2",
     "pipeline.archive.write:_entries-2",  # the segments of a batch are there, no line names them
     "pipeline.archive.write:_entries+2",
-    "pipeline.archive.manifest:sync_file-2",  # lines are written, perhaps not yet on the disk
+    "pipeline.archive.layout:sync_file-2",  # lines are written, perhaps not yet on the disk
     "pipeline.archive.manifest:Manifest.append+2",
     "replica.store.archive_head:ArchiveHeads.record-2",
     "replica.store.archive_head:ArchiveHeads.record+2",

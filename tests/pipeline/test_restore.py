@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from pipeline.archive.manifest import MANIFEST_NAME, Manifest
+from pipeline.archive.layout import MANIFEST_NAME
+from pipeline.archive.manifest import Manifest
 from pipeline.archive.restore import REPORT_TAG, Evidence, plan_restore, run_restore
 from pipeline.archive.restore_plan import RestorePlan, Until
 from pipeline.archive.segment import archived_digest, parquet_path, read_segment, records_of

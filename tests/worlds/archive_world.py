@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from pipeline.archive.layout import FolderLayout, Layout
 from pipeline.archive.manifest import Manifest, Opened, Segment, open_manifest
-from pipeline.archive.segment import write_segment
 from pipeline.archive.verify import Verification, verify_archive
 from pipeline.judging.plan import advance
 from pipeline.sources.stretch import ARROW_SCHEMA
@@ -70,10 +70,15 @@ def batches_of(values: list[bytes], first: int) -> Iterator[pa.RecordBatch]:
 
 
 def make_archive(folder: Path, values: list[bytes], segment_records: int = 10) -> tuple[Manifest, HeadsInMemory]:
-    """An archive of a log, its head recorded."""
-    manifest = open_manifest(folder, SIGNER, Opened(archive_id="archive-1", topic_id=TOPIC, at_us=1))
-    for first in range(0, len(values), segment_records):
-        written = write_segment(manifest.segments_folder, batches_of(values[first : first + segment_records], first))
+    """An archive of a log in a local folder, its head recorded."""
+    return fill_archive(FolderLayout(folder), values, segment_records)
+
+
+def fill_archive(layout: Layout, values: list[bytes], segment_records: int = 10) -> tuple[Manifest, HeadsInMemory]:
+    """An archive of a log, new or gone on with, its head recorded."""
+    manifest = open_manifest(layout, SIGNER, Opened(archive_id="archive-1", topic_id=TOPIC, at_us=1))
+    for first in range(manifest.last + 1, len(values), segment_records):
+        written = layout.write(batches_of(values[first : first + segment_records], first))
         assert written is not None
         facts, surveys = written
         position = advance(manifest.position, surveys)

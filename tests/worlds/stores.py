@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from threading import Lock
 from typing import TypeVar
 
-from pipeline.places.store import ObjectExists, ObjectMissing, PlaceUnavailable, Store
+from pipeline.places.store import ObjectExists, ObjectMissing, Store
+from replica.notary.errors import PlaceUnavailable
 
 AnswerT = TypeVar("AnswerT")
 
@@ -24,11 +26,17 @@ class MemoryStore:
     def names(self, under: str) -> list[str]:
         return sorted(name for name in self.objects if name.startswith(under))
 
+    def size(self, name: str) -> int:
+        return len(self.read(name))
+
     def read(self, name: str) -> bytes:
         try:
             return self.objects[name]
         except KeyError:
             raise ObjectMissing(name) from None
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        return self.read(name)[start : start + length]
 
     def create(self, name: str, parts: Iterable[bytes]) -> None:
         content = b"".join(parts)  # others may write meanwhile
@@ -36,6 +44,9 @@ class MemoryStore:
             if name in self.objects:
                 raise ObjectExists(name)
             self.objects[name] = content
+
+    def send(self, name: str, file: Path) -> None:
+        self.create(name, [file.read_bytes()])
 
     def remove(self, name: str) -> bool:
         if not self.locked:
@@ -68,13 +79,25 @@ class FaultyStore:
         lost = self._fate("names")
         return self._answered(lost, self.inner.names(under))
 
+    def size(self, name: str) -> int:
+        lost = self._fate("size")
+        return self._answered(lost, self.inner.size(name))
+
     def read(self, name: str) -> bytes:
         lost = self._fate("read")
         return self._answered(lost, self.inner.read(name))
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        lost = self._fate("read_range")
+        return self._answered(lost, self.inner.read_range(name, start, length))
+
     def create(self, name: str, parts: Iterable[bytes]) -> None:
         lost = self._fate("create")
         self._answered(lost, self.inner.create(name, parts))
+
+    def send(self, name: str, file: Path) -> None:
+        lost = self._fate("send")
+        self._answered(lost, self.inner.send(name, file))
 
     def remove(self, name: str) -> bool:
         lost = self._fate("remove")

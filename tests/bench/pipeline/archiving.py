@@ -2,12 +2,15 @@
 
 A rate is measured that lasts: the archiver archives the whole log twice, each time into a new folder and with one
 session. The first time is cold, and reported as such; the second is what `notary archive run --follow` does all day,
-and is compared with the notary, which has warmed up as well.
+and is compared with the notary, which has warmed up as well. A third time it archives to an S3 server on this machine,
+if one was built (`make lake`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from uuid import uuid4
@@ -20,13 +23,15 @@ from pipeline.sources.topic import look_at
 from replica.active.signer import create_key, load_signer
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.log.kafka.settings import KafkaSettings
+from replica.notary.places import Place, Remote
 from replica.store.archive_head import ArchiveHeads
 from tests.bench.load import BATCH, LoadGenerator
 from tests.bench.report import Report
+from tests.worlds.s3_server import BUCKET, SERVER, environment, served
 
 RUN_S = 10.0
 RUNS = 3
-TURNS = ("cold", "warm")
+COLD, WARM, S3 = "cold", "warm", "s3"
 
 
 async def measure_archive(folder: Path, report: Report) -> None:
@@ -42,33 +47,44 @@ async def measure_archive(folder: Path, report: Report) -> None:
         for replica in cluster.replicas.values():
             await replica.stop()
         settings, heads = cluster.kafka_settings, ArchiveHeads(cluster.config.conninfo())
-        records, took_s = await asyncio.to_thread(_archive_twice, settings, heads, folder)
+        records, took_s = await asyncio.to_thread(_archive_in_turn, settings, heads, folder)
     report.add("archive_records", records, "records archived, each time", f"{records:,}")
     for turn, seconds in took_s.items():
         text = f"{records / seconds:,.0f} records/s, in {seconds:.1f} s"
         report.add(f"archive_{turn}_per_s", round(records / seconds), f"archive, {turn}", text)
-    ratio = records / took_s["warm"] / notary_per_s
+    ratio = records / took_s[WARM] / notary_per_s
     report.add("archive_vs_notary_ratio", round(ratio, 2), "archive against the notary", f"{ratio:.2f} times as fast")
-    cold = records / took_s["cold"] / notary_per_s
+    cold = records / took_s[COLD] / notary_per_s
     report.add("archive_vs_notary_cold", round(cold, 2), "the same, cold", f"{cold:.2f} times as fast")
+    if S3 in took_s:
+        to_s3 = took_s[WARM] / took_s[S3]
+        report.add("archive_s3_ratio", round(to_s3, 2), "archive to S3 against archive to disk", f"{to_s3:.2f}")
 
 
-def _archive_twice(settings: KafkaSettings, heads: ArchiveHeads, folder: Path) -> tuple[int, dict[str, float]]:
+def _archive_in_turn(settings: KafkaSettings, heads: ArchiveHeads, folder: Path) -> tuple[int, dict[str, float]]:
     """How many records were archived each time, and the seconds that each time took; the session's start is in none."""
     create_key(folder / "archive.key")
-    session = spark_session("bench-archive")
+    places: dict[str, Place] = {COLD: folder / COLD, WARM: folder / WARM}
     view = look_at(settings)
     took_s = {}
-    for turn in TURNS:
-        began_s = monotonic()
-        _archive(session, settings, heads, folder, turn)
-        took_s[turn] = monotonic() - began_s
-    session.stop()
+    with ExitStack() as running:
+        if SERVER.exists():
+            (folder / S3).mkdir()
+            os.environ.update(
+                environment(running.enter_context(served(folder / S3)))
+            )  # before Spark starts its workers
+            places[S3] = Remote(f"s3a://{BUCKET}/archive")
+        session = spark_session("bench-archive")
+        running.callback(session.stop)
+        for turn, place in places.items():
+            began_s = monotonic()
+            _archive(session, settings, heads, folder / "archive.key", place)
+            took_s[turn] = monotonic() - began_s
     return view.end, took_s
 
 
-def _archive(session: SparkSession, settings: KafkaSettings, heads: ArchiveHeads, folder: Path, turn: str) -> None:
-    archiver = Archiver(session, settings, folder / turn, load_signer(folder / "archive.key"), heads)
+def _archive(session: SparkSession, settings: KafkaSettings, heads: ArchiveHeads, key: Path, place: Place) -> None:
+    archiver = Archiver(session, settings, place, load_signer(key), heads)
     view = look_at(settings)
     with archiver.open(view, 0, str(uuid4())) as manifest:
         archiver.archive(manifest, view.end)

@@ -13,6 +13,7 @@ import pytest
 from replica.cli.main import command
 from replica.config.load import make_config
 from replica.notary.errors import Code, ConfigError
+from replica.notary.places import Remote
 from tests.unit.config.test_log_settings import values
 
 URL = "s3a://bucket/archive"
@@ -28,13 +29,15 @@ def _path_options(found: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str
         yield from _path_options(inner, (*words, name))
 
 
-PLACES = [  # these take a `file:` URL as well
+ARCHIVES = [  # these take a `file:` URL, and a store of objects
     ("archive", "status", "--folder"),
     ("archive", "verify", "--folder"),
-    ("recovery", "copy", "--to"),
-    ("report", "--out"),
+    ("log", "salvage", "--folder"),
+    ("recovery", "copy", "--folder"),
     ("restore", "plan", "--folder"),
+    ("restore", "run", "--folder"),
 ]
+FOLDERS = [("recovery", "copy", "--to"), ("report", "--out")]  # these a `file:` URL only
 OPTIONS = sorted(set(_path_options(command())))
 
 
@@ -63,20 +66,36 @@ def test_a_url_is_no_local_path(words: tuple[str, ...], tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", PLACES, ids=" ".join)
+def _parsed(words: tuple[str, ...], place: str) -> Any:
+    called = _called(command(), words[:-1])
+    name = next(parameter.name for parameter in called.params if words[-1] in parameter.opts)
+    needed = ["--to", "made.salvage"] if words[-2] == "salvage" else ["--to", "/srv/site"] if "copy" in words else []
+    return called.make_context("it", [*([] if words[-1] == "--to" else needed), words[-1], place]).params[name]
+
+
+@pytest.mark.parametrize("words", [*ARCHIVES, *FOLDERS], ids=" ".join)
 def test_a_place_is_read_as_it_was_typed(words: tuple[str, ...]) -> None:
     """Goal: `file:` is taken, another host and scheme are not. Method: convert as the command line does."""
-    called = _called(command(), words[:-1])
-
-    def parsed(place: str) -> Any:
-        name = next(parameter.name for parameter in called.params if words[-1] in parameter.opts)
-        return called.make_context("it", [words[-1], place]).params[name]
-
-    assert parsed("file:///srv/archive") == Path("/srv/archive")
-    for place in (URL, "file://elsewhere/archive"):
+    assert _parsed(words, "file:///srv/archive") == Path("/srv/archive")
+    for place in ("hdfs://namenode/archive", "file://elsewhere/archive"):
         with pytest.raises(ConfigError) as refused:
-            parsed(place)
+            _parsed(words, place)
         assert refused.value.code is Code.PLACE_UNKNOWN
+
+
+@pytest.mark.parametrize("words", ARCHIVES, ids=" ".join)
+def test_an_archive_may_be_in_a_store_of_objects(words: tuple[str, ...]) -> None:
+    """Goal: whatever reads an archive reads one there. Method: convert as the command line does."""
+    found = _parsed(words, URL)
+    assert (type(found), found) == (Remote, URL)
+
+
+@pytest.mark.parametrize("words", FOLDERS, ids=" ".join)
+def test_what_writes_local_files_refuses_a_store(words: tuple[str, ...]) -> None:
+    """Goal: nothing is written into a folder `s3a:`. Method: convert as the command line does."""
+    with pytest.raises(ConfigError) as refused:
+        _parsed(words, URL)
+    assert refused.value.code is Code.PLACE_UNKNOWN
 
 
 def test_nothing_is_written_when_a_report_is_asked_for_elsewhere(tmp_path: Path) -> None:
@@ -88,10 +107,10 @@ def test_nothing_is_written_when_a_report_is_asked_for_elsewhere(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", [URL, "s3a:/bucket", "hdfs://namenode/archive", "file://elsewhere/archive"])
+@pytest.mark.parametrize("place", ["s3a:/bucket", "hdfs://namenode/archive", "file://elsewhere/archive", URL])
 def test_a_setting_refuses_a_url(place: str, tmp_path: Path) -> None:
-    """Goal: the same for the configuration. Method: the archive's folder and the data folder."""
-    for given in ({"archive": {"folder": place}}, {"data_dir": place}):
+    """Goal: the same for the configuration. Method: the archive's folder, except for a store, and the data folder."""
+    for given in ({"archive": {"folder": place}}, {"data_dir": place})[place == URL :]:
         with pytest.raises(ConfigError) as refused:
             make_config(VALUES | given, tmp_path, "test")
         assert refused.value.code is Code.PLACE_UNKNOWN
@@ -101,3 +120,12 @@ def test_a_setting_takes_a_file_url(tmp_path: Path) -> None:
     """Goal: `file:` names a local folder. Method: the archive's."""
     config = make_config(VALUES | {"archive": {"folder": "file:///srv/archive"}}, tmp_path, "test")
     assert config.archive.folder == Path("/srv/archive")
+
+
+def test_the_archives_setting_takes_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: an archive is kept where the operator has room. Method: by file and by environment, written out again."""
+    config = make_config(VALUES | {"archive": {"folder": URL}}, tmp_path, "test")
+    assert (type(config.archive.folder), config.archive.folder) == (Remote, URL)
+    assert config.model_dump(mode="json")["archive"]["folder"] == URL
+    monkeypatch.setenv("NOTARY_ARCHIVE__FOLDER", "s3://other/prefix")
+    assert make_config(VALUES, tmp_path, "test").archive.folder == Remote("s3://other/prefix")

@@ -63,6 +63,7 @@ def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
         "LOG_MISSING",
         "LOG_TRUNCATED",
         "PIPELINE_MISSING",
+        "PLACE_ACCESS_DENIED",
         "PLACE_UNKNOWN",
         "PLACE_UNSAFE",
         "PLAINTEXT_EXPOSED",

@@ -14,7 +14,8 @@ from ledger_api.server.registry import Registry, read_registry, write_registry
 from ledger_api.server.submission_session import _decode as decode_frame
 from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions, encoder
-from pipeline.archive.manifest import MANIFEST_NAME, BadLine, check_lines
+from pipeline.archive.layout import MANIFEST_NAME
+from pipeline.archive.manifest import BadLine, check_lines
 from replica.link.frames import LookUp, encode_frame
 from replica.notary.errors import BadRequest, ConfigError, FormatUnknown
 from replica.notary.keys import read_keys

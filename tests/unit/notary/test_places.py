@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replica.notary.errors import Code, ConfigError
-from replica.notary.places import local_path, no_url
+from replica.notary.places import Remote, local_path, no_url, place_of
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,55 @@ def test_a_path_that_was_a_url_is_refused(url: str) -> None:
         no_url(Path(url))
     assert refused.value.code is Code.PLACE_UNKNOWN
     assert no_url(Path("/srv/archive")) == Path("/srv/archive")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("s3a://bucket", "s3a://bucket"),
+        ("s3a://bucket/", "s3a://bucket"),
+        ("s3://my.bucket-1/notary/archive_1/y=2026", "s3://my.bucket-1/notary/archive_1/y=2026"),
+        ("s3a://bucket/archive/", "s3a://bucket/archive"),
+        (
+            "abfss://container@account.dfs.core.windows.net/archive",
+            "abfss://container@account.dfs.core.windows.net/archive",
+        ),
+    ],
+)
+def test_a_store_of_objects_is_named_by_its_url(text: str, place: str) -> None:
+    """Goal: one name for one place. Method: each scheme, with and without prefix and last slash."""
+    found = place_of(text)
+    assert (type(found), found) == (Remote, place)
+
+
+@pytest.mark.parametrize("text", ["archive", "/srv/s3a:/bucket", "file:///srv/archive"])
+def test_a_place_may_be_local(text: str) -> None:
+    """Goal: what was a folder stays one. Method: plain paths and a `file:` URL."""
+    assert place_of(text) == local_path(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3a:/bucket",
+        "s3a://",
+        "s3a:///archive",
+        "s3a://key:secret@bucket/archive",  # credentials belong in the environment
+        "s3a://bucket//archive",
+        "s3a://bucket/../other",
+        "s3a://bucket/./archive",
+        "s3a://bucket/archive?versionId=1",
+        "s3a://bucket/archive#1",
+        "s3a://bucket/my%20archive",
+        "S3A://bucket/archive",
+        "hdfs://namenode:8020/archive",
+        "gs://bucket/archive",
+        "abfs://container/archive",
+        "file://elsewhere/archive",
+    ],
+)
+def test_what_no_store_is_named_by_is_refused(text: str) -> None:
+    """Goal: nothing is guessed. Method: unknown schemes, and URLs with parts that would be passed over."""
+    with pytest.raises(ConfigError) as refused:
+        place_of(text)
+    assert refused.value.code is Code.PLACE_UNKNOWN

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from pipeline.archive.manifest import MANIFEST_NAME, Adopted, Manifest, Opened, load_manifest, open_manifest
+from pipeline.archive.layout import MANIFEST_NAME, FolderLayout
+from pipeline.archive.manifest import Adopted, Manifest, Opened, load_manifest, open_manifest
 from pipeline.archive.segment import (
     SegmentDamaged,
     archived_digest,
@@ -158,7 +159,7 @@ def test_a_chain_made_anew_with_another_key_is_found(archive: tuple[Path, HeadsI
     folder, heads = archive
     forger = FileSigner(Ed25519PrivateKey.from_private_bytes(b"f" * 32))
     manifest = load_manifest(folder)
-    forged = Manifest(tmp_path, [])
+    forged = Manifest(FolderLayout(tmp_path), [])
     (tmp_path / "segments").mkdir()
     forged.append(forger, [manifest.opened, *manifest.segments])
     (folder / MANIFEST_NAME).write_bytes((tmp_path / MANIFEST_NAME).read_bytes())
@@ -170,7 +171,7 @@ def test_a_chain_made_anew_with_the_archives_own_key_is_found(archive: tuple[Pat
     folder, heads = archive
     manifest = load_manifest(folder)
     (folder / MANIFEST_NAME).unlink()
-    other = Manifest(folder, [])
+    other = Manifest(FolderLayout(folder), [])
     other.append(SIGNER, [Opened(archive_id="archive-1", topic_id=TOPIC, at_us=2), *manifest.segments])
     assert [finding.offset for finding in verified(folder, heads).findings] == [0]
     with pytest.raises(ArchiveDamaged, match="not the one that the database knows"):
@@ -190,7 +191,7 @@ def test_an_interrupted_line_is_dropped_when_the_archive_goes_on(archive: tuple[
     folder, heads = archive
     with (folder / MANIFEST_NAME).open("ab") as file:
         file.write(b'{"version":1,"num')
-    manifest = open_manifest(folder, SIGNER, Opened(archive_id="other", topic_id="other", at_us=9))
+    manifest = open_manifest(FolderLayout(folder), SIGNER, Opened(archive_id="other", topic_id="other", at_us=9))
     assert (manifest.opened.archive_id, manifest.last) == ("archive-1", RECORDS - 1)
     assert verified(folder, heads).findings == []
 

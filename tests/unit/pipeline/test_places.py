@@ -10,17 +10,34 @@ from random import Random
 import obstore.store
 import pytest
 
-from pipeline.archive.lines import FOLDER, ArchiveContended, ObjectLines
-from pipeline.archive.manifest import Adopted, BadLine, Manifest, Opened, check_lines
-from pipeline.places.folder import FolderStore
+from pipeline.archive import lines
+from pipeline.archive.layout import ObjectLayout
+from pipeline.archive.lines import FOLDER, ObjectLines
+from pipeline.archive.manifest import Adopted, BadLine, Manifest, Opened, check_lines, open_manifest
+from pipeline.places import objects
 from pipeline.places.objects import ObjectsStore
-from pipeline.places.store import ATTEMPTS, PAUSE_S, ObjectExists, PlaceUnavailable, Store, again, keep
-from replica.notary.errors import ArchiveDamaged, Code, ConfigError, Retry
+from pipeline.places.store import ATTEMPTS, PAUSE_S, ObjectExists, Store, again, keep
+from replica.notary.errors import (
+    ArchiveContended,
+    ArchiveDamaged,
+    Code,
+    ConfigError,
+    PlaceAccessDenied,
+    PlaceUnavailable,
+    Retry,
+)
 from tests.contracts.place_contract import PlaceContract
 from tests.worlds.archive_world import SIGNER
+from tests.worlds.folder_store import FolderStore
 from tests.worlds.stores import FaultyStore, MemoryStore
 
 OPENED = Opened(archive_id="archive-1", topic_id="topic", at_us=1)
+
+
+@pytest.fixture(autouse=True)
+def one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a seed gives the same run each time."""
+    monkeypatch.setattr(lines, "READ_AT_ONCE", 1)
 
 
 class TestMemory(PlaceContract):
@@ -56,6 +73,33 @@ class TestObjects(PlaceContract):
         return ObjectsStore(obstore.store.MemoryStore())
 
 
+class TestObjectsInParts(PlaceContract):
+    @pytest.fixture
+    def store(self, monkeypatch: pytest.MonkeyPatch) -> Store:
+        monkeypatch.setattr(objects, "ONE_REQUEST_BYTES", 0)
+        return ObjectsStore(obstore.store.MemoryStore())
+
+
+def test_a_folder_that_may_not_be_written_is_no_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what a person must mend is not tried again. Method: every call meets a refusal of the file system."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "place")
+
+    store = FolderStore(tmp_path)
+    store.create("a/1", [b"one"])
+    for name in ("read_bytes", "open", "stat", "mkdir"):
+        monkeypatch.setattr(Path, name, refused)
+    for call in (lambda: store.read("a/1"), lambda: store.size("a/1"), lambda: store.create("a/2", [b"two"])):
+        with pytest.raises(PlaceAccessDenied) as failed:
+            again(call, _never)
+        assert (failed.value.code, failed.value.code.retry) == (Code.PLACE_ACCESS_DENIED, Retry.NO)
+
+
+def _never(seconds: float) -> None:
+    raise AssertionError(f"waited {seconds} s for a store that answers")
+
+
 class Waits(list[float]):
     """Remembers how long one would have slept."""
 
@@ -63,13 +107,8 @@ class Waits(list[float]):
 
 
 def opened(store: Store, sleep: Waits) -> Manifest:
-    """The manifest in a store, as an archiver opens it. Raises BadLine."""
-    kept = ObjectLines(store, sleep)
-    lines = list(check_lines(kept.read(), SIGNER.public_key))
-    manifest = Manifest(Path("unused"), lines, kept)
-    if not lines:
-        manifest.append(SIGNER, [OPENED])
-    return manifest
+    """The manifest in a store, as an archiver opens it."""
+    return open_manifest(ObjectLayout("memory", lambda: store, sleep), SIGNER, OPENED)
 
 
 def adopted(number: int, writer: int = 0) -> Adopted:
@@ -193,7 +232,7 @@ def test_archivers_on_a_store_that_fails_make_one_chain(seed: int) -> None:
             archivers[writer] = None
         if random.random() < 0.1:
             archivers[writer] = None  # killed
-    lines = [line for line, _ in check_lines(ObjectLines(inner, Waits()).read(), SIGNER.public_key)]
-    written = [(int(line.adopted.topic_id[-1]), line.adopted.at_us) for line in lines if line.adopted is not None]
+    chain = [line for line, _ in check_lines(ObjectLines(inner, Waits()).read(), SIGNER.public_key)]
+    written = [(int(line.adopted.topic_id[-1]), line.adopted.at_us) for line in chain if line.adopted is not None]
     assert [entry for entry in written if entry in set(acknowledged)] == acknowledged
     assert len(acknowledged) > 5

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.archive.copy import copy_archive
-from pipeline.archive.manifest import MANIFEST_NAME, Manifest, load_manifest
+from pipeline.archive.layout import MANIFEST_NAME
+from pipeline.archive.manifest import Manifest, load_manifest
 from pipeline.archive.segment import parquet_path
 from pipeline.checkpoints import INDEX_NAME, seed_index, ship_checkpoint, verify_checkpoint
 from replica.index.rocks import RocksIndex, verify_index
