@@ -5,46 +5,40 @@ The copy's manifest is written last, so that it never names a missing segment. A
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.archive.layout import MANIFEST_NAME, SEGMENTS_NAME, FolderLayout, Layout
+from pipeline.archive.layout import FolderLayout, Layout, layout_of
 from pipeline.archive.manifest import Manifest
-from pipeline.archive.segment import (
-    PARTIAL,
-    SegmentDamaged,
-    SegmentFacts,
-    digests_path,
-    find_damage,
-    parquet_path,
-    sync_file,
-    write_whole,
-)
+from pipeline.archive.segment import SegmentDamaged, SegmentFacts, find_damage, write_whole
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch
+from replica.notary.places import Place
 from replica.notary.salvage import SALVAGES_NAME, decode_salvage
 
 
-def copy_archive(manifest: Manifest, folder: Path, on_segment: Callable[[int], None] = lambda offset: None) -> int:
-    """Bring the copy in `folder` up to this manifest; returns how many segments were carried over.
+def copy_archive(
+    manifest: Manifest, place: Place | Layout, on_segment: Callable[[int], None] = lambda offset: None
+) -> int:
+    """Bring the copy in a place up to this manifest; returns how many segments were carried over.
 
-    `on_segment` gets the last offset of each segment that is in the copy. Raises ArchiveMismatch when the folder holds
+    `on_segment` gets the last offset of each segment that is in the copy. Raises ArchiveMismatch when the place holds
     anything but an earlier state of the same archive, ArchiveDamaged when a segment does not arrive whole, and
     SalvageDamaged when a salvage that is kept with the archive is not whole.
     """
-    (folder / SEGMENTS_NAME).mkdir(parents=True, exist_ok=True)
-    raw = manifest.layout.read_lines() or b""
+    source, target = manifest.layout, layout_of(place)
+    raw, known = source.read_lines() or b"", target.read_lines() or b""
     whole = raw[: raw.rfind(b"\n") + 1]
-    path = folder / MANIFEST_NAME
-    if path.exists() and not whole.startswith(path.read_bytes()):
-        raise ArchiveMismatch(f"{folder} does not hold an earlier state of this archive")
+    if not whole.startswith(known):
+        raise ArchiveMismatch(f"{target.manifest} is not an earlier state of this archive's")
+    target.prepare()
     carried = 0
     for segment in manifest.segments:
-        carried += _copy_segment(manifest.layout, folder / SEGMENTS_NAME, segment.facts)
+        carried += _copy_segment(source, target, segment.facts)
         on_segment(segment.facts.last)
-    if isinstance(manifest.layout, FolderLayout):  # salvages are kept beside local archives only
-        _copy_salvages(manifest.folder / SALVAGES_NAME, folder / SALVAGES_NAME)
-    write_whole(path, whole)
+    if isinstance(source, FolderLayout) and isinstance(target, FolderLayout):  # salvages are kept in folders only
+        _copy_salvages(source.folder / SALVAGES_NAME, target.folder / SALVAGES_NAME)
+    if lacking := whole[known.rfind(b"\n") + 1 :]:
+        target.append(known.count(b"\n"), lacking)
     return carried
 
 
@@ -58,31 +52,15 @@ def _copy_salvages(source: Path, target: Path) -> None:
         write_whole(target / path.name, raw)
 
 
-def _copy_segment(layout: Layout, target: Path, facts: SegmentFacts) -> bool:
+def _copy_segment(source: Layout, target: Layout, facts: SegmentFacts) -> bool:
     """Copy a segment unless it is there already; returns whether it was copied."""
-    if _is_whole(target, facts):
+    if target.has(facts):
         return False
-    with layout.at_hand(facts) as source:
-        for path in (parquet_path, digests_path):
-            end = path(target, facts.first, facts.last)
-            partial = end.with_name(f"{end.name}{PARTIAL}")
-            try:
-                shutil.copyfile(path(source, facts.first, facts.last), partial)
-            except FileNotFoundError:
-                raise ArchiveDamaged(f"{end.name} is missing in the archive") from None
-            sync_file(partial)
-            partial.replace(end)
-    sync_file(target)
+    with source.at_hand(facts) as folder:
+        target.take(facts, folder)
     try:
-        find_damage(target, facts)
+        with target.at_hand(facts) as folder:
+            find_damage(folder, facts)
     except SegmentDamaged as damage:
         raise ArchiveDamaged(f"the segment did not arrive whole: {damage}") from None
-    return True
-
-
-def _is_whole(folder: Path, facts: SegmentFacts) -> bool:
-    try:
-        find_damage(folder, facts)
-    except (SegmentDamaged, OSError):
-        return False
     return True

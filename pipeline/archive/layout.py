@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -23,9 +24,12 @@ import pyarrow as pa
 
 from pipeline.archive.lines import FOLDER, ObjectLines
 from pipeline.archive.segment import (
+    DIGEST_BYTES,
     PARTIAL,
+    SegmentDamaged,
     SegmentFacts,
     digests_path,
+    find_damage,
     parquet_path,
     segment_name,
     sync_file,
@@ -75,6 +79,12 @@ class Layout(Protocol):
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> tuple[SegmentFacts, list[Survey]] | None:
         """Write one segment; see `write_segment`. Its files are durable on return."""
+
+    def take(self, facts: SegmentFacts, source: Path) -> None:
+        """Keep a segment's two files, of which a local folder has copies; durable on return. Raises ArchiveDamaged."""
+
+    def has(self, facts: SegmentFacts) -> bool:
+        """Whether both files of a segment are there, and whole as far as can be found out without fetching them."""
 
     def at_hand(self, facts: SegmentFacts) -> AbstractContextManager[Path]:
         """A local folder with a segment's two files, those that exist, while the context lasts."""
@@ -172,6 +182,25 @@ class FolderLayout:
     def write(self, batches: Iterator[pa.RecordBatch]) -> tuple[SegmentFacts, list[Survey]] | None:
         return write_segment(self._segments, batches)
 
+    def take(self, facts: SegmentFacts, source: Path) -> None:
+        for path in (parquet_path, digests_path):
+            end = path(self._segments, facts.first, facts.last)
+            copy = end.with_name(f"{end.name}{PARTIAL}")
+            try:
+                shutil.copyfile(path(source, facts.first, facts.last), copy)
+            except FileNotFoundError:
+                raise ArchiveDamaged(f"{end.name} is missing") from None
+            sync_file(copy)
+            copy.replace(end)
+        sync_file(self._segments)
+
+    def has(self, facts: SegmentFacts) -> bool:
+        try:
+            find_damage(self._segments, facts)
+        except (SegmentDamaged, OSError):
+            return False
+        return True
+
     def at_hand(self, facts: SegmentFacts) -> AbstractContextManager[Path]:
         return nullcontext(self._segments)
 
@@ -235,16 +264,28 @@ class ObjectLayout:
             folder = Path(name)
             written = write_segment(folder, batches)
             if written is not None:
-                facts = written[0]
-                self._send(_digests_name(facts), digests_path(folder, facts.first, facts.last), facts.digests_sha256)
-                self._send(_parquet_name(facts), parquet_path(folder, facts.first, facts.last), facts.parquet_sha256)
+                self.take(written[0], folder)
             return written
+
+    def take(self, facts: SegmentFacts, source: Path) -> None:
+        self._send(_digests_name(facts), digests_path(source, facts.first, facts.last), facts.digests_sha256)
+        self._send(_parquet_name(facts), parquet_path(source, facts.first, facts.last), facts.parquet_sha256)
 
     def _send(self, name: str, file: Path, digest: str) -> None:
         try:
             keep_file(self.opened(), name, file, digest, self.sleep)
         except ObjectExists:
             raise ArchiveDamaged(f"{self.place}/{name} is there, with other content than its name says") from None
+        except FileNotFoundError:
+            raise ArchiveDamaged(f"{file.name} is missing") from None
+
+    def has(self, facts: SegmentFacts) -> bool:
+        store = self.opened()
+        sizes = {_parquet_name(facts): facts.parquet_bytes, _digests_name(facts): facts.count * DIGEST_BYTES}
+        try:
+            return all(again(partial(store.size, name), self.sleep) == size for name, size in sizes.items())
+        except ObjectMissing:
+            return False
 
     @contextmanager
     def at_hand(self, facts: SegmentFacts) -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from replica.cli.pipeline import (
     require_pipeline,
 )
 from replica.notary.exit_codes import EXIT_FAILED
-from replica.notary.places import Place, local_path
+from replica.notary.places import Place, local_path, place_of
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Keep a second site, and bring a lost cluster back from it.", no_args_is_help=True)
 
+CopyOption = Annotated[
+    Any,  # Place, of which the parser makes one
+    typer.Option("--to", parser=place_of, metavar="PLACE", help="Place of the copy: a folder, or s3a://BUCKET/PREFIX."),
+]
 SiteOption = Annotated[
     Path, typer.Option("--to", parser=local_path, metavar="PLACE", help="Folder at the second site.")
 ]
@@ -34,7 +38,7 @@ ReportOption = Annotated[Path | None, typer.Option("--json", help="Write the rep
 
 
 @app.command()
-def copy(to: SiteOption, folder: FolderOption = None, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+def copy(to: CopyOption, folder: FolderOption = None, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Bring the second site's copy of the archive up to date; every segment is verified there.
 
     A copy of the log itself is kept by: notary restore run --resume --to-servers BROKERS, over and over.

@@ -146,6 +146,8 @@ def test_a_log_is_archived_verified_and_copied(site: Site) -> None:
     copied = site.told("recovery", "copy", "--to", "copy")
     assert (copied["carried"], copied["last"]) == (1, 39)
     assert site.told("archive", "verify", "--folder", "copy")["findings"] == []
+    site.told("recovery", "copy", "--to", f"{site.place}-copy")
+    assert site.told("archive", "verify", "--folder", f"{site.place}-copy")["findings"] == []
     checks = site.told("restore", "plan", "--to-topic", f"{site.settings.topic}-again")["checks"]
     assert isinstance(checks, list) and all(check["passed"] for check in checks)
     store = open_store(site.place)

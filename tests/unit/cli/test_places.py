@@ -34,10 +34,11 @@ ARCHIVES = [  # these take a `file:` URL, and a store of objects
     ("archive", "verify", "--folder"),
     ("log", "salvage", "--folder"),
     ("recovery", "copy", "--folder"),
+    ("recovery", "copy", "--to"),
     ("restore", "plan", "--folder"),
     ("restore", "run", "--folder"),
 ]
-FOLDERS = [("recovery", "copy", "--to"), ("report", "--out")]  # these a `file:` URL only
+FOLDERS = [("report", "--out")]  # these a `file:` URL only
 OPTIONS = sorted(set(_path_options(command())))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import cast
@@ -26,7 +27,15 @@ from pipeline.places.objects import ObjectsStore
 from pipeline.places.store import Store
 from pipeline.sources.topic import TopicView
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import ArchiveContended, ArchiveDamaged, Code, ConfigError, NotaryError, PlaceUnavailable
+from replica.notary.errors import (
+    ArchiveContended,
+    ArchiveDamaged,
+    ArchiveMismatch,
+    Code,
+    ConfigError,
+    NotaryError,
+    PlaceUnavailable,
+)
 from replica.notary.places import Remote
 from replica.notary.position import begin
 from replica.notary.reading import read_records
@@ -267,6 +276,39 @@ def test_a_copy_in_a_folder_is_whole(tmp_path: Path) -> None:
     next((site / "segments").glob("*.digests")).unlink()
     assert copy_archive(manifest, site) == 1
     assert verified(site, heads).findings == []
+
+
+def test_an_archive_moves_into_a_store(tmp_path: Path) -> None:
+    """Goal: who has an archive in a folder goes on with it in a bucket. Method: copy, go on, copy again; then there."""
+    local, _ = make_archive(tmp_path / "local", VALUES[:20])
+    store = MemoryStore()
+    assert copy_archive(local, layout_in(store)) == 2
+    local, _ = make_archive(tmp_path / "local", VALUES[:30])
+    assert [copy_archive(local, layout_in(store)), copy_archive(local, layout_in(store))] == [1, 0]
+    assert load_manifest(layout_in(store)).head == local.head
+    del store.objects[object_of(store, 10, "parquet")]
+    assert copy_archive(local, layout_in(store)) == 1
+    _, heads = fill_archive(layout_in(store), VALUES)
+    assert checked(layout_in(store), heads).findings == []
+    with pytest.raises(ArchiveMismatch):
+        copy_archive(local, layout_in(store))  # the copy went on by itself
+    other, _ = make_archive(tmp_path / "other", some_log(12))
+    with pytest.raises(ArchiveMismatch):
+        copy_archive(other, layout_in(store))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_copy_to_a_store_that_fails_names_nothing_that_is_missing(seed: int, tmp_path: Path) -> None:
+    """Goal: a kill does no harm. Method: copies that give up by chance, looked at after each; then a whole one."""
+    local, heads = make_archive(tmp_path / "local", VALUES)
+    random, inner = Random(seed), MemoryStore()
+    for _ in range(4):
+        with suppress(PlaceUnavailable):
+            copy_archive(local, layout_in(FaultyStore(inner, random, refused=0.3, lost=0.3)))
+        if layout_in(inner).read_lines() is not None:
+            assert checked(layout_in(inner), heads).findings == []
+    copy_archive(local, layout_in(inner))
+    assert checked(layout_in(inner), heads).findings == []
 
 
 def test_a_copy_of_what_is_missing_is_refused(tmp_path: Path) -> None:
