@@ -11,7 +11,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
 from pipeline.places.store import ObjectExists, ObjectMissing
-from replica.notary.errors import NotaryError, PlaceAccessDenied, PlaceUnavailable
+from replica.notary.errors import PlaceAccessDenied, PlaceUnavailable
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -20,6 +20,11 @@ ONE_REQUEST_BYTES = 32 << 20  # a larger file is sent in parts; several at once,
 PART_BYTES = 8 << 20  # of a file of 80 GB; S3 takes 10,000 parts
 PARTS_AT_ONCE = 4
 _MESSAGE_CHARS = 500
+_DENIED = (
+    "status code: 403",
+    "status code: 401",
+    "code: AccessDenied",
+)  # lists and deletions have no error of their own
 
 
 class ObjectsStore:
@@ -67,15 +72,18 @@ class ObjectsStore:
             return
         if self._exists(name):
             raise ObjectExists(name)
-        with _errors_of(name):
-            obstore.put(
-                self._inner,
-                name,
-                file,
-                use_multipart=True,
-                chunk_size=PART_BYTES,
-                max_concurrency=PARTS_AT_ONCE,
-            )
+        try:
+            with _errors_of(name):
+                obstore.put(
+                    self._inner,
+                    name,
+                    file,
+                    use_multipart=True,
+                    chunk_size=PART_BYTES,
+                    max_concurrency=PARTS_AT_ONCE,
+                )
+        except ObjectMissing:  # the upload: it was completed and the answer lost, or somebody ended it
+            raise PlaceUnavailable(f"the upload of {name} is gone") from None
 
     def remove(self, name: str) -> bool:
         try:
@@ -103,11 +111,10 @@ def _errors_of(name: str) -> Iterator[None]:
         raise ObjectExists(name) from None
     except FileNotFoundError:
         raise ObjectMissing(name) from None
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise _said(PlaceAccessDenied, error) from None
     except BaseError as error:
-        raise _said(PlaceUnavailable, error) from None
-
-
-def _said(kind: type[NotaryError], error: BaseError) -> NotaryError:
-    return kind(str(error).partition("\n")[0][:_MESSAGE_CHARS])
+        text = str(error)
+        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or any(
+            mark in text for mark in _DENIED
+        )
+        detail = text.partition("\n")[0][:_MESSAGE_CHARS]
+        raise (PlaceAccessDenied if denied else PlaceUnavailable)(detail) from None

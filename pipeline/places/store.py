@@ -7,6 +7,7 @@ by their content, and each line of its manifest is kept once, in objects named b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -76,7 +77,9 @@ def keep(store: Store, name: str, content: bytes, sleep: Callable[[float], None]
         try:
             store.create(name, [content])
         except ObjectExists:
-            if store.read(name) != content:
+            with _there_still(name):
+                found = store.read(name)
+            if found != content:
                 raise
 
     again(attempt, sleep)
@@ -87,11 +90,26 @@ def keep_file(store: Store, name: str, file: Path, digest: str, sleep: Callable[
 
     Raises ObjectExists when the content under this name is another one, and PlaceUnavailable.
     """
+
+    def attempt() -> None:
+        try:
+            store.send(name, file)
+        except ObjectExists:
+            with _there_still(name):
+                found = digest_of(store, name, sleep)
+            if found != digest:
+                raise
+
+    again(attempt, sleep)
+
+
+@contextmanager
+def _there_still(name: str) -> Iterator[None]:
+    """An object that was in the way, and that another one removes before it is read, is to be created after all."""
     try:
-        again(lambda: store.send(name, file), sleep)
-    except ObjectExists:
-        if digest_of(store, name, sleep) != digest:
-            raise
+        yield
+    except ObjectMissing:
+        raise PlaceUnavailable(f"{name} was removed meanwhile") from None
 
 
 def fetch(store: Store, name: str, file: Path, sleep: Callable[[float], None]) -> None:
