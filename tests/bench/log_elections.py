@@ -1,7 +1,8 @@
 """Loads three log nodes for a time, and prints how often a leader was replaced: `python -m tests.bench.log_elections`.
 
-The nodes have a service's timeouts. The logs are deleted at the end; at full load they take some GB a minute.
-Exit code 1 if there was an election.
+The nodes have a service's timeouts. The logs are deleted at the end; at full load they take some GB a minute. The
+first line has the conditions, the last one what happened in the whole time; a run that ends early prints that it is no
+result. Exit code 1 if there was an election, or the run ended early.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ async def run(folder: Path, minutes: float, *, idle: bool) -> int:
     nodes = Nodes(folder, 3, **{name: getattr(defaults, name) for name in SERVICE})
     try:
         await nodes.start_group()
+        print(_conditions(defaults, idle=idle), flush=True)
         if idle:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         view, committed, began_s = await _view(nodes), 0, monotonic()
@@ -59,9 +61,24 @@ async def run(folder: Path, minutes: float, *, idle: bool) -> int:
         for name in nodes.names:
             for line in nodes.lines(name, "log_leadership"):
                 print(f"  {name}: {line}", flush=True)
-    rate, load = number(committed / took_s), os.getloadavg()[1]
-    print(f"{took_s / 60:.1f} min, {rate} records/s, load average {load:.0f} at the end: {elections} elections")
+    rate = f"{number(committed)} records committed, {number(committed / took_s)} a second"
+    ended = f"load average {_load()} at the end: {elections} elections"
+    print(f"{took_s / 60:.1f} of {minutes:g} min, {rate}, {ended}", flush=True)
     return elections
+
+
+def _conditions(settings: LogNodeSettings, *, idle: bool) -> str:
+    timeouts = f"messages every {settings.message_timeout_ms} ms, election timeout {settings.election_timeout_ms} ms"
+    generator = "at idle priority" if idle else "at the nodes' priority"
+    return (
+        f"3 nodes, {timeouts}; {CALLS_OPEN} calls of {CALL_RECORDS} records open, their generator {generator};"
+        f" {os.cpu_count()} cores, load average {_load()} before"
+    )
+
+
+def _load() -> str:
+    """Of the last 1, 5 and 15 minutes, the run's own included."""
+    return ", ".join(f"{load:.0f}" for load in os.getloadavg())
 
 
 async def _view(nodes: Nodes) -> int:
@@ -76,7 +93,11 @@ def main() -> int:
     parser.add_argument("--idle", action="store_true", help="the generator runs at idle priority, the nodes do not")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        return int(uvloop.run(run(Path(folder), arguments.minutes, idle=arguments.idle)) > 0)
+        try:
+            return int(uvloop.run(run(Path(folder), arguments.minutes, idle=arguments.idle)) > 0)
+        except (Exception, KeyboardInterrupt) as error:
+            print(f"ended early, so this is no result: {type(error).__name__}: {error}", flush=True)
+            return 1
 
 
 if __name__ == "__main__":
