@@ -1,13 +1,15 @@
-"""The shared database of a participant: one class per kind of database, which joins its lock session and its store.
+"""Where a participant's completions are: one class per kind of database, which joins its lock session and its store;
+and one for replicas that share none, each of which derives a ledger of its own from the log.
 
-The connection string selects the kind: `oracle://` at its start means Oracle, anything else is libpq's, so Postgres.
-Drivers are imported at their first use: a participant needs only that of its own database.
+The connection string selects the kind: `oracle://` at its start means Oracle, `sqlite:` ledgers of the replicas' own,
+anything else is libpq's, so Postgres. Drivers are imported at their first use: a participant needs only that of its own
+database.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,8 +21,11 @@ from replica.notary.errors import Code, ConfigError
 from replica.store.neighbours import Neighbours
 from replica.store.open import kind_of
 from replica.store.oracle.login import parse_oracle, render_oracle
+from replica.store.sqlite.kind import SQLITE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ha.clock import Clock
     from ha.settings import ElectionSettings
     from replica.store.bulletin import Board
@@ -31,8 +36,8 @@ Session: TypeAlias = WriteSession[Any]
 HIDDEN = "***"
 
 
-class Database(Protocol):
-    """One participant's database. Only sessions from `lock_session` write to it, but for `migrate`."""
+class Ledgers(Protocol):
+    """Where completions are, whoever writes them: what replicas and tools ask of any kind."""
 
     @property
     def conninfo(self) -> str:
@@ -41,6 +46,32 @@ class Database(Protocol):
     @property
     def reader_address(self) -> str:
         """Where front ends read completions, for `replica.store.reader`. It contains the password: never log it."""
+
+    async def check_alone(self, name: str, settings: ElectionSettings) -> None:
+        """Check, before a session is opened, that no other replica has this name and that our ledger is unambiguous.
+
+        Raises ReplicaNameTaken, LedgersShareDatabase, StoreUnavailable. On Oracle a ledger has a user of its own, and a
+        login may not see others' sessions: nothing is checked. Nor where each replica has a ledger of its own.
+        """
+
+    async def neighbours(self, name: str) -> Neighbours:
+        """Who uses that replica's name, and copies of the ledger; nothing on other kinds than Postgres.
+
+        Raises StoreUnavailable.
+        """
+
+    async def status(self) -> StoreStatus:
+        """The participant's state as it is there. Raises StoreUnavailable and StoreMismatch."""
+
+    def board(self, name: str) -> AbstractAsyncContextManager[Board]:
+        """The bulletin board, on a connection of its own with this name; see replica.store.bulletin."""
+
+    def export(self) -> AbstractContextManager[Export]:
+        """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
+
+
+class Database(Ledgers, Protocol):
+    """A database that the replicas share. Only sessions from `lock_session` write to it, but for `migrate`."""
 
     def lease(self, settings: ElectionSettings) -> ServerLease:
         """What is known of the server's lease before a session is open."""
@@ -57,30 +88,11 @@ class Database(Protocol):
         Raises ConfigError (NOT_POSSIBLE_NOW) where only an administrator may end sessions, and HaError.
         """
 
-    async def check_alone(self, name: str, settings: ElectionSettings) -> None:
-        """Check, before a session is opened, that no other replica has this name and that our ledger is unambiguous.
-
-        Raises ReplicaNameTaken, LedgersShareDatabase, StoreUnavailable. On Oracle a ledger has a user of its own, and a
-        login may not see others' sessions: nothing is checked.
-        """
-
-    async def neighbours(self, name: str) -> Neighbours:
-        """Who uses that replica's name, and copies of the ledger; nothing on Oracle. Raises StoreUnavailable."""
-
     async def migrate(self) -> list[str]:
         """Bring the schema up to date, guarded by a lock; the names of what was applied.
 
         Raises StoreUnavailable and StoreMismatch.
         """
-
-    async def status(self) -> StoreStatus:
-        """The participant's shared state. Raises StoreUnavailable and StoreMismatch."""
-
-    def board(self, name: str) -> AbstractAsyncContextManager[Board]:
-        """The bulletin board, on a connection of its own with this name; see replica.store.bulletin."""
-
-    def export(self) -> AbstractContextManager[Export]:
-        """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
 
     async def delete_pruned(self, report: Callable[[int], None]) -> int:
         """Delete completions below the bound that the active has moved; see replica.store.postgres.prune."""
@@ -107,8 +119,52 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
             return OracleDatabase(parse_oracle(conninfo), scope, reader)
         case "postgres":
             return PostgresDatabase(conninfo, scope, reader)
-        case other:
-            raise ConfigError(f"replicas cannot share a database of the kind {other}")
+        case _:
+            raise ConfigError(
+                "the replicas share no database: each derives a ledger of its own from the log", Code.NOT_POSSIBLE_NOW
+            )
+
+
+class EmbeddedLedgers:
+    """See Ledgers: each replica writes a ledger of its own. Under rules 2 the log decides all that is in it."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        """`files`: a replica's own; or, for tools, those of the replicas that this machine may have."""
+        self._files = files
+
+    @property
+    def conninfo(self) -> str:
+        return SQLITE
+
+    @property
+    def reader_address(self) -> str:
+        return f"{SQLITE}{self._files[0].absolute()}"
+
+    @property
+    def folder(self) -> Path:
+        """Where a replica keeps its ledger."""
+        return self._files[0].parent
+
+    async def check_alone(self, name: str, settings: ElectionSettings) -> None:
+        return
+
+    async def neighbours(self, name: str) -> Neighbours:
+        return Neighbours()
+
+    async def status(self) -> StoreStatus:
+        from replica.store.sqlite.looking import read_status
+
+        return await asyncio.to_thread(read_status, self._files)
+
+    def board(self, name: str) -> AbstractAsyncContextManager[Board]:
+        from replica.store.sqlite.looking import ledger_board
+
+        return ledger_board(self._files)
+
+    def export(self) -> AbstractContextManager[Export]:
+        from replica.store.sqlite.looking import export_completions
+
+        return export_completions(self._files)
 
 
 class PostgresDatabase:

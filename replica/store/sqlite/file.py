@@ -36,7 +36,10 @@ _UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """An activation as the log has it: its epoch and replica, its barrier's offset, the highest stamp before it."""
+    """An activation as the log has it: its epoch and replica, its barrier's offset, the highest stamp before it.
+
+    `replica` is empty for a release: the barrier by which the activation before gave its lease up.
+    """
 
     epoch: int
     replica: str
@@ -65,7 +68,7 @@ class LedgerFile:
         with _errors_named():
             row = self._connection.execute("SELECT position, ledger_end, pruned_to, pruned_us FROM progress").fetchone()
         position, ledger_end, pruned_to, pruned_us = row
-        return Published(_position(position), ledger_end, pruned_to, pruned_us)
+        return Published(position_of(position), ledger_end, pruned_to, pruned_us)
 
     def append(self, completions: Sequence[Completion], begun: Sequence[Begun], position: Position) -> int:
         """Add what a run of records decided, with dense ledger offsets, and move the position. Returns the ledger end.
@@ -75,7 +78,7 @@ class LedgerFile:
         with _errors_named(), self._transaction() as execute:
             end: int
             ((before, end),) = execute("SELECT position, ledger_end FROM progress").fetchall()
-            _check_forward(_position(before), position)
+            _check_forward(position_of(before), position)
             rows = [stored(at, completion) for at, completion in enumerate(completions, end + 1)]
             self._connection.executemany("INSERT INTO completion VALUES (?, ?, ?, ?, ?)", rows)
             self._connection.executemany(
@@ -147,7 +150,7 @@ class LedgerFile:
         ((of, position, end),) = found
         if of != topic_id:
             raise LedgerDamaged(f"it is of the log {of}, ours is {topic_id}")
-        _position(position)
+        position_of(position)
         ((last,),) = self._connection.execute("SELECT coalesce(max(ledger_offset), 0) FROM completion").fetchall()
         if last > end or (last < end and self.progress().pruned_to < end):
             raise LedgerDamaged(f"its last completion is {last}, it should be {end}")
@@ -194,7 +197,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _position(raw: bytes | None) -> Position | None:
+def position_of(raw: bytes | None) -> Position | None:
+    """The position as it is stored. Raises LedgerDamaged."""
     try:
         return None if raw is None else decode_position(raw)
     except FormatUnknown as error:

@@ -1,6 +1,7 @@
 """An embedded ledger as a kind of database: see DatabaseKind. `sqlite:PATH` names its file, with an absolute path.
 
-Only readers open it by its address: its replica writes it, from the log, and nobody else. So it has no tools.
+A configuration says `sqlite:` alone: each replica has a ledger of its own, in its own folder. Only readers open one by
+its address: its replica writes it, from the log, and nobody else. So it has no tools.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ def reader(address: str) -> CompletionReader:
     """See DatabaseKind."""
     from replica.store.sqlite.reader import SqliteReader
 
+    if address == SQLITE:
+        raise ConfigError("a reader needs the absolute path of one replica's file: sqlite:PATH")
     return SqliteReader(Path(parse(address)["file"]))
 
 
 def parse(conninfo: str) -> dict[str, str]:
-    """The file. Raises ConfigError."""
+    """The file; nothing for `sqlite:` alone, which names no file. Raises ConfigError."""
     file = conninfo.removeprefix(SQLITE)
+    if not file:
+        return {}
     if not Path(file).is_absolute():
         raise ConfigError("an embedded ledger is named sqlite:PATH, with the absolute path of its file")
     return {"file": file}
