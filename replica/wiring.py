@@ -20,9 +20,10 @@ from ha.health import HealthListener, LoopPulse, Probes
 from ha.lock.joint import LeaseBesideDatabase
 from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
+from replica.active.derived_ledger import DerivedLedger
 from replica.active.lease_log import FollowedLease
 from replica.active.signer import Signer
-from replica.database import Database, Session
+from replica.database import Database, EmbeddedLedgers, Session
 from replica.following.scrub import BOOKMARK, Scrubber
 from replica.index.quarantine import open_or_start_anew, quarantined
 from replica.index.rocks import RocksIndex
@@ -32,6 +33,8 @@ from replica.log.interface import ConsensusLog, RequestLog
 from replica.log.open import open_log
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings
+from replica.notary.errors import InvariantBroken
+from replica.notary.formats import Formats
 from replica.notary.keys import NotaryKey
 from replica.notary.salvage import Salvages
 from replica.operators.admin import AdminListener, Steering
@@ -44,6 +47,8 @@ from replica.operators.systemd import ServiceManager
 from replica.participant import Participant
 from replica.settings import AdminSettings, CoreSettings
 from replica.store.bulletin import Bulletin
+from replica.store.interface import ParticipantStore
+from replica.store.sqlite.store import EmbeddedStore
 from replica.telemetry.core_spans import UNTRACED, CoreTrace, Trace
 from replica.telemetry.counts import metric_families
 from replica.telemetry.settings import TracingSettings
@@ -59,7 +64,7 @@ class ReplicaSettings:
     folder: Path
     notary_signer: Callable[[], Signer]  # opens the notary's key
     notary_keys_file: Path | None
-    database: Database
+    database: Database | EmbeddedLedgers
     health_host: str
     health_port: int
     api_workers: int
@@ -119,12 +124,13 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     request_log = open_log(settings.log)
     stack.push_async_callback(request_log.close)
     bulletin = Bulletin(settings.database.board, settings.name)
+    ledger = _own_ledger(settings, start, request_log, index, clock)
     election = _election(settings, start, clock, lambda: _lease_log(request_log, participant))
     participant: Participant[Session] = Participant(
         name=settings.name,
         request_log=request_log,
         index=index,
-        make_store=settings.database.make_store,
+        make_store=lambda session: _store(settings.database, session, participant, ledger),
         signer=start.signer,
         leadership=election,
         clock=clock,
@@ -132,6 +138,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         notes=bulletin,
         trace=_open_trace(stack, settings, clock),
         salvages=start.salvages,
+        ledger=ledger,
     )
     link = LinkServer(settings.folder / "link.sock", start.generation, participant, settings.link)
     participant.on_standing_changed(link.announce)
@@ -180,6 +187,31 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     stack.callback(manager.stop)
 
 
+def _own_ledger(
+    settings: ReplicaSettings, start: Start, request_log: RequestLog, index: RocksIndex, clock: Clock
+) -> DerivedLedger | None:
+    """The ledger that this replica derives; None where it shares a database with the others."""
+    if not isinstance(settings.database, EmbeddedLedgers):
+        return None
+    folder = settings.database.folder
+    return DerivedLedger(folder, request_log, index, clock=clock, settings=settings.core, salvages=start.salvages)
+
+
+def _store(
+    database: Database | EmbeddedLedgers,
+    session: Session,
+    participant: Participant[Session],
+    ledger: DerivedLedger | None,
+) -> ParticipantStore:
+    """The store of an activation. The lock was granted, so the log was reached."""
+    if not isinstance(database, EmbeddedLedgers):
+        return database.make_store(session)
+    position = participant.follower.position
+    if ledger is None or position is None:
+        raise InvariantBroken("a lease was granted by a log that was not read")
+    return EmbeddedStore(ledger, position.topic_id, Formats())
+
+
 def _lease_log(request_log: RequestLog, participant: Participant[Session]) -> FollowedLease:
     return FollowedLease(request_log, participant.follower, os.urandom)
 
@@ -187,12 +219,14 @@ def _lease_log(request_log: RequestLog, participant: Participant[Session]) -> Fo
 def _election(
     settings: ReplicaSettings, start: Start, clock: Clock, lease_log: Callable[[], FollowedLease]
 ) -> Election[Session]:
+    def lease() -> LeaseSession:
+        return LeaseSession(lease_log(), name=settings.name, settings=settings.election, clock=clock)
+
     def lock_session() -> Session:
+        if isinstance(settings.database, EmbeddedLedgers):
+            return lease()
         session = settings.database.lock_session(name=settings.name, settings=settings.election, clock=clock)
-        if settings.election.kind == "database":
-            return session
-        lease = LeaseSession(lease_log(), name=settings.name, settings=settings.election, clock=clock)
-        return LeaseBesideDatabase(lease, session)
+        return session if settings.election.kind == "database" else LeaseBesideDatabase(lease(), session)
 
     return Election(
         lock_session,

@@ -128,7 +128,7 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
     @property
     def server_lease(self) -> ServerLease:
         """See LockSession."""
-        return ServerLease(self._settings.lease_s, True, "counted by each replica that follows the log")
+        return counted_lease(self._settings)
 
     async def _connect(self) -> LeaseConnection:
         while self._log.view() is None:
@@ -237,6 +237,11 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         if self._claim is None:
             raise InvariantBroken("this session does not hold the lease")
         return self._claim
+
+
+def counted_lease(settings: ElectionSettings) -> ServerLease:
+    """How long a silence frees the lease. No server says so: every replica counts alike."""
+    return ServerLease(settings.lease_s, True, "counted by each replica that follows the log")
 
 
 def _owner(view: LeaseView) -> LockOwner | None:

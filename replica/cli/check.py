@@ -95,7 +95,7 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
     from replica.checker.check import check, receipt_verifier
     from replica.local.topic_reader import read_topic
 
-    with config.shared_database().export() as export, err.status("reading the log") as status:
+    with config.ledgers().export() as export, err.status("reading the log") as status:
         scope = msgspec.structs.replace(
             asked,
             deduplication_us=_deduplication_us(config, export),

@@ -144,8 +144,9 @@ def _without_password(setting: Setting, value: object) -> object:
     if setting.path not in _CONNECTION_STRINGS or value is None:
         return value
     from replica.database import participant_database
+    from replica.store.sqlite.kind import SQLITE
 
-    return participant_database(str(value), "").conninfo
+    return value if value == SQLITE else participant_database(str(value), "").conninfo
 
 
 def _text(value: object) -> str:
@@ -162,7 +163,7 @@ def _check_files(config: Config) -> None:
 
     for check in file_checks(config).values():
         check()
-    config.shared_database()
+    config.ledgers()
 
 
 async def _active(config: Config) -> ReplicaHealth | None:

@@ -92,7 +92,7 @@ async def _look(config: Config) -> tuple[Formats, dict[str, ReplicaHealth | None
 
     from replica.local.health import fetch_health
 
-    async with config.shared_database().board("notary-format") as board, aiohttp.ClientSession() as session:
+    async with config.ledgers().board("notary-format") as board, aiohttp.ClientSession() as session:
         present = await board.formats()
         return present, {address.name: await fetch_health(session, address) for address in config.replicas}
 

@@ -65,7 +65,7 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
 
 
 async def _read(config: Config, limit: int) -> tuple[list[PastActivation], Pause | None]:
-    async with config.shared_database().board("notary-history") as board:
+    async with config.ledgers().board("notary-history") as board:
         return await board.history(limit), await board.paused()
 
 

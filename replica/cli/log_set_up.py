@@ -73,7 +73,8 @@ async def check_log(config: Config) -> tuple[str, int]:
     log = open_log(config.log.settings)
     try:
         log_id = await log.check()
-        bound_to = (await config.shared_database().status()).topic_id
+        embedded = config.database.is_embedded  # this machine may have no ledger
+        bound_to = await _bound_to(config) if embedded else (await config.shared_database().status()).topic_id
         if bound_to not in (None, log_id):
             raise LogRefused(f"the database belongs to topic id {bound_to}, the topic's is {log_id}")
         return log_id, await log.end_offset()
@@ -110,8 +111,8 @@ async def _bound_to(config: Config) -> str | None:
     from replica.notary.errors import StoreMismatch
 
     try:
-        return (await config.shared_database().status()).topic_id
-    except StoreMismatch:  # no tables yet: nothing was published
+        return (await config.ledgers().status()).topic_id
+    except StoreMismatch:  # no tables yet, or no ledger here: nothing was published
         return None
 
 

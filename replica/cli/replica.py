@@ -27,7 +27,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         folder=config.replica_dir(name),
         notary_signer=config.notary_signer,
         notary_keys_file=config.notary_keys_file,
-        database=config.shared_database(),
+        database=config.ledgers(name),
         health_host=address.host,
         health_port=address.health_port,
         api_workers=config.api_workers,

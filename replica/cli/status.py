@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,8 +91,10 @@ async def _find_out(config: Config) -> Status:
             # the replicas first: they have a second to answer, and to load the other parts' libraries may take as long
             asking = asyncio.gather(*(fetch_health(session, address) for address in config.replicas))
             (healths,) = await asyncio.gather(asking, return_exceptions=True)
+            found = [None] * len(config.replicas) if isinstance(healths, BaseException) else healths
+            by_name = dict(zip((address.name for address in config.replicas), found, strict=True))
             lock, store, end, pause = await asyncio.gather(
-                _lock(config),
+                _lease(config, by_name) if config.election.kind == "lease" else _lock(config),
                 _store(config),
                 log.end_offset(),
                 _pause(config),
@@ -102,9 +105,8 @@ async def _find_out(config: Config) -> Status:
     asked = {"replicas": (healths,), "database": (store, lock, pause), "request log": (end,)}
     failures = {part: [one for one in answers if isinstance(one, BaseException)] for part, answers in asked.items()}
     problems = [f"{part}: {in_a_line(failed[0])}" for part, failed in failures.items() if failed]
-    found = [None] * len(config.replicas) if isinstance(healths, BaseException) else healths
     return Status(
-        dict(zip((address.name for address in config.replicas), found, strict=True)),
+        by_name,
         None if isinstance(lock, BaseException) else lock[0],
         None if isinstance(lock, BaseException) else lock[1],
         None if isinstance(lock, BaseException) else lock[2],
@@ -116,12 +118,20 @@ async def _find_out(config: Config) -> Status:
 
 
 async def _store(config: Config) -> StoreStatus:
-    return await config.shared_database().status()
+    return await config.ledgers().status()
 
 
 async def _pause(config: Config) -> Pause | None:
-    async with config.shared_database().board("notary-status") as board:
+    async with config.ledgers().board("notary-status") as board:
         return await board.paused()
+
+
+async def _lease(config: Config, healths: Mapping[str, ReplicaHealth | None]) -> tuple[str, str | None, ServerLease]:
+    """The same where the log is the lock's server: the replica that is active has it."""
+    from ha.lock.lease import counted_lease
+
+    holders = (name for name, health in healths.items() if health is not None and health.active)
+    return next(holders, NOBODY), None, counted_lease(config.election)
 
 
 async def _lock(config: Config) -> tuple[str, str | None, ServerLease]:

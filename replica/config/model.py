@@ -20,7 +20,7 @@ from ledger_api.client.settings import ClientSettings
 from ledger_api.server.settings import ApiSettings
 from replica.active.signer import Signer, open_signer
 from replica.config.former_names import variable_today
-from replica.database import Database, Login, participant_database
+from replica.database import Database, EmbeddedLedgers, Login, participant_database
 from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
@@ -29,19 +29,23 @@ from replica.notary.places import Remote, place_of
 from replica.notary.secret_files import read_secret
 from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
 from replica.store.open import kind_of, parse_conninfo, with_password
+from replica.store.sqlite.kind import SQLITE
+from replica.store.sqlite.tables import FILE
 from replica.telemetry.settings import TracingSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
+LEDGER = f"ledger/{FILE}"  # in a replica's folder
 
 
 class DatabaseSettings(BaseModel):
-    """The participant's shared database."""
+    """Where completions are: the participant's shared database, or a ledger of each replica's own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     conninfo: str = Field(
         description="libpq connection string without a password, several hosts may be named; or"
-        " oracle://USER@CONNECT_STRING. Never through a pooler."
+        " oracle://USER@CONNECT_STRING. Never through a pooler. Or `sqlite:`: no database is shared, and each replica "
+        "derives a ledger of its own from the log; with election.kind = lease and log.kind = raft."
     )
     password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
     reader_user: str | None = Field(
@@ -50,7 +54,9 @@ class DatabaseSettings(BaseModel):
     )
     reader_password_file: Path | None = Field(None, description="File with the password of the reader; mode 0600.")
     scope: str = Field(
-        description="The lock id is made of it: the database's name as Postgres reports it, Oracle's user in capitals."
+        "",
+        description="The lock id is made of it: the database's name as Postgres reports it, Oracle's user in capitals. "
+        "Needed with both; left out with `sqlite:`.",
     )
 
     @field_validator("conninfo")
@@ -60,11 +66,25 @@ class DatabaseSettings(BaseModel):
             parse_conninfo(conninfo)
         except ConfigError as error:
             raise ValueError(error.detail) from None
-        if kind_of(conninfo).NAME == "sqlite":
-            raise ValueError(
-                "replicas share this database; an embedded ledger is of one replica. Name Postgres or Oracle"
-            )
+        if kind_of(conninfo).NAME == "sqlite" and conninfo != SQLITE:
+            raise ValueError("a ledger is of one replica, in a folder of its own: write `sqlite:` without a path")
         return conninfo
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        if not self.is_embedded:
+            if not self.scope:
+                raise ValueError("a shared database needs `scope`: its name, or on Oracle the user in capitals")
+            return self
+        without = ("password_file", "reader_user", "reader_password_file", "scope")
+        if given := [name for name in without if getattr(self, name)]:
+            raise ValueError(f"with `sqlite:` there is no database to log in to: leave out {', '.join(given)}")
+        return self
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether each replica derives a ledger of its own, and no database is shared."""
+        return self.conninfo == SQLITE
 
 
 def _place(given: object) -> object:
@@ -187,6 +207,7 @@ class Config(BaseSettings):
                 "of another kind"
             )
         self._lease_fits()
+        self._embedded_fits()
         step_down_s = 3 * self.core.drain_answers_s + log.close_max_s
         if step_down_s > self.election.drain_max_s:
             raise ValueError(
@@ -206,13 +227,24 @@ class Config(BaseSettings):
             return
         if self.core.standby != "following":
             raise ValueError("election.kind = lease needs core.standby = following: who does not read cannot wait")
-        if kind_of(self.database.conninfo).NAME != "postgres":
-            raise ValueError("election.kind = lease is supported with a store on Postgres only")
+        if kind_of(self.database.conninfo).NAME == "oracle":
+            raise ValueError("election.kind = lease is supported with a store on Postgres, or with `sqlite:`")
         pauses_s = 10 * self.core.standby_read_pause_s
         if pauses_s > self.election.answer_max_s:
             raise ValueError(
                 f"election.kind = lease: ten times core.standby_read_pause_s are {pauses_s:g} s, more than"
                 f" election.answer_max_s = {self.election.answer_max_s:g}; a claim would not be read back in time"
+            )
+
+    def _embedded_fits(self) -> None:
+        """Check what replicas that share no database rely on."""
+        if not self.database.is_embedded:
+            return
+        if self.election.kind != "lease":
+            raise ValueError("database.conninfo = sqlite: has no lock: set election.kind = lease")
+        if self.log.kind not in ("raft", "memory"):
+            raise ValueError(
+                f"database.conninfo = sqlite: is supported with log.kind = raft only, not with {self.log.kind}"
             )
 
     @property
@@ -256,8 +288,15 @@ class Config(BaseSettings):
         """The notary's signing key. Raises ConfigError, and SignerUnavailable when the token does not answer."""
         return open_signer(self.notary_key_file, self.pkcs11)
 
+    def ledgers(self, replica: str | None = None) -> Database | EmbeddedLedgers:
+        """Where completions are. `replica`: as that one uses it; else as tools find it here. Raises ConfigError."""
+        if not self.database.is_embedded:
+            return self.shared_database()
+        names = [one.name for one in self.replicas] if replica is None else [replica]
+        return EmbeddedLedgers([self.replica_dir(name) / LEDGER for name in names])
+
     def shared_database(self) -> Database:
-        """The database that the replicas share. Raises ConfigError."""
+        """The database that the replicas share. Raises ConfigError, also where they share none."""
         return participant_database(self.conninfo(), self.database.scope, reader=self._reader())
 
     def _reader(self) -> Login | None:

@@ -57,8 +57,12 @@ class PostgresFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseFacts:
-    """The shared database, as the replicas use it. `session_problem`: code and text of a lock session's failure."""
+    """The shared database, as the replicas use it. `session_problem`: code and text of a lock session's failure.
 
+    `embedded`: the replicas share none. Then this says what a ledger of this machine has, if there is one.
+    """
+
+    embedded: bool = False
     session_problem: tuple[str, str] | None = None
     clock_skew_s: float = 0.0
     lease: ServerLease | None = None  # as the lock session found it

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from replica.active.lineage import Descent, descent
 from replica.doctor.facts import Facts, PostgresFacts
-from replica.doctor.verdict import Checks, Judge, Verdict, ok, problem, unknown, unless_development, warning
+from replica.doctor.verdict import Judge, SharedChecks, Verdict, ok, problem, unknown, unless_development, warning
 from replica.store.neighbours import taken_twice
 from replica.store.postgres.looking import ENCODING
 
 CONNECTIONS_SPARE = 5
 POSTGRES_OLDEST = 140_000
-CHECKS = Checks()
+CHECKS = SharedChecks()
 
 _SESSION_FIXES = {
     "HA_SCOPE_MISMATCH": "set database.scope to the name that the server reports, in every replica",

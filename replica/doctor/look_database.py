@@ -11,7 +11,7 @@ from ha.clock import SystemClock
 from ha.errors import HaError
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.config.model import Config
-from replica.database import Database, PostgresDatabase
+from replica.database import Database, Ledgers, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
 from replica.notary.errors import ConfigError, InvariantBroken, NotaryError, StoreMismatch
 from replica.store.facts import StoreStatus
@@ -54,6 +54,8 @@ _TOO_MUCH = {
 
 async def look_at_database(config: Config) -> DatabaseFacts:
     """The lock session first, then what only an ordinary connection shows."""
+    if config.database.is_embedded:
+        return await _look_at_ledgers(config.ledgers())
     try:
         database = config.shared_database()
     except ConfigError as error:  # a password's file, which has a check of its own, or a driver that is not installed
@@ -86,6 +88,20 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         paused_because=paused_because,
         formats=formats,
         postgres=await _look_at_postgres(config.conninfo()) if on_postgres and not reach_problem else None,
+    )
+
+
+async def _look_at_ledgers(ledgers: Ledgers) -> DatabaseFacts:
+    """What the replicas of this machine have derived from the log, where they share no database."""
+    status, _, reach_problem = await _status(ledgers)
+    async with ledgers.board("notary-doctor") as board:
+        formats = await board.formats()
+    return DatabaseFacts(
+        embedded=True,
+        reach_problem=reach_problem,
+        bound_topic_id=None if status is None else status.topic_id,
+        published_offset=-1 if status is None else status.published_offset,
+        formats=formats,
     )
 
 
@@ -123,7 +139,7 @@ async def _look_around(config: Config) -> Neighbours | None:
         return None
 
 
-async def _status(database: Database) -> tuple[StoreStatus | None, str | None, str | None]:
+async def _status(database: Ledgers) -> tuple[StoreStatus | None, str | None, str | None]:
     """Status, or a problem of the schema, or of reaching it."""
     try:
         return await database.status(), None, None

@@ -58,6 +58,25 @@ class Checks(dict[str, Judge]):
         return take_in
 
 
+class SharedChecks(Checks):
+    """Checks of a database that the replicas share: without one, all is well."""
+
+    def check(self, name: str) -> Callable[[Judge], Judge]:
+        """As `Checks.check`."""
+        register = super().check(name)
+
+        def take_in(judge: Judge) -> Judge:
+            def judged(facts: Facts) -> Verdict:
+                if facts.database.embedded:
+                    return ok("the replicas share no database: the log leads, and each has a ledger of its own")
+                return judge(facts)
+
+            judged.__doc__ = judge.__doc__
+            return register(judged)
+
+        return take_in
+
+
 def ok(text: str) -> Verdict:
     """Nothing to do."""
     return Severity.OK, text, ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ha.clock import Clock
-from replica.database import Database, Session
+from replica.database import Ledgers, Session
 from replica.participant import Participant
 from replica.status_page.routes import Epoch, StatusPage
 from replica.status_page.samples import Reading
@@ -19,7 +19,7 @@ _SUBMISSION_ROUTES = "/v1/submissions"
 
 def make_status_page(
     participant: Participant[Session],
-    database: Database,
+    database: Ledgers,
     *,
     version: str,
     cluster: str,

@@ -90,6 +90,22 @@ HEALTHY = Facts(
 )
 
 
+def test_replicas_that_share_no_database_have_no_finding_about_one() -> None:
+    """Goal: profile embedded is healthy. Method: no fact of a database; every check of one, and all others."""
+    facts = replace(
+        HEALTHY,
+        log_words=RaftLogSettings.words,
+        database=DatabaseFacts(embedded=True, bound_topic_id="t", published_offset=9, formats=Formats(2, 2)),
+    )
+    found = {one.check: one for one in examine(facts)}
+    assert [one for one in found.values() if one.severity in (Severity.PROBLEM, Severity.WARNING)] == []
+    assert "share no database" in found["database-session"].text
+    assert "share no database" in found["database-rights"].text
+    assert found["log-identity"].text == "t"
+    another = replace(facts, database=replace(facts.database, bound_topic_id="other"))
+    assert [one.check for one in examine(another) if one.severity is Severity.PROBLEM] == ["log-identity"]
+
+
 def files(**changes: Any) -> Facts:
     return replace(HEALTHY, files=replace(HEALTHY.files, **changes))
 

@@ -44,10 +44,10 @@ async def test_an_embedded_ledger_is_read_by_its_address_and_nothing_else() -> N
         tools_of(address)
     with pytest.raises(ConfigError, match="no password"):
         with_password(address, "secret")
-    with pytest.raises(ConfigError, match="kind sqlite"):
+    with pytest.raises(ConfigError, match="share no database"):
         participant_database(address, "notary")
     with pytest.raises(ValidationError, match="of one replica"):
-        DatabaseSettings(conninfo=address, password_file=None, scope="notary")
+        DatabaseSettings(conninfo=address)
     for wrong in ("sqlite:", "sqlite:ledger.sqlite"):
         with pytest.raises(ConfigError, match="absolute path"):
             open_reader(wrong)
