@@ -1,0 +1,138 @@
+"""A forwarder of TCP connections in HAProxy's place, for a machine that has none. For development only.
+
+As HAProxy does, it sends each connection to the replica that calls itself active, and cuts those to a replica that does
+not any more. It brings availability, never safety: a replica that it wrongly believes active refuses by itself. It runs
+in the supervisor's own process, and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from haproxy.render import Endpoint, ReplicaAddress
+from haproxy.runtime import ServerState
+from replica.local.process import ServerFailed
+
+CHECK_EVERY_S = 0.05
+CHECK_MAX_S = 0.5
+CONNECT_MAX_S = 2.0
+CONNECTIONS_MAX = 2_000  # past it, a new one is cut at once
+CHUNK_BYTES = 65_536
+_QUESTION = b"GET /health/active HTTP/1.1\r\nHost: notary\r\nConnection: close\r\n\r\n"
+
+
+def chosen(present: str | None, active: Sequence[str]) -> str | None:
+    """The replica that gets new connections: the present one for as long as it is active, else any that is."""
+    if present in active:
+        return present
+    return next(iter(active), None)
+
+
+class Forwarder:
+    """Used as HaproxyServer is: `start`, `keep`, `servers`, `stop`."""
+
+    def __init__(self, bind: Endpoint, replicas: Sequence[ReplicaAddress]) -> None:
+        self._bind = bind
+        self._replicas = {replica.name: replica for replica in replicas}
+        self._present: str | None = None
+        self._active: list[str] = []  # by the newest checks
+        self._connections: dict[asyncio.Task[None], str] = {}
+        self._server: asyncio.Server | None = None
+        self._checking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen and begin to check. Raises ServerFailed."""
+        host = None if self._bind.host == "*" else self._bind.host
+        try:
+            self._server = await asyncio.start_server(self._take, host, self._bind.port)
+        except OSError as error:
+            raise ServerFailed(f"the endpoint {self._bind.host}:{self._bind.port} is not free: {error}") from None
+        self._checking = asyncio.create_task(self._check_for_ever(), name="forwarder")
+
+    async def stop(self) -> None:
+        """Close every connection and end. May be repeated."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [*self._connections, *([] if self._checking is None else [self._checking])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def keep(self, say: Callable[[str, str], None]) -> None:
+        """It has no process of its own that could end: wait until cancelled."""
+        await asyncio.Event().wait()
+
+    async def servers(self) -> dict[str, ServerState]:
+        """How it sees each replica now."""
+        return {name: self._state(name) for name in self._replicas}
+
+    def _state(self, name: str) -> ServerState:
+        up = name == self._present
+        open_now = sum(of == name for of in self._connections.values())
+        return ServerState(name, up, False, "L7OK" if up else "L7STS", open_now, 0, 0, 0)
+
+    async def _check_for_ever(self) -> None:
+        while True:
+            found = await asyncio.gather(*(_is_active(replica) for replica in self._replicas.values()))
+            self._active = [name for name, active in zip(self._replicas, found, strict=True) if active]
+            self._present = chosen(self._present, self._active)
+            for task, name in self._connections.items():
+                if name != self._present:  # it would go on to get refusals from a replica that was demoted
+                    task.cancel()
+            await asyncio.sleep(CHECK_EVERY_S)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if self._present is None or task is None or len(self._connections) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections[task] = self._present
+        try:
+            await _forward(reader, writer, self._replicas[self._present])
+            writer.close()
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            del self._connections[task]
+
+
+async def _is_active(replica: ReplicaAddress) -> bool:
+    """Whether it answers 200 to the question that HAProxy asks."""
+    try:
+        async with asyncio.timeout(CHECK_MAX_S):
+            reader, writer = await asyncio.open_connection(replica.host, replica.health_port)
+            try:
+                writer.write(_QUESTION)
+                words = (await reader.readline()).split()
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError, ValueError):
+        return False
+    return len(words) > 1 and words[1] == b"200"
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replica: ReplicaAddress) -> None:
+    """Pass on what either side sends, until both have ended. Raises OSError and TimeoutError."""
+    async with asyncio.timeout(CONNECT_MAX_S):
+        its_reader, its_writer = await asyncio.open_connection(replica.host, replica.api_port)
+    ways = [asyncio.create_task(_pass_on(reader, its_writer)), asyncio.create_task(_pass_on(its_reader, writer))]
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
+        for way in done:
+            way.result()
+        its_writer.close()
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        if not its_writer.is_closing():
+            its_writer.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(CHUNK_BYTES):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()

@@ -1,0 +1,110 @@
+"""The forwarder in HAProxy's place: connections lead to the active replica, and none stays with one that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from haproxy.render import Endpoint, ReplicaAddress
+from replica.local.forwarder import Forwarder, chosen
+from replica.local.process import ServerFailed
+from tests.closing import listening
+from tests.waiting import eventually
+
+HOST = "127.0.0.1"
+CUT = (ConnectionResetError, asyncio.IncompleteReadError)
+BIG = bytes(range(256)) * 4_000
+
+
+def test_the_present_one_stays_for_as_long_as_it_is_active() -> None:
+    """Goal: no connection moves without need. Method: each case."""
+    assert chosen(None, []) is None
+    assert chosen(None, ["r2", "r3"]) == "r2"
+    assert chosen("r3", ["r2", "r3"]) == "r3"
+    assert chosen("r3", ["r2"]) == "r2"
+    assert chosen("r3", []) is None
+
+
+class Fake:
+    """A replica's two ports: it says what it is told, and echoes behind its name until the client has ended."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.active = False
+        self.address: ReplicaAddress
+
+    async def health(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = await reader.readuntil(b"\r\n\r\n")
+        assert question.startswith(b"GET /health/active HTTP/1.1\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" if self.active else b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+        await writer.drain()
+
+    async def api(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(self.name.encode())
+        while chunk := await reader.read(1_000):
+            writer.write(chunk)
+            await writer.drain()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with listening(self.health, HOST) as health_port, listening(self.api, HOST) as api_port:
+            self.address = ReplicaAddress(name=self.name, host=HOST, api_port=api_port, health_port=health_port)
+            yield
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role() -> None:
+    """Goal: what HAProxy does for the endpoint. Method: nobody active; one; half a million bytes through it, ended by
+    one side; another one active, with a connection open to the first; a port that is taken."""
+    first, second = Fake("r1"), Fake("r2")
+    port = free_port()
+    async with asyncio.timeout(30), first.running(), second.running():
+        gone = ReplicaAddress(name="r3", host=HOST, api_port=free_port(), health_port=free_port())
+        forwarder = Forwarder(Endpoint(host=HOST, port=port), [first.address, second.address, gone])
+        await forwarder.start()
+
+        async def leads_to(name: str | None) -> None:
+            async def seen() -> bool:
+                return [one for one, state in (await forwarder.servers()).items() if state.up] == (
+                    [name] if name else []
+                )
+
+            await eventually(seen)
+
+        try:
+            reader, writer = await asyncio.open_connection(HOST, port)
+            with pytest.raises(CUT):
+                await reader.readexactly(2)
+            writer.close()
+            first.active = True
+            await leads_to("r1")
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(BIG)
+            writer.write_eof()
+            assert await reader.read() == b"r1" + BIG
+            writer.close()
+            reader, writer = await asyncio.open_connection(HOST, port)
+            assert await reader.readexactly(2) == b"r1"
+            assert (await forwarder.servers())["r1"].sessions == 1
+            first.active, second.active = False, True
+            with pytest.raises(CUT):
+                await reader.readexactly(1)
+            writer.close()
+            await leads_to("r2")
+            reader, writer = await asyncio.open_connection(HOST, port)
+            assert await reader.readexactly(2) == b"r2"
+            with pytest.raises(ServerFailed, match="not free"):
+                await Forwarder(Endpoint(host=HOST, port=port), [gone]).start()
+            second.active = False
+            await leads_to(None)
+            writer.close()
+        finally:
+            await forwarder.stop()
