@@ -12,6 +12,7 @@ from replica.cli.common import CONFIG_NAME, load, make_table, out, run
 from replica.cli.install_steps import STEPS, Step, progress
 from replica.cli.profiles import Profile, ProfileOption
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
+from replica.store.sqlite.kind import SQLITE
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder to write notary.toml into; made if it is not there.")]
 
@@ -44,6 +45,7 @@ _LOGS: dict[Profile, dict[str, Any]] = {
         },
     },
 }
+_LOGS[Profile.EMBEDDED] = _LOGS[Profile.RAFT]
 EXAMPLE: dict[str, Any] = {
     "data_dir": "data",
     "notary_key_file": "notary.key",
@@ -65,16 +67,22 @@ EXAMPLE: dict[str, Any] = {
         "tls": {"certificate_file": "api.crt", "key_file": "api.key"},
     },
 }
+_NODES = "the API's and the log node's certificates and keys (api.crt, api.key, log.crt, log.key; chmod 600)"
 _BESIDE = {
-    Profile.RAFT: "the API's and the log node's certificates and keys (api.crt, api.key, log.crt, log.key; chmod 600)",
-    Profile.REFERENCE: "the API's certificate and key (api.crt, api.key; chmod 600), the brokers' CA (kafka-ca.pem)",
-    Profile.POSTGRES: "the API's certificate and key (api.crt, api.key; chmod 600)",
+    Profile.RAFT: f"the passwords, and {_NODES}",
+    Profile.EMBEDDED: _NODES,
+    Profile.REFERENCE: "the passwords, and the API's certificate and key (api.crt, api.key; chmod 600), the brokers' CA"
+    " (kafka-ca.pem)",
+    Profile.POSTGRES: "the passwords, and the API's certificate and key (api.crt, api.key; chmod 600)",
 }
+_NODES_MAKE_LOG = "notary log-node on each machine, --new-group on the first; notary log create"
 _MAKE_LOG = {
-    Profile.RAFT: "notary log-node on each machine, --new-group on the first; notary log create",
+    Profile.RAFT: _NODES_MAKE_LOG,
+    Profile.EMBEDDED: _NODES_MAKE_LOG,
     Profile.REFERENCE: "notary topic create; notary topic access",
     Profile.POSTGRES: "notary log create --owner ...; notary log roles",
 }
+_ONLY_WITH_DATABASE = ("Roles and database", "Tables and grants")  # steps
 _MARKS = {True: "[green]done[/]", False: "[bold red]missing[/]", None: "[dim]not seen[/]"}
 
 CheckOption = Annotated[
@@ -84,7 +92,8 @@ CheckOption = Annotated[
 
 def example(profile: Profile) -> dict[str, Any]:
     """The values of a configuration to start from."""
-    return EXAMPLE | {"log": _LOGS[profile]}
+    own = {"database": {"conninfo": SQLITE}, "election": {"kind": "lease"}} if profile is Profile.EMBEDDED else {}
+    return EXAMPLE | {"log": _LOGS[profile]} | own
 
 
 def write_config(
@@ -110,9 +119,10 @@ def write_config(
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
     out.print(f"[bold]{path}[/] was written. The steps of an installation, each in docs/install.md:")
-    for number, step in enumerate(STEPS, 1):
+    without = _ONLY_WITH_DATABASE if profile is Profile.EMBEDDED else ()
+    for number, step in enumerate((step for step in STEPS if step.name not in without), 1):
         out.print(f"{number:4}. {step.name:20} {_how(step, profile)}", markup=False)
-    out.print(f"Beside {path}: the passwords, and {_BESIDE[profile]}.", markup=False)
+    out.print(f"Beside {path}: {_BESIDE[profile]}.", markup=False)
     out.print("Which of them are done: [bold]notary init --check[/]")
 
 

@@ -17,14 +17,24 @@ class Profile(Enum):
     REFERENCE = "reference"  # the log on Kafka; lock and store on Postgres
     POSTGRES = "postgres"  # one Postgres is lock, log and store: no broker, no Java
     RAFT = "raft"  # the log on nodes of our own; lock and store on Postgres: no broker, no Java
+    EMBEDDED = "embedded"  # the same log, a lease over it, and ledgers of the replicas' own: no database either
 
     @property
     def log(self) -> LogKind:
         """What the request log is kept in."""
-        return "kafka" if self is Profile.REFERENCE else self.value
+        match self:
+            case Profile.REFERENCE:
+                return "kafka"
+            case Profile.POSTGRES:
+                return "postgres"
+            case _:
+                return "raft"
 
 
-_HELP = "reference: the log on Kafka. postgres: in the database itself. raft: on nodes of our own beside the replicas."
+_HELP = (
+    "reference: the log on Kafka. postgres: in the database itself. raft: on nodes of our own beside the replicas. "
+    "embedded: the same without any database."
+)
 
 ProfileOption = Annotated[Profile, typer.Option("--profile", help=_HELP)]
 KnownProfileOption = Annotated[

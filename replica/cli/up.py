@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import DATA_FOLDER, out, run, say
-from replica.cli.profiles import KnownProfileOption, RaisedOption
+from replica.cli.profiles import KnownProfileOption, Profile, RaisedOption
 
 if TYPE_CHECKING:
     from replica.local.cluster import ClusterSettings, LocalCluster
@@ -43,7 +43,7 @@ def run_cluster(
     profile: KnownProfileOption = None,
     raised: RaisedOption = True,
 ) -> None:
-    """Bring up Postgres, the log's servers, replicas and HAProxy here, and keep them running until Ctrl-C.
+    """Bring up database, the log's servers, replicas and HAProxy here, and keep them running until Ctrl-C.
 
     For development: one server of each kind, all on loopback. A replica that ends is started again, and so
     is HAProxy. What the cluster keeps, settings and keys among it, is found again at the next start.
@@ -59,6 +59,7 @@ def run_cluster(
         newest_formats=raised,
         endpoint_port=ENDPOINT_PORT,
         log=None if profile is None else profile.log,
+        embedded=None if profile is None else profile is Profile.EMBEDDED,
     )
     try:
         run(_serve(settings))
@@ -74,7 +75,7 @@ async def _serve(settings: ClusterSettings) -> None:
         show_where(cluster)
         async with asyncio.TaskGroup() as group:
             group.create_task(watch_roles(cluster, say))
-            group.create_task(cluster.haproxy.keep(say))
+            group.create_task(cluster.balancer.keep(say))
 
 
 def show_where(cluster: LocalCluster, *more: str) -> None:

@@ -1,4 +1,4 @@
-"""A whole participant on loopback: Postgres, request log, replicas and HAProxy, supervised by this process.
+"""A whole participant on loopback: database, request log, replicas and balancer, supervised by this process.
 
 Everything is kept in one folder and found again at the next start; only ports may change. For development, tests and
 the demo: one broker and one database server keep nothing when their disk is lost, and all disks here may be one.
@@ -28,6 +28,7 @@ from replica.config.former_names import in_todays_names
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.health import ReplicaHealth
+from replica.local.forwarder import Forwarder
 from replica.local.haproxy import HaproxyServer
 from replica.local.health import fetch_health
 from replica.local.kafka import KafkaCluster
@@ -51,6 +52,7 @@ from replica.notary.formats import known
 from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement
+from replica.store.sqlite.kind import SQLITE
 
 DATABASE = "notary"
 OWNER, ROLE, READER = "notary_owner", "notary", "notary_api"  # who migrates; what cores and front ends log in as
@@ -85,6 +87,7 @@ class ClusterSettings:
     api_workers: int = 2
     parties: int = 5
     log: LogKind | None = None
+    embedded: bool | None = None  # no database: lease, and ledgers of the replicas' own; None: as it was made
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
@@ -102,11 +105,13 @@ class LocalCluster:
     config: Config
     parties: list[Party]
     notary_key: bytes
-    postgres: PostgresServer
+    embedded: bool
+    postgres: PostgresServer  # where the replicas share a database
     postgres_standby: PostgresServer | None
     kafka: KafkaCluster  # where the log is on Kafka
     memory_log: MemoryLogProcess  # where it is in memory
-    haproxy: HaproxyServer
+    haproxy: HaproxyServer  # where there is a database
+    balancer: HaproxyServer | Forwarder  # whichever has the endpoint
     topic_id: str
     log_kind: LogKind
 
@@ -169,10 +174,10 @@ class LocalCluster:
         self._stack.callback(self._ports.close)
         self._http = await self._stack.enter_async_context(aiohttp.ClientSession())
         before = self._files.settings()
-        self.log_kind = self._kind_of_log(before)
+        self.log_kind, self.embedded = self._kind_of_log(before), self._is_embedded(before)
         await self._start_servers(before)
         self.notary_key, self.parties = self._files.notary_key(), self._files.parties(self.settings.parties)
-        self._files.write_config(self._values(before), ROLE, READER)
+        self._files.write_config(self._values(before), None if self.embedded else (ROLE, READER))
         self.config = load_config(self.config_path)
         self.topic_id = await self._timed("request log", self.topic, self.prepare_log())
         await self._start_replicas()
@@ -262,14 +267,14 @@ class LocalCluster:
             found = await self.active()
             if found is None or found.name == other_than:
                 return False
-            return (await self.haproxy.servers())[found.name].up
+            return (await self.balancer.servers())[found.name].up
 
         try:
             async with asyncio.timeout(timeout_s):
                 await until(serves)
         except TimeoutError:
-            sessions = await self.postgres.sessions()
-            text = f"no replica became active within {timeout_s:g} s\n{sessions}\n{self._log_tails()}"
+            sessions = "" if self.embedded else f"\n{await self.postgres.sessions()}"
+            text = f"no replica became active within {timeout_s:g} s{sessions}\n{self._log_tails()}"
             raise ServerFailed(text) from None
         if found is None:
             raise ServerFailed("no replica is active")
@@ -314,15 +319,18 @@ class LocalCluster:
 
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
         """Database and request log at the same time: the log takes longest."""
-        self.postgres = self._database_server("postgres", "db1")
-        self.postgres_standby = self._database_server("standby", "db2") if self.settings.database_standby else None
+        if not self.embedded:
+            self.postgres = self._database_server("postgres", "db1")
+            self.postgres_standby = self._database_server("standby", "db2") if self.settings.database_standby else None
         log_starts = self._prepare_log_servers()
         names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
         self._ways = {name: self._ways_of(name) for name in names}
-        self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
+        if not self.embedded:
+            self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._start_database())
+                if not self.embedded:
+                    group.create_task(self._start_database())
                 if log_starts is not None:
                     group.create_task(log_starts)
         except* NotaryError as errors:
@@ -335,6 +343,15 @@ class LocalCluster:
         if asked is not None and made not in (None, asked):
             raise ServerFailed(f"the cluster in {self.folder} has log.kind = {made}, not {asked}: give it another name")
         return asked or made or "kafka"
+
+    def _is_embedded(self, before: Mapping[str, Any]) -> bool:
+        """Whether no database is shared. Raises ServerFailed where the cluster was made otherwise."""
+        asked = self.settings.embedded
+        made = before["database"]["conninfo"] == SQLITE if before else None
+        if asked is not None and made not in (None, asked):
+            text = "without" if made else "with"
+            raise ServerFailed(f"the cluster in {self.folder} was made {text} a database: give it another name")
+        return bool(made if asked is None else asked)
 
     def _prepare_log_servers(self) -> Coroutine[Any, Any, None] | None:
         """Make the log's own servers; returns the coroutine that starts them, or None."""
@@ -403,9 +420,18 @@ class LocalCluster:
         self._say(
             "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
         )
+        what = "forwarder" if self.embedded else "HAProxy"
+        self.balancer = self._make_forwarder() if self.embedded else self._make_haproxy()
+        self._stack.push_async_callback(self._stopped, what, self.balancer.stop)
+        await self._timed(what, f"endpoint {self.endpoint}", self.balancer.start())
+
+    def _make_haproxy(self) -> HaproxyServer:
         self.haproxy = HaproxyServer(self.folder / "haproxy", self.config.haproxy_settings(), self._machine("lb"))
-        self._stack.push_async_callback(self._stopped, "HAProxy", self.haproxy.stop)
-        await self._timed("HAProxy", f"endpoint {self.endpoint}", self.haproxy.start())
+        return self.haproxy
+
+    def _make_forwarder(self) -> Forwarder:
+        self._say("forwarder", "takes HAProxy's place: for development only")
+        return Forwarder(self.config.endpoint, self.config.replicas)
 
     def _values(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration's values that are chosen at this start."""
@@ -417,10 +443,7 @@ class LocalCluster:
                 "port": self._port(before.get("endpoint", {}).get("port", self.settings.endpoint_port)),
             },
             "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
-            "database": {
-                "conninfo": self._database_conninfo(THIS_MACHINE),
-                "scope": DATABASE,
-            },
+            **self._database_values(),
             "log": self._log_values(before),
             "core": {"standby": self.settings.standby},
             "haproxy": {
@@ -430,6 +453,12 @@ class LocalCluster:
             },
         }
         return merged(values, in_todays_names(self.settings.further))
+
+    def _database_values(self) -> dict[str, Any]:
+        """The tables that say where lock and completions are."""
+        if self.embedded:
+            return {"database": {"conninfo": SQLITE}, "election": {"kind": "lease"}}
+        return {"database": {"conninfo": self._database_conninfo(THIS_MACHINE), "scope": DATABASE}}
 
     def _ways_of(self, name: str) -> dict[str, str]:
         """A replica's environment, with the addresses by which only its own machine reaches the others."""
@@ -535,11 +564,11 @@ class LocalCluster:
                 )
                 for one in self.replicas.values()
             ),
-            postgres_port=self.postgres.port,
-            postgres_pid=self.postgres.process.pid,
+            postgres_port=None if self.embedded else self.postgres.port,
+            postgres_pid=None if self.embedded else self.postgres.process.pid,
             log_address=self.config.log.settings.address,
             log_pids=self.log_pids(),
-            haproxy_pid=self.haproxy.process.pid,
+            haproxy_pid=None if self.embedded else self.haproxy.process.pid,
             haproxy_stats_socket=Path(self.config.haproxy_settings().stats_socket),
         ).write(self.folder)
         for part in (*self.replicas.values(), *self.log_nodes.values()):

@@ -83,21 +83,23 @@ class ParticipantFiles:
         """The values in the configuration of the last start; empty when there was none."""
         return in_todays_names(_read_toml(self.config_path))
 
-    def write_config(self, values: Mapping[str, Any], role: str, reader: str) -> None:
+    def write_config(self, values: Mapping[str, Any], roles: tuple[str, str] | None) -> None:
         """Write the configuration: these values override the last start's, which override a new cluster's.
 
-        So a rotated key goes on signing. Replicas log in as `role`, and their front ends, which only read, as
-        `reader`.
+        So a rotated key goes on signing. `roles`: what replicas log in to the database as, and what their front ends
+        do, which only read; None: there is no database.
         """
         own: dict[str, Any] = {
             "data_dir": "replicas",
             "api": {"registry_path": self._registry_path.name, "rate_per_s": 0},  # measured and attacked at full speed
-            "database": {
+        }
+        if roles is not None:
+            role, reader = roles
+            own["database"] = {
                 "password_file": self.password_file(role),
                 "reader_user": reader,
                 "reader_password_file": self.password_file(reader),
-            },
-        }
+            }
         before = self.settings()
         if "pkcs11" not in before:
             own["notary_key_file"] = self._key_path.name

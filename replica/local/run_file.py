@@ -58,14 +58,14 @@ class RunFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     supervisor: ProcessIdentity
-    endpoint: str = Field(description="What applications are given: the URL of HAProxy's port.")
+    endpoint: str = Field(description="What applications are given: the URL of the balancer's port.")
     config_path: Path
     replicas: tuple[ReplicaRun, ...]
-    postgres_port: Port
-    postgres_pid: Pid
+    postgres_port: Port | None = None  # where the replicas share a database
+    postgres_pid: Pid | None = None
     log_address: str
     log_pids: tuple[Pid, ...]
-    haproxy_pid: Pid
+    haproxy_pid: Pid | None = None  # where a forwarder in the supervisor has its place
     haproxy_stats_socket: Path
 
     def write(self, folder: Path) -> None:

@@ -61,7 +61,8 @@ def run_demo(
     clean: list[bool] = []
     try:
         kind: LogKind = "memory" if memory_log else profile.log
-        settings = ClusterSettings(folder=FOLDER, log=kind, newest_formats=raised)
+        embedded = profile is Profile.EMBEDDED
+        settings = ClusterSettings(folder=FOLDER, log=kind, embedded=embedded, newest_formats=raised)
         run(_demo(found, leave, json_file, settings, clean))
     except KeyboardInterrupt:
         if not clean:
@@ -133,12 +134,13 @@ async def _play(cluster: LocalCluster, requests: RequestFile) -> DemoReport:
 async def _wait_until_published(cluster: LocalCluster) -> None:
     """Wait for the completions, which follow the answers a moment later: the check must see all of them."""
     from replica.local.process import ServerFailed, until
-    from replica.store.postgres.status import read_status
+
+    ledgers = cluster.config.ledgers()
 
     async def published() -> bool:
         active = await cluster.active()
         health = None if active is None else (await cluster.healths())[active.name]
-        status = await read_status(cluster.conninfo)
+        status = await ledgers.status()
         return health is not None and status.in_flight == 0 and status.published_offset >= health.applied_offset
 
     try:

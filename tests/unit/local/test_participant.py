@@ -22,12 +22,12 @@ def test_a_rotated_key_goes_on_signing_after_the_next_start(tmp_path: Path) -> N
     """Goal: a start never takes back what an operator has set. Method: start, rotate, start again."""
     files = ParticipantFiles(tmp_path)
     first = files.notary_key()
-    files.write_config(ADDRESSES, "writer", "reader")
+    files.write_config(ADDRESSES, ("writer", "reader"))
     assert files.settings()["notary_key_file"] == "notary.key"
     new = create_key(tmp_path / "notary-2.key")
     files.config_path.write_text(files.config_path.read_text().replace('"notary.key"', '"notary-2.key"'))
     again = ParticipantFiles(tmp_path)
-    again.write_config({**ADDRESSES, "api_workers": 3}, "writer", "reader")
+    again.write_config({**ADDRESSES, "api_workers": 3}, ("writer", "reader"))
     assert again.notary_key() == new != first
     assert (files.settings()["notary_key_file"], files.settings()["api_workers"]) == ("notary-2.key", 3)
 
@@ -38,6 +38,6 @@ def test_a_key_on_a_token_is_not_joined_by_a_file(tmp_path: Path) -> None:
     files.config_path.write_text(
         render_config({**ADDRESSES, "pkcs11": TOKEN, "data_dir": "d", "api": {"registry_path": "p"}}, "")
     )
-    files.write_config(ADDRESSES, "writer", "reader")
+    files.write_config(ADDRESSES, ("writer", "reader"))
     assert "notary_key_file" not in files.settings()
     assert files.settings()["pkcs11"] == TOKEN
