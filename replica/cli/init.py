@@ -12,7 +12,6 @@ from replica.cli.common import CONFIG_NAME, load, make_table, out, run
 from replica.cli.install_steps import STEPS, Step, progress
 from replica.cli.profiles import Profile, ProfileOption
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
-from replica.store.sqlite.kind import SQLITE
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder to write notary.toml into; made if it is not there.")]
 
@@ -46,6 +45,7 @@ _LOGS: dict[Profile, dict[str, Any]] = {
     },
 }
 _LOGS[Profile.EMBEDDED] = _LOGS[Profile.RAFT]
+_WITHOUT_DATABASE = {"database": {"conninfo": "sqlite:"}, "election": {"kind": "lease"}}
 EXAMPLE: dict[str, Any] = {
     "data_dir": "data",
     "notary_key_file": "notary.key",
@@ -92,7 +92,7 @@ CheckOption = Annotated[
 
 def example(profile: Profile) -> dict[str, Any]:
     """The values of a configuration to start from."""
-    own = {"database": {"conninfo": SQLITE}, "election": {"kind": "lease"}} if profile is Profile.EMBEDDED else {}
+    own = _WITHOUT_DATABASE if profile is Profile.EMBEDDED else {}
     return EXAMPLE | {"log": _LOGS[profile]} | own
 
 
