@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ha.lock.lease import LeaseSession
 from replica.active.completions import completions_of
 from replica.active.derived_ledger import DerivedLedger
+from replica.active.lease_log import FollowedLease
+from replica.database import EmbeddedLedgers
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.link.interface import SubmitOptions
@@ -79,6 +84,41 @@ async def test_all_replicas_derive_one_ledger(tmp_path: Path, damaged: bool) -> 
         assert len(found[0]) == 9
         assert world.shared.database.completions == []
         assert not any(one.participant.broken.done() for one in (first, second))
+
+
+class LeasedReplica(Replica):
+    """A core whose lock is a lease: nothing is shared but the log."""
+
+    def _session(self) -> Any:
+        lease = FollowedLease(self.log, self.participant.follower, os.urandom)
+        return LeaseSession(lease, name=self.name, settings=self.shared.election, clock=self.shared.clock)
+
+
+async def test_replicas_that_share_nothing_but_the_log_are_one_notary(tmp_path: Path) -> None:
+    """Goal: no database is needed for lock, completions or history. Method: two replicas over a lease and files of
+    their own; submit, stop the active, submit the same and an offence to the other; its file, and its history."""
+    folders = [tmp_path / "1", tmp_path / "2"]
+    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
+        first, second = (LeasedReplica(world.shared, f"R{n}", folder=folder) for n, folder in enumerate(folders, 1))
+        for replica in (first, second):
+            replica.start()
+            world.push_async_callback(replica.stop)
+            if replica is first:
+                await first.until_active()
+        answers = await first.submit(*(submission(number, [state(number)]) for number in range(5)))
+        assert all(isinstance(answer, Notarised) for answer in answers)
+        await first.stop()
+        await second.until_active()
+        repeated, refused = await second.submit(submission(0, [state(0)]), submission(9, [state(0)]))
+        assert isinstance(repeated, Notarised)
+        assert repeated.duplicate
+        assert isinstance(refused, Refused)
+        assert await rows_of(second, folders[1], world) == decided(world)
+        async with EmbeddedLedgers([folders[1] / FILE]).board("test") as board:
+            newest, before = await board.history(10)
+        assert (newest.replica, newest.found_over_by) == ("R2", None)
+        assert (before.replica, before.end_reason) == ("R1", "released the lease")
+        assert world.shared.database.completions == []
 
 
 async def test_a_replica_whose_ledger_lags_lets_others_lead_first(
