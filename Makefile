@@ -15,7 +15,7 @@ setup-tests:
 	@scripts/setup.sh --for-tests
 
 run: ## Bring up the whole cluster, notarise, kill the active, check every answer; ARGS="--profile postgres": without Java
-	@scripts/setup.sh $(if $(filter postgres raft --memory-log,$(ARGS)),--without-java)
+	@scripts/setup.sh $(if $(filter postgres raft embedded --memory-log,$(ARGS)),--without-java)
 	@$(BIN)/notary demo $(ARGS)
 
 demo-pipeline: setup ## Archive, audit, rebuild, compare, restore and report what `make run` left, and show the page

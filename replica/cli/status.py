@@ -91,7 +91,8 @@ async def _find_out(config: Config) -> Status:
             # the replicas first: they have a second to answer, and to load the other parts' libraries may take as long
             asking = asyncio.gather(*(fetch_health(session, address) for address in config.replicas))
             (healths,) = await asyncio.gather(asking, return_exceptions=True)
-            found = [None] * len(config.replicas) if isinstance(healths, BaseException) else healths
+            nothing: list[ReplicaHealth | None] = [None] * len(config.replicas)
+            found = nothing if isinstance(healths, BaseException) else healths
             by_name = dict(zip((address.name for address in config.replicas), found, strict=True))
             lock, store, end, pause = await asyncio.gather(
                 _lease(config, by_name) if config.election.kind == "lease" else _lock(config),

@@ -58,6 +58,7 @@ def test_only_its_own_rooms_name_kafka() -> None:
         ("--exit", "scripts/setup.sh"),
         ("--profile postgres --exit", "scripts/setup.sh --without-java"),
         ("--profile raft", "scripts/setup.sh --without-java"),
+        ("--profile embedded", "scripts/setup.sh --without-java"),
         ("--memory-log", "scripts/setup.sh --without-java"),
     ],
 )
