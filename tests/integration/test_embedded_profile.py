@@ -77,8 +77,8 @@ async def double_spend(world: World) -> None:
 
 
 async def test_three_replicas_without_a_database_are_one_notary(folder: Path) -> None:
-    """Goal: nothing is lost when the active is killed with its log node, or hands over; all ledgers are equal, and a
-    cluster that is started again goes on. Method: submit under both, with an offence each time; every answer against
+    """Goal: nothing is lost when the active is killed with its log node, hands over, or is frozen; all ledgers are
+    equal, and a cluster that is started again goes on. Method: submit under each, with offences; every answer against
     the log; status, history and completions; the files of all replicas; stop everything, start, look up, submit."""
     settings = ClusterSettings(folder=folder, parties=2, log="raft", embedded=True, further={"api_workers": 1})
     history = folder.with_name("history.jsonl")
@@ -107,6 +107,20 @@ async def test_three_replicas_without_a_database_are_one_notary(folder: Path) ->
     await remove_cluster(folder)
 
 
+async def freeze_beyond_the_lease(world: World) -> None:
+    """The active is frozen until another one serves; what it does afterwards counts for nobody."""
+    frozen = await world.cluster.wait_for_active()
+    frozen.freeze_group()
+    try:
+        successor = await world.cluster.wait_for_active(other_than=frozen.name)
+        await double_spend(world)
+    finally:
+        frozen.thaw()
+    await world.cluster.wait_until_ready(list(world.cluster.replicas))
+    assert (await world.cluster.wait_for_active()).name == successor.name
+    await world.notarise_one()
+
+
 async def fail_over_and_switch_over(world: World) -> list[Row]:
     """The completions after both, which all replicas have alike."""
     cluster = world.cluster
@@ -121,6 +135,7 @@ async def fail_over_and_switch_over(world: World) -> list[Row]:
     await cluster.wait_for_active(other_than=active.name)
     for _ in range(SUBMISSIONS):
         await world.notarise_one()
+    await freeze_beyond_the_lease(world)
     await world.check()
     own = await ledgers(world)
     assert len(own) == 3
