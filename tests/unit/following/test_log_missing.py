@@ -73,7 +73,7 @@ class Database:
     def __init__(self, topic_id: str | Exception | None) -> None:
         self._topic_id = topic_id
 
-    def shared_database(self) -> Database:
+    def ledgers(self) -> Database:
         return self
 
     async def status(self) -> Any:
