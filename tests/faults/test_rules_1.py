@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.only_kafka("a backup has log and completions of one moment: the indexes are ahead, and all refuse"),
 ]
 
 NEWEST_FORMATS = False
