@@ -387,6 +387,9 @@ class Simulation:
             self._do(f"offer_configuration,{leader.node_id},{','.join(sorted(nodes))}")
 
     def _nominate(self) -> None:
+        """Not in the calm: without pre-votes, a nominee that cannot win only deposes the one node that can."""
+        if self.is_calm:
+            return
         for leader in self._leaders()[-1:]:
             self._do(f"nominate_successor,{leader.node_id}")
 
