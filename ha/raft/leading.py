@@ -52,10 +52,18 @@ def _pass_on(s: State) -> None:
 
 
 def _end_probes(s: State) -> None:
-    """End unanswered probes and send a heartbeat instead: a follower never answers entries older than its commit."""
+    """End unanswered probes and send a heartbeat instead: a follower never answers entries older than its commit.
+
+    The same if the bound on unacknowledged entries holds a silent peer back: it may have committed more than was sent.
+    """
     for peer in s.peers.values():
-        if peer.probe_idx is not None:
+        if peer.probe_idx is not None or _is_held_back(s, peer):
             peer.probe_idx, peer.sent_idx = None, s.log.last_idx
+
+
+def _is_held_back(s: State, peer: Peer) -> bool:
+    silent = peer.ack_age_ms >= s.settings.election_timeout_ms // 2
+    return silent and _send_limit(s, peer) <= peer.sent_idx < s.log.last_idx
 
 
 def _is_live(s: State, node: NodeId) -> bool:

@@ -59,6 +59,13 @@ def test_a_view_is_kept_by_entries_whose_hard_state_is_torn() -> None:
     assert simulate(1_102_092).problem is None
 
 
+def test_a_silent_node_that_the_bound_holds_back_gets_new_entries() -> None:
+    """Goal: seed 3012247 found a node that had committed more than its leader counted as sent, and got nothing more."""
+    assert simulate(3_012_247).problem is None
+    with MUTANTS["held_back_for_good"].applied():
+        assert simulate(3_012_247).problem is not None
+
+
 def test_a_seed_plays_the_same_run_again() -> None:
     assert simulate(7).lines == simulate(7).lines
 

@@ -335,3 +335,8 @@ def _(original: Any) -> Any:
         original(s, ms)
 
     return tick
+
+
+@mutant("held_back_for_good", "A silent peer is asked anew, whatever the bound", leading, "_is_held_back")
+def _(_: Any) -> Any:
+    return lambda s, peer: False
