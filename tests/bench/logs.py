@@ -26,7 +26,7 @@ from tests.bench.outages import catch_up
 from tests.bench.report import Report, number
 from tests.bench.sizes import Sizes
 from tests.bench.stream import measure_stream
-from tests.bench.throughput import measure_throughput
+from tests.bench.throughput import measure_capacity, measure_throughput
 from tests.faults.audit import audit
 from tests.faults.load import client_load
 from tests.faults.scenarios import KILL_CORE, KILL_GROUP, fail_over
@@ -69,6 +69,7 @@ async def _of_kind(folder: Path, kind: LogKind, sizes: Sizes, report: Report) ->
     try:
         async with LocalCluster(settings) as cluster:
             load = LoadGenerator(folder / "bodies", cluster.parties)
+            await measure_capacity(cluster, load, sizes, own)
             await measure_throughput(cluster, load, sizes, own)
             await measure_stream(cluster, sizes, own)
             await catch_up(cluster, own)

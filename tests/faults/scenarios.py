@@ -14,6 +14,9 @@ from time import monotonic, monotonic_ns
 from replica.local.cluster import LocalCluster
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
+from replica.log.raft.log import RaftLog
+from replica.log.raft.log_settings import RaftLogSettings
+from replica.notary.errors import LogUnavailable
 from tests.faults.load import ClientLoad, LoadBroken, Outage, client_load, outage_around
 
 BEFORE_S = 1.0  # of load before the fault
@@ -95,13 +98,32 @@ def frozen(replica: ReplicaProcess, fault: Fault) -> Iterator[None]:
 
 
 async def wait_for_return(cluster: LocalCluster) -> None:
-    """Wait until every replica is active, or follows and is ready to take over. Raises TimeoutError."""
+    """Wait until every replica is active, or follows and is ready to take over, and every log node answers.
+
+    Raises TimeoutError.
+    """
 
     async def all_there() -> bool:
         healths = (await cluster.healths()).values()
-        return all(health is not None and (health.active or health.ready) for health in healths)
+        ready = all(health is not None and (health.active or health.ready) for health in healths)
+        return ready and await _log_nodes_answer(cluster)
 
     await _within(RETURN_MAX_S, all_there)
+
+
+async def _log_nodes_answer(cluster: LocalCluster) -> bool:
+    """Whether the log stands the loss of a node: a restarted one reads its log first, for seconds if that is long."""
+    settings = cluster.config.log.settings
+    if not isinstance(settings, RaftLogSettings):
+        return True
+    log = RaftLog(settings)
+    try:
+        configurations = (await log.membership()).configurations
+    except LogUnavailable:
+        return False
+    finally:
+        await log.close()
+    return all(each.live == each.nodes for each in configurations)
 
 
 async def successor_of(cluster: LocalCluster, fallen: ReplicaProcess) -> ReplicaProcess:

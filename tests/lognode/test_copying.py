@@ -15,7 +15,7 @@ from ha.raft.core import LogIncomplete, Raft
 from ha.raft.messages import Entry, HardState, Kind
 from replica.log.raft.copying import SegmentRefused, _Copy
 from replica.log.raft.notes import Seal
-from replica.log.raft.opening import Opened
+from replica.log.raft.opening import Opening
 from replica.log.raft.records import decode_file_header, encode, root_of
 from replica.log.raft.segments import Job, SegmentLog, fresh, segment_name
 from replica.log.raft.settings import LogNodeSettings
@@ -85,7 +85,7 @@ class Joiner:
         self.files = files or SimFiles()
         if not self.files.names():
             fresh(self.files)
-        self.opened = Opened.of("g", NEW, SegmentLog(self.files, SEGMENT_BYTES), NEW_SEED)
+        self.opened = Opening("g", NEW, NEW_SEED, self.files, SEGMENT_BYTES).finished()
 
     async def copy(self, peer: Peer, first: Entry = LOG[0]) -> None:
         copy = _Copy(self.files, self.opened, first, peer, 5.0)  # type: ignore[arg-type]

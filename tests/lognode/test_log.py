@@ -20,10 +20,9 @@ from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.node import LogNode
-from replica.log.raft.opening import Opened
+from replica.log.raft.opening import Opening
 from replica.log.raft.process import find_identity
 from replica.log.raft.proof import problem_of
-from replica.log.raft.segments import SegmentLog
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import name_of
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
@@ -62,8 +61,8 @@ class NodesHere:
     def start_node(self, name: str, *, new_group: bool = False) -> None:
         settings = self.settings(name)
         identity, files = find_identity(settings, new_group=new_group)
-        log = SegmentLog(files, settings.segment_bytes)
-        node = LogNode(settings, Opened.of(settings.group, identity.node_id, log, identity.key))
+        opened = Opening(settings.group, identity.node_id, identity.key, files, settings.segment_bytes).finished()
+        node = LogNode(settings, opened)
         self.nodes[name] = node
         self._running[name] = asyncio.create_task(node.run(new_group=new_group))
 

@@ -20,7 +20,7 @@ from replica.cli import log_node_members
 from replica.log.raft import wire
 from replica.log.raft.members import objection, standing
 from replica.log.raft.node import LogNode
-from replica.log.raft.opening import Opened
+from replica.log.raft.opening import Opening
 from replica.log.raft.operating import Membership
 from replica.log.raft.outbox import Questions
 from replica.log.raft.records import merkle_root
@@ -188,7 +188,7 @@ def node_with(tmp_path: Path, log: list[Entry], commit_idx: int = 0) -> LogNode:
     steps: list[int | list[Entry]] = [log] if log else []
     segments.carry_out(Job(HardState(2, None, 0), steps, commit_idx))
     settings = LogNodeSettings(group="g", name="r2", listen="127.0.0.1:1", data_dir=tmp_path)
-    return LogNode(settings, Opened.of("g", "r2.b", SegmentLog(files, 2**16), SEEDS["r2.b"]))
+    return LogNode(settings, Opening("g", "r2.b", SEEDS["r2.b"], files, 2**16).finished())
 
 
 def message_of(log: list[Entry], prev_idx: int = 0) -> AppendEntries:

@@ -193,8 +193,7 @@ class _Copy:
             opened.log.carry_out(Job(None, [entries], seal.last_idx))
             opened.log.committed(seal.last_idx)
         opened.signed.committed(seal.last_idx)
-        marks = [each for each in walk.marks if each.idx >= next_idx]
-        opened.shape.add([*marks, Entry(walk.view, seal.last_idx)], seal.last_idx)
+        opened.shape.add_walk(walk, next_idx)
 
 
 def walk_file(files: Files, seal: Seal) -> Walk:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
 
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry, Kind, NodeId
-from replica.log.raft.segments import SegmentLog
+from replica.log.raft.files import Files
+from replica.log.raft.records import Walk
+from replica.log.raft.segments import SEGMENT_BYTES, SegmentLog
 from replica.log.raft.signing import LogDiffers, SignedLog
 
 
@@ -40,6 +41,11 @@ class Shape:
                 kept.pop()
             kept.append(entry)
 
+    def add_walk(self, walk: Walk, first_idx: int) -> None:
+        """Add the entries of a sealed file, from `first_idx` on."""
+        last = Entry(walk.view, walk.next_idx - 1)
+        self.add([*(each for each in walk.marks if each.idx >= first_idx), last], last.idx)
+
 
 def _follow(two: list[Entry], entry: Entry) -> bool:
     return len(two) == 2 and all((each.kind, each.view) == (Kind.SIGNATURE, entry.view) for each in two)
@@ -54,13 +60,46 @@ class Opened:
     signed: SignedLog
     shape: Shape
 
-    @classmethod
-    def of(cls, group: str, node_id: NodeId, log: SegmentLog, key: bytes) -> Self:
-        """Verify a whole log. `key`: seed of the node's Ed25519 key. Raises LogIncomplete if it is not what was
-        signed."""
-        signed, shape, commit_idx = SignedLog(group, node_id, key), Shape(), log.hard_state.commit_idx
+
+class Opening:
+    """Opens a node's log and verifies it: sealed files as they are read, what follows entry by entry.
+
+    A sealed file costs a quarter of what its entries would one by one.
+    """
+
+    def __init__(
+        self, group: str, node_id: NodeId, key: bytes, files: Files, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        """`key`: seed of the node's Ed25519 key. Raises LogIncomplete if the disk has another log than was signed, or
+        less than was synced. Then `log.damaged` has what must be repaired before `finished`."""
+        self._node_id = node_id
+        self._signed = SignedLog(group, node_id, key)
+        self._shape = Shape()
         try:
-            shape.add(signed.opened(log.entries(), commit_idx), commit_idx)
+            self.log = SegmentLog(files, segment_bytes, self._take)
         except LogDiffers as error:
-            raise LogIncomplete(f"the disk has another log than was signed: {error.detail}") from None
-        return cls(node_id, log, signed, shape)
+            raise _differs(error) from None
+
+    def _take(self, walk: Walk) -> None:
+        """Entries of a sealed file, all of them committed, if they are the next ones. Raises LogDiffers."""
+        first_idx = self._signed.last_idx + 1
+        if walk.header.first_idx != first_idx:
+            return
+        self._signed.extend(walk.leaves, walk.marks)
+        self._signed.committed(walk.next_idx - 1)
+        self._shape.add_walk(walk, first_idx)
+
+    def finished(self) -> Opened:
+        """Verify what no sealed file had, or came after one that was damaged. Raises LogIncomplete."""
+        log, signed, shape = self.log, self._signed, self._shape
+        commit_idx = log.hard_state.commit_idx
+        try:
+            signed.extended()
+            shape.add(signed.opened(log.entries(signed.last_idx + 1), commit_idx), commit_idx)
+        except LogDiffers as error:
+            raise _differs(error) from None
+        return Opened(self._node_id, log, signed, shape)
+
+
+def _differs(error: LogDiffers) -> LogIncomplete:
+    return LogIncomplete(f"the disk has another log than was signed: {error.detail}")

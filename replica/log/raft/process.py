@@ -20,7 +20,7 @@ from replica.log.raft.copying import copy_segments
 from replica.log.raft.files import Folder
 from replica.log.raft.node import LogNode
 from replica.log.raft.notes import Identity, Seal, decode_note, write_note
-from replica.log.raft.opening import Opened
+from replica.log.raft.opening import Opened, Opening
 from replica.log.raft.segments import SegmentLog, fresh
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import SEED_BYTES
@@ -77,9 +77,9 @@ async def run_node(settings: LogNodeSettings, *, new_group: bool = False) -> Non
     lock = lock_folder(settings.data_dir)
     try:
         identity, folder = find_identity(settings, new_group=new_group)
-        log = SegmentLog(folder, settings.segment_bytes)
-        await _repair(settings, log)
-        opened = Opened.of(settings.group, identity.node_id, log, identity.key)
+        opening = Opening(settings.group, identity.node_id, identity.key, folder, settings.segment_bytes)
+        await _repair(settings, opening.log)
+        opened = opening.finished()
         leader = await _take_part(settings, opened, new_group=new_group, may_copy=True)
         if leader is not None:
             copying = asyncio.create_task(copy_segments(settings, folder, opened, leader), name="copying")

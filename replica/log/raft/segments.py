@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -110,9 +111,14 @@ class Job:
 class SegmentLog:
     """The log of one node. One thread calls `carry_out`; `read` may be called by another, for what it has written."""
 
-    def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, files: Files, segment_bytes: int = SEGMENT_BYTES, take: Callable[[Walk], None] = lambda _: None
+    ) -> None:
+        """Open a log. `take` gets what each sealed file has, in turn, unless it is damaged. Raises LogIncomplete,
+        OSError, and what `take` raises."""
         self._files = files
         self._segment_bytes = segment_bytes
+        self._take = take
         self._segments: list[Segment] = []
         self._firsts: list[int] = []
         self._commit_idx = 0
@@ -162,14 +168,27 @@ class SegmentLog:
         """A sealed segment; without header if it is damaged and needs a peer's entries."""
         damaged = Segment(seal.first_idx, seal.last_idx + 1, 0, seal.size, None, seal=seal)
         self._commit_idx = max(self._commit_idx, seal.last_idx)
-        if not is_there:
+        walk = self._walk_sealed(seal) if is_there else None
+        if walk is None:
             return damaged
-        data = self._files.read(damaged.name)
-        header = decode_file_header(data)
-        if header is None or sha256(data).digest() != seal.file_digest:
-            return damaged
-        segment, scan = _scanned(data, header, seal)
-        return segment if scan.next_idx == seal.last_idx + 1 else damaged
+        self._take(walk)
+        return _walked(seal, walk)
+
+    def _walk_sealed(self, seal: Seal) -> Walk | None:
+        """What a sealed file has; None if that is not what was sealed."""
+        name = segment_name(seal.first_idx)
+        begin = self._files.read_at(name, 0, FILE_HEADER_BYTES)
+        header = decode_file_header(begin)
+        if header is None:
+            return None
+        digest, walk = sha256(begin), Walk(header)
+        for at in range(FILE_HEADER_BYTES, seal.size, _CHUNK_BYTES):
+            data = self._files.read_at(name, at, min(_CHUNK_BYTES, seal.size - at))
+            digest.update(data)
+            with suppress(*UNREADABLE):  # then the digest differs as well
+                walk.feed(data)
+        sound = digest.digest() == seal.file_digest and walk.next_idx == seal.last_idx + 1
+        return walk if sound else None
 
     def _open_unsealed(self, first: int, *, is_last: bool) -> Scan:
         """A segment without a seal: whole, but for the end of the last one. Raises LogIncomplete."""
@@ -178,7 +197,7 @@ class SegmentLog:
         header = decode_file_header(data)
         if header is None or header.first_idx != first:
             raise LogIncomplete(f"{name} has no header that holds")
-        segment, scan = _scanned(data, header, None)
+        segment, scan = _scanned(data, header)
         if not scan.rest_is_empty():
             scan.look_behind()
             if not is_last or scan.mark.synced_idx >= scan.next_idx:
@@ -274,10 +293,10 @@ class SegmentLog:
                 number -= 1
         return None
 
-    def entries(self) -> Iterator[Entry]:
-        """The whole log, from the first entry on."""
+    def entries(self, first_idx: int = 1) -> Iterator[Entry]:
+        """The log from an entry on."""
         last = self.last_idx
-        for first in range(1, last + 1, _READ_AHEAD):
+        for first in range(first_idx, last + 1, _READ_AHEAD):
             yield from self.read(first, min(first + _READ_AHEAD - 1, last))
 
     # ------------------------------------------------------------------------------------------------------- writing
@@ -437,17 +456,7 @@ class SegmentLog:
     def adopt(self, seal: Seal, walk: Walk) -> None:
         """Take a peer's sealed segment, the next one of this log, whose file is here, synced, as an unfinished one."""
         assert seal.first_idx == self.last_idx + 1
-        *raw_before, raw_count = walk.raw_before()
-        segment = Segment(
-            first_idx=seal.first_idx,
-            next_idx=seal.last_idx + 1,
-            view=walk.view,
-            end=seal.size,
-            header=walk.header,
-            landmarks=_numbers(walk.landmarks),
-            raw_before=_numbers(raw_before),
-            raw_count=raw_count,
-        )
+        segment = _walked(seal, walk)
         self._files.rename(segment.name + UNFINISHED, segment.name)
         self._files.sync_names()
         self._add(segment)
@@ -468,16 +477,32 @@ class SegmentLog:
             return False
         header = FileHeader(seal.first_idx, os.urandom(NONCE_BYTES))
         data = header.encode() + b"".join(encode(header.seed, entry) for entry in entries)
-        segment, _ = _scanned(data, header, None)
+        segment, _ = _scanned(data, header)
         self._write_file(segment.name, len(data), data)
         self._seal(segment, sha256(data).digest(), seal.root)
         self._segments[place] = segment
         return True
 
 
-def _scanned(data: bytes, header: FileHeader, seal: Seal | None) -> tuple[Segment, Scan]:
+def _walked(seal: Seal, walk: Walk) -> Segment:
+    """A sealed segment as its file was read."""
+    *raw_before, raw_count = walk.raw_before()
+    return Segment(
+        first_idx=seal.first_idx,
+        next_idx=seal.last_idx + 1,
+        view=walk.view,
+        end=seal.size,
+        header=walk.header,
+        landmarks=_numbers(walk.landmarks),
+        raw_before=_numbers(raw_before),
+        raw_count=raw_count,
+        seal=seal,
+    )
+
+
+def _scanned(data: bytes, header: FileHeader) -> tuple[Segment, Scan]:
     """A segment with its landmarks, and the scan that found them."""
-    segment = Segment(header.first_idx, header.first_idx, 0, FILE_HEADER_BYTES, header, seal=seal)
+    segment = Segment(header.first_idx, header.first_idx, 0, FILE_HEADER_BYTES, header)
     scan = Scan(memoryview(data), header)
     for at, record in scan:
         segment.note(at, record.end, record.idx, record.view, record.kind)
