@@ -309,6 +309,26 @@ async def test_a_replica_whose_node_is_gone_uses_another(topic_under_test: Nodes
     topic_under_test.start_node("r2")
 
 
+async def test_a_reader_returns_to_the_node_beside_its_replica(topic_under_test: NodesHere) -> None:
+    """Goal: another machine that falls silent does not stop this replica's reading. Method: its node is away while it
+    opens a reader, and comes back; then the one that it read from ends without a word."""
+    await topic_under_test.put(*numbered(3))
+    await topic_under_test.stop_node("r2")
+    log = topic_under_test.raft_log("r2")
+    reader = await log.open_reader(0)
+    assert len(await read_all(reader, 3)) == 3
+    topic_under_test.start_node("r2")
+    read_from = reader._client
+    async with asyncio.timeout(WAIT_S):
+        while reader._client is read_from:
+            assert await reader.read(10, 0.05) == []
+    assert name_of(reader._client.node_id) == "r2" and read_from.has_ended
+    await topic_under_test.kill_node(name_of(read_from.node_id))
+    await topic_under_test.put(b"record 3")
+    assert await read_all(reader, 1) == [(3, b"record 3")]
+    await log.close()
+
+
 class TestAdmin:
     """What tools ask."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +20,7 @@ from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
 from replica.log.raft.proof import LogProof, Prover, log_id_of
-from replica.log.raft.wire import AppendedHere
+from replica.log.raft.wire import AppendedHere, name_of
 from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import check_sizes
@@ -29,6 +30,7 @@ _LOOK_S = 0.01  # between two looks at who leads
 _LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; any other node may lead, too
 _GRACE_S = 0.05  # for nodes that answer after the first: a leader that was replaced may not know that yet
 _WAIT_MAX_S = 1.0  # of one question to a node
+_RETURN_S = 1.0  # between two looks for the node beside a replica that reads from another one
 ResultT = TypeVar("ResultT")
 
 
@@ -168,6 +170,9 @@ class RaftLog:
             await client.close()
             raise
         reader = RaftReader(client, next_idx, start_offset, self._settings.answer_max_s)
+        own = self._settings.node
+        if own is not None and name_of(client.node_id) != own:
+            reader.look_for(partial(self.connect, own))
         self._open.add(reader)
         return reader
 
@@ -369,7 +374,11 @@ async def within(call: Coroutine[Any, Any, ResultT], answer_max_s: float) -> Res
 
 
 class RaftReader:
-    """A `LogReader` over one connection to a node."""
+    """A `LogReader` over one connection to a node.
+
+    Where that is not the node beside the replica, the reader goes over to it as soon as it has as much. A machine that
+    falls silent then stops the reading of its own replica only.
+    """
 
     def __init__(self, client: LogClient, next_idx: int, next_offset: int, answer_max_s: float) -> None:
         self._client = client
@@ -378,6 +387,29 @@ class RaftReader:
         self._answer_max_s = answer_max_s
         self._read: deque[tuple[int, bytes]] = deque()
         self._failure: LogUnavailable | None = None
+        self._own: LogClient | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def look_for(self, connect: Callable[[], Coroutine[Any, Any, LogClient]]) -> None:
+        """Go over to the node beside the replica, which `connect` connects to, once it has what was read here."""
+        self._looking = asyncio.create_task(self._look_for(connect), name="log reader's own node")
+
+    async def _look_for(self, connect: Callable[[], Coroutine[Any, Any, LogClient]]) -> None:
+        while self._own is None:
+            await asyncio.sleep(_RETURN_S)
+            with suppress(LogUnavailable, LogRefused, CallFailed):
+                self._own = await self._with_as_much(await connect())
+
+    async def _with_as_much(self, client: LogClient) -> LogClient | None:
+        """None: the node lags; then the connection is closed."""
+        found = None
+        try:
+            _, commit_idx = await within(client.read(self._next_idx, self._next_idx), self._answer_max_s)
+            found = client if commit_idx >= self._next_idx - 1 else None
+        finally:
+            if found is None:
+                await client.close()
+        return found
 
     async def read(self, max_records: int, wait_s: float) -> LogRecords:
         """See `LogReader.read`."""
@@ -393,6 +425,9 @@ class RaftReader:
         """Ask once; whether there was anything, even if no record."""
         if self._failure is not None:
             raise self._failure
+        if self._own is not None and self._own is not self._client:
+            await self._client.close()
+            self._client = self._own
         try:
             call = self._client.read(self._next_idx, wait_ms=int(wait_s * 1_000))
             entries, _ = await within(call, wait_s + self._answer_max_s)
@@ -410,7 +445,11 @@ class RaftReader:
         """See `LogReader.close`."""
         self._failure = LogUnavailable("the reader is closed")
         self._read.clear()
-        await self._client.close()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        for client in filter(None, {self._client, self._own}):
+            await client.close()
 
 
 @dataclass(slots=True)
