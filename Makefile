@@ -65,8 +65,11 @@ faults-quick: setup ## The faults that CI runs, each once
 runbooks: setup-tests ## Play every runbook's commands on real clusters
 	@$(BIN)/pytest tests/runbooks $(ARGS)
 
-profile-postgres: setup-tests ## The cluster's tests and the faults that need no broker, with the log on Postgres: no Java
-	@$(BIN)/pytest -q --log-kind postgres tests/integration/test_cluster.py $(ARGS)
+PROFILE := cluster operations import status_page_cluster postgres_profile
+profile-postgres: setup-tests ## The clusters' tests, runbooks and faults that need no broker, with the log on Postgres
+	@$(BIN)/pytest -q --log-kind postgres $(PROFILE:%=tests/integration/test_%.py) $(ARGS)
+	@$(BIN)/pytest -q --log-kind postgres tests/runbooks/test_runbooks.py tests/runbooks/test_switchover_and_keys.py $(ARGS)
+	@$(BIN)/pytest -q --log-kind postgres tests/runbooks/test_losses.py tests/runbooks/test_postgres_log.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not slow" tests/faults/test_fail_over.py tests/faults/test_kill_loop.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not short" tests/faults/test_disks.py tests/faults/test_system.py $(ARGS)
 

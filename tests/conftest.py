@@ -1,4 +1,8 @@
-"""Notes the tests that saw a promise broken: `scripts/test.sh` repeats failed tests once, but never these."""
+"""Notes the tests that saw a promise broken: `scripts/test.sh` repeats failed tests once, but never these.
+
+`--log-kind` chooses where the log of a cluster is. A test that is marked `only_kafka` is left out elsewhere, one that
+is `not_on` a kind there, and the run prints why.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,17 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
+from tests.log_kind import pytest_collection_modifyitems, pytest_report_collectionfinish
 from tests.promises import breaks_a_promise, note_never_repeated
+
+__all__ = ["pytest_collection_modifyitems", "pytest_report_collectionfinish"]
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # how long an example takes is no property
 hypothesis.settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--log-kind`: the clusters of integration tests and fault scenarios have their request log there."""
+    """`--log-kind`: the clusters of integration tests, runbooks and fault scenarios have their request log there."""
     parser.addoption("--log-kind", choices=["kafka", "postgres", "raft"], default="kafka")
 
 

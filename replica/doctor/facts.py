@@ -92,6 +92,7 @@ class LogFacts:
     servers: int = 0  # that keep a copy
     deletable: bool | None = False  # whether one command of an authorised user deletes it; None: not known
     database: str | None = None  # the database server that it is on, as a barrier names it; None: on none
+    oldest_snapshot: int | None = None  # open there, its age in transactions; None: in no database, or not known
     spare: int | None = None  # how many more of the log's servers may fail; None: not known
     silent: tuple[str, ...] = ()  # servers that do not answer, where the log knows
 

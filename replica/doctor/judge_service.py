@@ -8,6 +8,7 @@ from replica.notary.formats import known
 from replica.notary.rules import DEDUPLICATING_FROM
 
 CHECKS = Checks()
+SNAPSHOT_AGE_MAX = 100_000  # transactions: a quarter of an hour at a hundred a second
 
 
 # ---- the request log ----
@@ -97,6 +98,22 @@ def _log_database(facts: Facts) -> Verdict:
         fix = "do not serve: both connections must lead to one primary; fence any other, runbooks/database-failover.md"
         return problem(f"the log is on {found}, lock and store are on {identity}", fix)
     return ok(found)
+
+
+@CHECKS.check("log-snapshots")
+def _log_snapshots(facts: Facts) -> Verdict:
+    """No snapshot that somebody keeps open in the log's database is old."""
+    log = facts.log
+    if log.topic_id is None:
+        return unknown(f"the {facts.log_words.log} was not reached")
+    if log.database is None:
+        return ok(f"the {facts.log_words.log} is in no database")
+    if log.oldest_snapshot is None:
+        return unknown("the log's owner is not shown what others have open: GRANT pg_read_all_stats TO it")
+    if log.oldest_snapshot > SNAPSHOT_AGE_MAX:
+        fix = "find who holds it, and end it: runbooks/postgres-log.md"
+        return warning(f"vacuum removes nothing younger than a snapshot {log.oldest_snapshot:,} transactions old", fix)
+    return ok(f"the oldest is {log.oldest_snapshot:,} transactions old")
 
 
 @CHECKS.check("log-whole")

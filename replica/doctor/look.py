@@ -85,6 +85,7 @@ async def look_at_log(config: Config) -> LogFacts:
             servers=servers,
             deletable=found.deletable,
             database=found.database,
+            oldest_snapshot=found.oldest_snapshot,
             spare=found.spare,
             silent=tuple(found.silent),
         )

@@ -45,6 +45,7 @@ class LogSurvey:
     violations: Sequence[str] = ()  # of the contract that keeps its records
     deletable: bool | None = False  # whether one command of an authorised user deletes it; None: not known
     database: str | None = None  # the database server that it is on, as a barrier names it; None: on none
+    oldest_snapshot: int | None = None  # open there, its age in transactions; None: in no database, or not known
     spare: int | None = None  # how many more of its servers may fail before nothing can be appended; None: not known
     silent: Sequence[str] = ()  # servers that do not answer, where the log knows
 

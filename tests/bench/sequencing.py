@@ -1,12 +1,15 @@
-"""The head row beside watermarks: throughput, read-back latency, and how long readers stand still for a dead writer.
+"""The head row beside watermarks: throughput, read-back latency, and how long readers stand still for one writer.
 
 `python -m tests.bench.sequencing`: one Postgres server on loopback; the commit takes 0, 4 or 10 ms longer, as with a
-standby so far away. It prints the table of docs/decisions/0013.
+standby so far away. It prints the table of docs/decisions/0013. Writers that are killed or frozen are processes of
+their own: `python -m tests.bench.sequencing write KIND DSN NODE`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -33,6 +36,8 @@ RATE_S = 4.0
 SINGLES = 150
 IN_FLIGHT_MAX = 10_000
 STALL_LOOK_S = 10.0
+STALLS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
+BEGIN_MAX_S = 20.0  # until all writers' processes append
 # What a commit waits for, while its locks are held: it runs when everything else of the transaction is done.
 SLOW = """
 CREATE FUNCTION public.wait_for_commit() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -44,21 +49,26 @@ FOR EACH ROW EXECUTE FUNCTION public.wait_for_commit();
 
 async def measure(dsn: str, kind: str, writers: int) -> dict[str, float]:
     """One log, of either kind, with so many writers."""
-    log: Any = (
-        WatermarkLog(dsn)
-        if kind == "watermarks"
-        else PostgresLog(PostgresLogSettings(conninfo=dsn, single_server=True))
-    )
+    log = log_of(kind, dsn)
     values = [Random(number).randbytes(RECORD_BYTES) for number in range(2_000)]
     reader = await log.open_reader(0)
     handles = [await log.open_writer() for _ in range(writers)]
     rate = await _rate(reader, handles, values)
     singles = sorted([await _single(reader, handles[at % writers], values[at]) for at in range(SINGLES)])
     found = {"records_per_s": rate, "p50_ms": singles[SINGLES // 2] * 1e3, "p99_ms": singles[SINGLES * 99 // 100] * 1e3}
-    if writers > 1:
-        found["stall_s"] = await _stall(reader, handles)
+    for handle in handles if writers > 1 else ():
+        await handle.close()
+    for node, (how, number) in enumerate(STALLS.items() if writers > 1 else (), 1):
+        found[f"{how}_s"] = await _stall(reader, kind, dsn, writers * node, writers, number)
     await log.close()
     return found
+
+
+def log_of(kind: str, dsn: str, node: int = 0) -> Any:
+    """One of the two logs. `node`: the index of its first writer where writers have one."""
+    if kind == "watermarks":
+        return WatermarkLog(dsn, node)
+    return PostgresLog(PostgresLogSettings(conninfo=dsn, single_server=True))
 
 
 async def _rate(reader: Any, writers: list[Any], values: list[bytes]) -> float:
@@ -82,32 +92,35 @@ async def _single(reader: Any, writer: Any, value: bytes) -> float:
     return perf_counter() - began_s
 
 
-async def _stall(reader: Any, writers: list[Any]) -> float:
-    """The longest time without a record, while one of the writers is dead and the others append every millisecond."""
-    dead, *living = writers
-    dead.freeze() if hasattr(dead, "freeze") else dead.leave(RuntimeErrorOfBench("ended"))
+async def _stall(reader: Any, kind: str, dsn: str, node: int, writers: int, number: signal.Signals) -> float:
+    """The longest time without a record once a writer was killed or frozen. Each appends every millisecond."""
+    argv = [sys.executable, "-m", "tests.bench.sequencing", "write", kind, dsn]
+    others = [subprocess.Popen([*argv, str(node + at)]) for at in range(writers)]
+    try:
+        silent = {b"node%04d" % (node + at) for at in range(writers)}
+        async with asyncio.timeout(BEGIN_MAX_S):
+            while silent:
+                silent -= {record[:8] for _, record in await reader.read(5_000, 0.5)}
+        others[0].send_signal(number)
+        began_s = last_s = perf_counter()
+        longest_s = 0.0
+        while perf_counter() - began_s < STALL_LOOK_S:
+            if await reader.read(5_000, 0.5):
+                now_s = perf_counter()
+                longest_s, last_s = max(longest_s, now_s - last_s), now_s
+        return max(longest_s, perf_counter() - last_s)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
-    async def write() -> None:
-        while True:
-            for writer in living:
-                writer.append(b"x" * RECORD_BYTES)
-            await asyncio.sleep(0.001)
 
-    writing = asyncio.create_task(write())
-    began_s = last_s = perf_counter()
-    longest_s = 0.0
-    while perf_counter() - began_s < STALL_LOOK_S:
-        if await reader.read(5_000, 0.5):
-            now_s = perf_counter()
-            longest_s, last_s = max(longest_s, now_s - last_s), now_s
-    writing.cancel()
-    return max(longest_s, perf_counter() - last_s)
-
-
-class RuntimeErrorOfBench(Exception):
-    """Why the bench ends a writer."""
-
-    detail = "ended by the bench"
+async def write(kind: str, dsn: str, node: int) -> None:
+    """Append a record every millisecond, until ended."""
+    writer = await log_of(kind, dsn, node).open_writer()
+    while True:
+        writer.append((b"node%04d" % node).ljust(RECORD_BYTES, b"x"))
+        await asyncio.sleep(0.001)
 
 
 async def main(commits_ms: list[int]) -> None:
@@ -116,17 +129,20 @@ async def main(commits_ms: list[int]) -> None:
         Path(folder).chmod(0o755)
         server = PostgresServer(Path(folder) / "postgres", ports.take())
         await server.start()
-        print("| commit | writers | log | records/s | p50 ms | p99 ms | stall s |\n|---|---|---|---|---|---|---|")
+        print(
+            "| commit | writers | log | records/s | p50 ms | p99 ms | killed s | frozen s |\n"
+            "|---|---|---|---|---|---|---|---|"
+        )
         try:
             for commit_ms in commits_ms:
                 for writers in WRITERS:
                     for kind in ("head row", "watermarks"):
                         dsn = await _prepared(server, kind, commit_ms, writers)
                         found = await measure(dsn, kind, writers)
-                        stall = f"{found['stall_s']:.2f}" if "stall_s" in found else ""
+                        stalls = [f"{found[f'{how}_s']:.2f}" if f"{how}_s" in found else "" for how in STALLS]
                         print(
                             f"| {commit_ms} ms | {writers} | {kind} | {found['records_per_s']:,.0f} | "
-                            f"{found['p50_ms']:.1f} | {found['p99_ms']:.1f} | {stall} |",
+                            f"{found['p50_ms']:.1f} | {found['p99_ms']:.1f} | {' | '.join(stalls)} |",
                             flush=True,
                         )
         finally:
@@ -151,4 +167,7 @@ async def _prepared(server: PostgresServer, kind: str, commit_ms: int, writers: 
 
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    uvloop.run(main([int(text) for text in sys.argv[1:]] or list(COMMITS_MS)))
+    if sys.argv[1:2] == ["write"]:
+        uvloop.run(write(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    else:
+        uvloop.run(main([int(text) for text in sys.argv[1:]] or list(COMMITS_MS)))

@@ -67,9 +67,10 @@ async def install(dsn: str) -> None:
 class WatermarkLog:
     """The part of a `RequestLog` that is measured. Readers start at offset 0."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, node: int = 0) -> None:
+        """`node`: the index of the first writer; the others count on."""
         self._dsn = dsn
-        self._next_node = 0
+        self._next_node = node
         self._open: list[WatermarkReader | WatermarkWriter] = []
 
     async def open_writer(self) -> WatermarkWriter:

@@ -1,7 +1,6 @@
 """One cluster for all fault scenarios of a module. They run one after the other, each on the state that the last left.
 
-After a scenario that failed there is a new cluster. `--log-kind` chooses where the log is. A scenario that is marked
-`only_kafka` is left out elsewhere, one that is `not_on` a kind there, and the run prints why.
+After a scenario that failed there is a new cluster. `--log-kind` chooses where the log is.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ import pytest_asyncio
 
 from replica.local.cluster import ClusterSettings, LocalCluster, LogKind, remove_cluster
 from tests.ends import none_ends_unasked
-from tests.faults.log_kind import pytest_collection_modifyitems, pytest_report_collectionfinish
 from tests.faults.recorder import pytest_addoption, pytest_runtest_makereport, pytest_runtest_setup, scenario
 from tests.faults.renewed import Renewed
 
 __all__ = [
     "cluster",
     "pytest_addoption",
-    "pytest_collection_modifyitems",
-    "pytest_report_collectionfinish",
     "pytest_runtest_makereport",
     "pytest_runtest_setup",
     "scenario",

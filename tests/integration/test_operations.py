@@ -40,9 +40,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(servers_folder: Path) -> AsyncIterator[LocalCluster]:
+async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """A cluster that the tests of this module share."""
-    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "operations", parties=1))) as cluster:
+    log = request.config.getoption("--log-kind")
+    settings = ClusterSettings(folder=servers_folder / "operations", parties=1, log=log)
+    async with guarded(LocalCluster(settings)) as cluster:
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
         yield cluster
@@ -411,6 +413,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_running_participant(cluster
     assert await findings(cluster) == {}
 
 
+@pytest.mark.only_kafka("it breaks the topic: log_postgres/test_commands.py has the findings about another log")
 async def test_the_doctor_finds_what_is_broken_on_real_servers(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: the facts are looked at where they are. Method: files, database and topic, broken and mended in turn."""
     await settled(cluster)

@@ -22,13 +22,16 @@ RENEWING = bool(os.environ.get("RENEW_SCREENSHOTS"))
 LOAD_S = 60.0 if RENEWING else 4.0
 
 
-async def test_the_page_follows_a_fail_over(servers_folder: Path, tmp_path: Path) -> None:
+async def test_the_page_follows_a_fail_over(
+    servers_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Goal: the page shows the true state. Method: a passive's page in a browser under load; kill the active, look
     again."""
     find_browser()
     folder = SCREENSHOTS if RENEWING else tmp_path
     folder.mkdir(exist_ok=True)
-    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "page", parties=2))) as cluster:
+    log = request.config.getoption("--log-kind")
+    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "page", parties=2, log=log))) as cluster:
         load = client_load(cluster, "page", singles=16, batches=2)
         load.start()
         try:

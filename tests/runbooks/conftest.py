@@ -42,9 +42,9 @@ async def staged(settings: ClusterSettings) -> AsyncIterator[Stage]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def stage(folder: Path) -> AsyncIterator[Stage]:
-    """Three replicas, one broker, one database server: for runbooks that leave them well."""
-    async with staged(ClusterSettings(folder=folder / "small")) as small:
+async def stage(folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """Three replicas, one broker or none, one database server: for runbooks that leave them well."""
+    async with staged(ClusterSettings(folder=folder / "small", log=request.config.getoption("--log-kind"))) as small:
         yield small
 
 

@@ -58,7 +58,7 @@ class Stage:
         for name in ("systemctl", "journalctl"):
             self._script(name, f'exec {python} {_ROOT}/tests/runbooks/shim.py {name} "$@"')
         self._script("notary", f'exec {python} -m replica.cli "$@"')
-        for name, main in _KAFKA_TOOLS.items():
+        for name, main in _KAFKA_TOOLS.items() if self.cluster.log_kind == "kafka" else ():
             java = f"{find_java()} -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
             self._script(name, f'exec {java} -cp "{_KAFKA_TOOLS_JARS}/*:{find_libs()}/*" {main} "$@"')
         self._server = await asyncio.start_unix_server(self._answer, self._folder / "stage.sock")

@@ -45,6 +45,7 @@ async def history_before(stage: Stage) -> Path:
     return load.history
 
 
+@pytest.mark.only_kafka("a lost topic; a lost log on Postgres: tests/pipeline/test_postgres_log.py")
 async def test_topic_loss(folder: Path) -> None:
     """Goal: a deleted topic comes back with every answer. Method: archive, delete it under the replicas, play."""
     async with staged(ClusterSettings(folder=folder / "topic-loss", topics_deletable=True)) as stage:
@@ -64,6 +65,7 @@ async def test_topic_loss(folder: Path) -> None:
     stage.assert_all_played("topic-loss", elsewhere="A tail is lost")
 
 
+@pytest.mark.only_kafka("a lost topic; a lost log on Postgres: tests/pipeline/test_postgres_log.py")
 async def test_topic_loss_with_a_lost_tail(folder: Path) -> None:
     """Goal: what the archive lacks stays notarised and spent, at its offsets. Method: archive, go on under load, delete
     the topic under the replicas, play; check every answer ever given; spend states of the lost tail again."""
@@ -126,10 +128,11 @@ async def forget_the_salvage(stage: Stage) -> None:
     await replica.stop()
 
 
-async def test_index_mismatch(folder: Path) -> None:
+async def test_index_mismatch(folder: Path, request: pytest.FixtureRequest) -> None:
     """Goal: a made-up entry is found and distinguished from a changed log. Method: write one into a stopped index;
     play."""
-    settings = ClusterSettings(folder=folder / "mismatch", further={"core": {"scrub_records_per_s": 10_000.0}})
+    log, further = request.config.getoption("--log-kind"), {"core": {"scrub_records_per_s": 10_000.0}}
+    settings = ClusterSettings(folder=folder / "mismatch", log=log, further=further)
     async with staged(settings) as stage:
         cluster = stage.cluster
         history = await history_before(stage)
@@ -151,6 +154,7 @@ async def test_index_mismatch(folder: Path) -> None:
     stage.assert_all_played("index-mismatch")
 
 
+@pytest.mark.only_kafka("the page creates a topic; a lost log on Postgres: tests/pipeline/test_postgres_log.py")
 async def test_site_recovery(folder: Path) -> None:
     """Goal: a new site has every archived answer. Method: archive; empty brokers, database and indexes; play."""
     async with staged(ClusterSettings(folder=folder / "site")) as stage:

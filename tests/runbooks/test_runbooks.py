@@ -141,6 +141,7 @@ async def test_disk_full(stage: Stage) -> None:
     stage.assert_all_played("disk-full")
 
 
+@pytest.mark.only_kafka("there is no topic: postgres-log.md is that log's page")
 async def test_topic(stage: Stage) -> None:
     """Goal: a broken contract is repaired, an index of another log found. Method: a retention; a changed digest."""
     cluster = stage.cluster
@@ -165,6 +166,7 @@ async def test_topic(stage: Stage) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.only_kafka("there is no broker")
 async def test_broker_loss(large: Stage) -> None:
     """Goal: one broker lost costs nothing, two cost time. Method: kill one, play; kill two, see the outage end."""
     brokers = large.cluster.kafka.brokers
@@ -181,6 +183,7 @@ async def test_broker_loss(large: Stage) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.only_kafka("a backup has log and completions of one moment: postgres-log.md")
 async def test_database_restore(large: Stage, folder: Path) -> None:
     """Goal: an old backup is enough. Method: dump, go on, lose the database, play; every answer still holds."""
     cluster, backup = large.cluster, folder / "notary.dump"
@@ -197,6 +200,7 @@ async def test_database_restore(large: Stage, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.only_kafka("nobody goes on without a standby: test_postgres_profile.py, and the lab")
 async def test_database_failover(large: Stage) -> None:
     """Goal: no answer is lost with a database server. Method: standby away and active killed, twice; primary away."""
     cluster, standby = large.cluster, large.cluster.postgres_standby

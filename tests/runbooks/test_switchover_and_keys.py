@@ -32,9 +32,10 @@ async def test_switchover(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-async def test_format_raise(folder: Path) -> None:
+async def test_format_raise(folder: Path, request: pytest.FixtureRequest) -> None:
     """Goal: rules 2 come into force under load, and answers stay true. Method: play the page; audit all answers."""
-    async with staged(ClusterSettings(folder=folder / "format-raise", newest_formats=False)) as stage:
+    log = request.config.getoption("--log-kind")
+    async with staged(ClusterSettings(folder=folder / "format-raise", newest_formats=False, log=log)) as stage:
         files = ParticipantFiles(stage.cluster.folder)
         owner = stage.cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER))
         async with under_load(stage, "format-raise"):
@@ -45,9 +46,10 @@ async def test_format_raise(folder: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_pruning(folder: Path) -> None:
+async def test_pruning(folder: Path, request: pytest.FixtureRequest) -> None:
     """Goal: old completions go while the notary serves. Method: a short period of deduplication; play under load."""
-    settings = ClusterSettings(folder=folder / "pruning", further={"core": {"deduplication_max_s": 1.0}})
+    log, further = request.config.getoption("--log-kind"), {"core": {"deduplication_max_s": 1.0}}
+    settings = ClusterSettings(folder=folder / "pruning", log=log, further=further)
     async with staged(settings) as stage:
         async with under_load(stage, "before-pruning"):
             await asyncio.sleep(2.0)

@@ -96,6 +96,7 @@ class PostgresLog:
             violations=broken,
             deletable=await self._ask(lambda session: session.may_harm()),
             database=str(self._server.known),
+            oldest_snapshot=await self._ask(lambda session: session.oldest_snapshot()),
         )
 
     async def standby_count(self, count_max: int) -> int:

@@ -183,6 +183,11 @@ class MemorySession:
         await self._asked()
         return False
 
+    async def oldest_snapshot(self) -> int | None:
+        """See `Session.oldest_snapshot`: there are none."""
+        await self._asked()
+        return 0
+
     async def bounds(self, start_offset: int) -> Bounds:
         """See `Session.bounds`."""
         await self._asked()

@@ -30,6 +30,9 @@ from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError
 
 BATCHES_MAX = 256  # in the answer to one look
 _APPEND = b"CALL notary_log.append_and_commit(%(log)s, %(records)s, %(standbys)s, NULL, NULL, NULL)"
+_MAY_ASK_FOR_SNAPSHOTS = (
+    b"SELECT coalesce(has_function_privilege(to_regprocedure('notary_log.oldest_snapshot()')::oid, 'EXECUTE'), false)"
+)
 _BYTEA, _BYTEA_ARRAY = 17, 1001  # types of the server
 _ARRAY_HEAD, _LENGTH = Struct("!iiIii"), Struct("!i")
 _TRANSACTION_TIMEOUT_SINCE = 170_000
@@ -73,6 +76,9 @@ class Session(Protocol):
 
     async def may_harm(self) -> bool:
         """Whether this login may change or delete what is in the log."""
+
+    async def oldest_snapshot(self) -> int | None:
+        """How many transactions ago the oldest snapshot began that keeps dead rows of the log; None: not shown."""
 
     async def bounds(self, start_offset: int) -> Bounds:
         """Where the log begins and ends, and which batch has an offset."""
@@ -229,6 +235,14 @@ class PostgresSession:
         """See `Session.may_harm`."""
         (found,) = await self._row(read("harm"))
         return bool(found)
+
+    async def oldest_snapshot(self) -> int | None:
+        """See `Session.oldest_snapshot`. A log that was made without the function does not show it."""
+        (may_ask,) = await self._row(_MAY_ASK_FOR_SNAPSHOTS)
+        if not may_ask:
+            return None
+        (age,) = await self._row(b"SELECT notary_log.oldest_snapshot()")
+        return None if age is None else int(age)
 
     async def bounds(self, start_offset: int) -> Bounds:
         """See `Session.bounds`."""

@@ -6,8 +6,11 @@ import asyncio
 from itertools import pairwise
 from time import time
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
+from replica.local.postgres import PostgresServer
 from replica.log.admin import LogAdmin
 from replica.log.open import open_log_admin
 from replica.notary.errors import LogRefused, LogUnavailable
@@ -87,3 +90,31 @@ async def test_what_there_is_to_judge(make_database: MakeDatabase) -> None:
     with pytest.raises(LogRefused, match="unlogged"):
         await admin.create()
     await admin.close()
+
+
+async def test_an_old_snapshot_is_reported(make_database: MakeDatabase, postgres_server: PostgresServer) -> None:
+    """Goal: whoever keeps dead rows of the log is noticed. Method: a snapshot that stays open during twenty
+    transactions; an owner who is not shown it; a log that was made without the function."""
+    unseen = await make_database()
+    dsn = postgres_server.dsn(str(conninfo_to_dict(await make_database())["dbname"]))
+
+    async def oldest(of: str) -> int | None:
+        admin = open_log_admin(settings_for(of))
+        try:
+            await admin.create()
+            return (await admin.survey()).oldest_snapshot
+        finally:
+            await admin.close()
+
+    before = await oldest(dsn)
+    async with await psycopg.AsyncConnection.connect(dsn) as other:
+        await other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await other.execute("SELECT FROM notary_log.log_head")
+        for _ in range(20):
+            await run(dsn, "SELECT pg_current_xact_id()")
+        beside = await oldest(dsn)
+    assert before is not None and beside is not None and before < 20 <= beside
+    assert await oldest(dsn) == before
+    await run(dsn, "DROP FUNCTION notary_log.oldest_snapshot")
+    assert await oldest(dsn) is None
+    assert await oldest(unseen) is None

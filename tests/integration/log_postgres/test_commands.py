@@ -140,6 +140,7 @@ def test_the_doctor_sees_a_login_that_could_delete_the_log(operator: Operator) -
     assert _findings(operator)["log-deletion"]["severity"] == "ok"
     assert _findings(operator)["log-contract"]["severity"] == "ok"
     assert _findings(operator)["log-database"]["severity"] == "ok"
+    assert "pg_read_all_stats" in _findings(operator)["log-snapshots"]["text"]
     with psycopg.connect(operator.owner, autocommit=True) as owner:
         owner.execute(f"GRANT DELETE ON notary_log.log_batch TO {REPLICA}".encode())
     found = _findings(operator)["log-deletion"]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -20,7 +21,7 @@ from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from replica.log.postgres.install import install
 from replica.log.postgres.log import PostgresLog
-from replica.log.postgres.session import PostgresSession, connect
+from replica.log.postgres.session import BATCHES_MAX, PostgresSession, connect, connection_parameters, read
 from replica.notary.errors import LogUnavailable
 from tests.integration.log_postgres.cutting import Allowance, CuttingProxy, Link
 from tests.integration.log_postgres.world import PARTITION_RECORDS, looking, opened, run, settings_for
@@ -431,3 +432,50 @@ async def test_a_long_snapshot_holds_up_neither_writer_nor_reader(dsn: str) -> N
             assert await read_all(reader, 1) == [(number, b"record %d" % number)]
         assert await (await other.execute("SELECT end_offset FROM notary_log.log_head")).fetchone() == (0,)
         await other.rollback()
+
+
+async def test_the_head_is_found_beside_all_its_dead_versions(dsn: str) -> None:
+    """Goal: an append and a look cost the same, however many versions of the head a snapshot keeps. Method: count the
+    pages that they touch, before 4,000 appends beside a snapshot and after them."""
+    await run(dsn, "DROP SCHEMA notary_log CASCADE")
+    await install(dsn)  # one partition is enough
+    parameters = connection_parameters(settings_for(dsn))
+    async with (
+        await psycopg.AsyncConnection.connect(**parameters, autocommit=True) as own,  # type: ignore[arg-type]
+        await psycopg.AsyncConnection.connect(dsn) as other,
+    ):
+        for _ in range(3):  # the first one fills the server's caches, and is planned
+            before = await _pages(own)
+        await other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await other.execute("SELECT FROM notary_log.log_head")
+        await own.execute("SET statement_timeout = 0")
+        await own.execute(_APPEND_OFTEN)
+        (dead,) = (await run(dsn, "SELECT pg_relation_size('notary_log.log_head') / 8192"))[0]
+        assert isinstance(dead, int) and dead > 30
+        appended, looked = await _pages(own)
+        assert appended <= before[0] + 3, f"{before[0]} pages, then {appended}"
+        assert looked <= before[1] + 3, f"{before[1]} pages, then {looked}"
+        await other.rollback()
+        await own.execute("VACUUM notary_log.log_head")
+        assert max(*await _pages(own), *await _pages(own)) <= max(before) + 3
+
+
+_APPEND_OFTEN = """
+DO $$ BEGIN
+    FOR n IN 1 .. 4000 LOOP PERFORM notary_log.append(log_id, '{x}') FROM notary_log.log_head; COMMIT; END LOOP;
+END $$
+"""
+
+
+async def _pages(own: psycopg.AsyncConnection[tuple[object, ...]]) -> tuple[int, int]:
+    """How many pages one append touches, and one look at the end of the log."""
+    explain = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+    row = await (await own.execute("SELECT log_id, end_offset + 1 FROM notary_log.log_head")).fetchone()
+    assert row is not None
+    look = {"start": row[1], "bytes_max": 1 << 20, "standbys": 0, "held": False, "batches_max": BATCHES_MAX}
+    found = []
+    for query, values in ((b"SELECT notary_log.append(%(log)s, '{x}')", {"log": row[0]}), (read("look"), look)):
+        explained = await (await own.execute(explain + query, values)).fetchone()
+        plan = cast("tuple[Any]", explained)[0][0]["Plan"]
+        found.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    return found[0], found[1]

@@ -240,6 +240,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("log-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
     ("log-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),
     ("log-database", Severity.PROBLEM, log(database="postgres:7301:2"), "do not serve"),
+    ("log-snapshots", Severity.WARNING, log(database="postgres:7301:3", oldest_snapshot=100_001), "postgres-log.md"),
     ("log-whole", Severity.PROBLEM, log(first_offset=5), "restore"),
     ("log-whole", Severity.PROBLEM, log(end_offset=9), "truncated"),
     ("active", Severity.PROBLEM, replicas(SILENT, SILENT, SILENT), "start them"),

@@ -8,7 +8,10 @@ SELECT
     b.first_offset,
     b.next_offset,
     b.records
-FROM notary_log.log_head AS h
+FROM (
+    -- The newest version first: see notary_log.append. A snapshot that somebody keeps open keeps all others.
+    SELECT log_id, end_offset FROM notary_log.log_head ORDER BY only_row DESC LIMIT 1
+) AS h
 LEFT JOIN LATERAL (
     SELECT s.first_offset, s.next_offset, s.records
     FROM (

@@ -45,16 +45,21 @@ END
 $$;
 
 -- Puts one batch at the end; returns its first offset. It holds the head until its transaction ends.
+-- An open snapshot keeps all older versions of the head. The newest is found without reading them: the index's entries of
+-- one key are in the order of their places in the table, and new versions are put at its end, so the search is from there.
 CREATE FUNCTION notary_log.append(log uuid, records bytea []) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     first bigint;
+    place tid; -- of the version that is locked: a statement that begins after the lock sees it
 BEGIN
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         RAISE EXCEPTION 'this session commits asynchronously' USING ERRCODE = 'NL002';
     END IF;
-    UPDATE notary_log.log_head SET end_offset = end_offset + cardinality(records) WHERE log_id = log
-    RETURNING end_offset - cardinality(records) INTO first;
+    SELECT h.ctid, h.end_offset INTO place, first
+      FROM notary_log.log_head AS h WHERE h.log_id = log
+     ORDER BY h.only_row DESC LIMIT 1 FOR UPDATE;
+    UPDATE notary_log.log_head SET end_offset = first + cardinality(records) WHERE ctid = place;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no head of log %', log USING ERRCODE = 'NL001';
     END IF;
@@ -107,6 +112,18 @@ $$;
 CREATE FUNCTION notary_log.sees_standbys() RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
+$$;
+
+-- How many transactions ago the oldest snapshot began that keeps dead rows of this database, whoever holds it: a session, a
+-- standby that feeds back, a slot, a prepared transaction. NULL: the owner is not shown what others do.
+CREATE FUNCTION notary_log.oldest_snapshot() RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') THEN (
+        SELECT coalesce(max(age(held.by)), 0)::bigint
+          FROM (SELECT backend_xmin FROM pg_stat_activity WHERE datname = current_database() OR datid IS NULL
+                UNION ALL SELECT xmin FROM pg_replication_slots
+                UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()) AS held (by)
+    ) END
 $$;
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA notary_log FROM PUBLIC;
