@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -300,6 +301,7 @@ class PostgresReader:
         self._fetching: asyncio.Task[None] | None = None
         self._looking = False
         self._current = False  # nothing is known that a look would show
+        self._more = False  # the last look did not show all that there is
         self._failure: NotaryError | None = None
         self._left: NotaryError | None = None
         self._closed = False
@@ -338,14 +340,15 @@ class PostgresReader:
             if self._left is not None:
                 raise self._left
             if (records := self._delivery.take(max_records)) or is_over:
+                self._fetch_ahead()
                 return records
             if self._failure is not None:
                 raise self._failure
             if self._fetching is None:
-                self._fetching = asyncio.create_task(self._fetch(max(0.0, until_s - loop.time())))
+                left_s = max(0.0, until_s - loop.time())
+                self._fetching = asyncio.create_task(self._fetch(partial(self._until_ready, left_s)))
             await asyncio.wait([self._fetching])  # not awaited itself: that would cancel it with this read
-            fetched, self._fetching = self._fetching, None
-            fetched.result()
+            self._fetched()
             is_over = self._failure is None and loop.time() >= until_s
 
     async def close(self) -> None:
@@ -357,15 +360,30 @@ class PostgresReader:
             self._session.hang_up()
         self._on_close(self)
 
-    async def _fetch(self, wait_s: float) -> None:
-        """Ask until a record may be returned, `wait_s` is over, or the reader fails."""
+    def _fetch_ahead(self) -> None:
+        """Look while the caller works on what it was given. Only a reader that catches up does so: what a writer offers
+        during a look cannot be taken."""
+        if self._fetching is not None and self._fetching.done():
+            self._fetched()
+        low = self._delivery.ready_bytes < self._settings.read_ahead_mib * MIB // 2
+        if self._more and low and self._fetching is None and self._failure is None:
+            self._fetching = asyncio.create_task(self._fetch(self._look))
+
+    def _fetched(self) -> None:
+        if self._fetching is not None:
+            fetched, self._fetching = self._fetching, None
+            fetched.result()
+
+    async def _fetch(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Ask. A failure is raised once everything that was fetched before it has been returned."""
         try:
-            await self._until_ready(wait_s)
+            await ask()
         except NotaryError as failure:
             self._failure = failure
             self._session.hang_up()
 
     async def _until_ready(self, wait_s: float) -> None:
+        """Ask until a record may be returned, or `wait_s` is over."""
         loop = asyncio.get_running_loop()
         until_s, pause_s = loop.time() + wait_s, FLUSH_POLL_S
         while not self._closed and not self._delivery.ready:
@@ -385,7 +403,7 @@ class PostgresReader:
 
     async def _look(self) -> None:
         """Look once: at the standbys' positions and, unless too much is held, at the next batches."""
-        room = self._settings.read_ahead_mib * MIB - self._delivery.held_bytes
+        room = self._settings.read_ahead_mib * MIB - self._delivery.held_bytes - self._delivery.ready_bytes
         standbys = self._settings.standbys
         if room <= 0:
             self._delivery.release(await self._session.flushed(standbys))
@@ -399,7 +417,8 @@ class PostgresReader:
             raise LogRefused(f"the log was created anew: its id is {look.log_id}, it was {self._log_id}")
         self._delivery.see(look)
         self._delivery.release(look.flushed)
-        self._current = self._current and look.end_offset == self._delivery.next_batch
+        self._more = look.end_offset > self._delivery.next_batch
+        self._current = self._current and not self._more
 
 
 class PostgresWriter:

@@ -39,6 +39,10 @@ class MemoryWeather:
         """Whether one session misses the notification of one append."""
         return False
 
+    def batches_shown(self) -> int:
+        """How many batches a look shows at most."""
+        return 256
+
     def cut_at(self) -> str | None:
         """Where an append's connection is cut: "before" the server has it, "after" its commit; None: never."""
         return None
@@ -210,6 +214,7 @@ class MemorySession:
         server = self._server
         shown = sorted((b for b in server.batches if b.first_offset >= first_batch), key=lambda b: b.first_offset)
         flushed = server.replicated if standbys else server.position
+        shown = shown[: server.weather.batches_shown()]
         return await self._answered(Look(self._log_id(), server.end_offset, server.position, flushed, shown))
 
     async def flushed(self, standbys: int) -> int | None:

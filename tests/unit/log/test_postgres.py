@@ -164,6 +164,32 @@ def test_whoever_is_connected_to_an_old_primary_leaves_it() -> None:
     run_virtually(story())
 
 
+class OneBatchALook(MemoryWeather):
+    def batches_shown(self) -> int:
+        return 1
+
+
+def test_a_reader_that_catches_up_looks_while_its_caller_works() -> None:
+    """Goal: no wait between two looks, and no failure before what was fetched. Method: three batches, one in each look;
+    after the first read the server ends."""
+
+    async def story() -> None:
+        server = MemoryServer(weather=OneBatchALook())
+        for value in (b"a", b"b", b"c"):
+            server.store([value])
+        log = PostgresLog(SETTINGS, server.connect)
+        reader = await log.open_reader(0)
+        assert await reader.read(10, 1.0) == [(0, b"a")]
+        await asyncio.sleep(0.1)  # the caller's work
+        server.stop()
+        assert await reader.read(10, 1.0) == [(1, b"b")]
+        with pytest.raises(LogUnavailable):
+            await reader.read(10, 1.0)
+        await log.close()
+
+    run_virtually(story())
+
+
 # ---- bad weather ----
 
 SEEDS = range(60)
@@ -190,6 +216,9 @@ class SeededWeather(MemoryWeather):
 
     def notify_is_lost(self) -> bool:
         return self._random.random() < 0.2  # in good weather as well: it is no fault
+
+    def batches_shown(self) -> int:
+        return self._random.choice((1, 2, 256))
 
     def cut_at(self) -> str | None:
         return None if self.calm else self._random.choice((None, None, None, "before", "after"))
