@@ -1,7 +1,8 @@
 """What the request log on Postgres becomes with 100 million records: sizes, WAL, vacuum, a long snapshot, a detach.
 
-`python -m tests.bench.log_growth --folder FOLDER [--records N]`: a server of its own, filled by the log's own append
-function within the server, so that no client limits it. One line of JSON for each step.
+`python -m tests.bench.log_growth --folder FOLDER [--records N] [--body-bytes N] [--batch N]`: a server of its own, filled
+by the log's own append function within the server, so that no client limits it. At least 25 million records, so that
+the oldest partition can go. One line of JSON for each step.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -20,7 +22,6 @@ from replica.log.postgres.install import install
 from replica.log.postgres.log import PostgresLog
 from replica.log.postgres.settings import PostgresLogSettings
 
-BATCH = 10_000  # records of one append, half a MiB of them
 STEP = 5_000_000
 _FILL = """
 DO $$
@@ -54,7 +55,15 @@ SELECT end_offset,
 """
 
 
-async def measure(folder: Path, records: int, body_bytes: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is appended: the bytes of a record, and how many records an append has."""
+
+    body_bytes: int
+    batch: int
+
+
+async def measure(folder: Path, records: int, shape: Shape) -> None:
     """Fill, look, hold a snapshot during the last tenth, detach the first partition, read on after it."""
     with PortReservation() as ports:
         server = PostgresServer(folder / "postgres", ports.take(), {"max_wal_size": "2GB"})
@@ -63,14 +72,14 @@ async def measure(folder: Path, records: int, body_bytes: int) -> None:
             await install(server.dsn())
             async with await psycopg.AsyncConnection.connect(server.dsn(), autocommit=True) as own:
                 for filled in range(0, records * 9 // 10, STEP):
-                    await _fill(own, min(STEP, records * 9 // 10 - filled), body_bytes, "filled")
+                    await _fill(own, min(STEP, records * 9 // 10 - filled), shape, "filled")
                 async with await psycopg.AsyncConnection.connect(server.dsn()) as other:
                     await other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     await other.execute("SELECT FROM notary_log.log_head")
                     for filled in range(0, records // 10, STEP):
-                        await _fill(own, min(STEP, records // 10 - filled), body_bytes, "beside a snapshot")
+                        await _fill(own, min(STEP, records // 10 - filled), shape, "beside a snapshot")
                     await _time_appends(server.dsn(), "appends beside the snapshot")
-                await _fill(own, STEP, body_bytes, "after the snapshot")
+                await _fill(own, STEP, shape, "after the snapshot")
                 await _time_appends(server.dsn(), "appends after the snapshot")
                 await _detach(own)
             await _read(server.dsn())
@@ -78,9 +87,9 @@ async def measure(folder: Path, records: int, body_bytes: int) -> None:
             await server.remove()
 
 
-async def _fill(own: psycopg.AsyncConnection[tuple[object, ...]], records: int, body_bytes: int, what: str) -> None:
+async def _fill(own: psycopg.AsyncConnection[tuple[object, ...]], records: int, shape: Shape, what: str) -> None:
     began_s = perf_counter()
-    statement = _FILL.format(byte="5a", size=body_bytes, batch=BATCH, appends=records // BATCH)
+    statement = _FILL.format(byte="5a", size=shape.body_bytes, batch=shape.batch, appends=records // shape.batch)
     await own.execute(statement.encode())
     took_s = perf_counter() - began_s
     cursor = await own.execute(_SIZES)
@@ -134,5 +143,6 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, required=True, help="an empty folder on the disk to fill")
     parser.add_argument("--records", type=int, default=100_000_000)
     parser.add_argument("--body-bytes", type=int, default=50)
+    parser.add_argument("--batch", type=int, default=10_000, help="records of one append")
     arguments = parser.parse_args()
-    asyncio.run(measure(arguments.folder, arguments.records, arguments.body_bytes))
+    asyncio.run(measure(arguments.folder, arguments.records, Shape(arguments.body_bytes, arguments.batch)))

@@ -17,6 +17,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
@@ -38,7 +39,9 @@ SELECT pg_relation_size('notary_log.log_head')::bigint AS head_bytes,
          WHERE schemaname = 'notary_log' AND relname LIKE 'log_batch%')::int AS dead_batches,
        (SELECT autovacuum_count FROM pg_stat_all_tables WHERE relname = 'log_head')::int AS autovacuums_of_head
 """
-_FIND_HEAD = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT FROM notary_log.log_head WHERE log_id = (SELECT %s::uuid)"
+_FIND_HEAD = """EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+SELECT end_offset FROM notary_log.log_head WHERE log_id = (SELECT %s::uuid) ORDER BY only_row DESC LIMIT 1
+"""  # as an append does
 
 
 @dataclass(slots=True)
@@ -113,7 +116,8 @@ async def _watched(server: PostgresServer, name: str) -> Watched:
     await server.ensure_database(name, "postgres")
     log_id = await install(server.dsn(name))
     log = PostgresLog(PostgresLogSettings(conninfo=server.dsn(name), single_server=True))
-    own = await psycopg.AsyncConnection.connect(server.dsn(name), autocommit=True)
+    as_append_does = make_conninfo(server.dsn(name), options="-c enable_seqscan=off")
+    own = await psycopg.AsyncConnection.connect(as_append_does, autocommit=True)
     return Watched(name, own, log, log_id, await log.open_reader(0), await log.open_writer())
 
 
