@@ -1,7 +1,7 @@
 """What the request log on Postgres becomes with 100 million records: sizes, WAL, vacuum, a long snapshot, a detach.
 
-`python -m tests.bench.log_growth --folder FOLDER [--records N] [--body-bytes N] [--batch N]`: a server of its own, filled
-by the log's own append function within the server, so that no client limits it. At least 25 million records, so that
+`python -m tests.bench.log_growth --folder FOLDER [--records N] [--body-bytes N] [--batch N]`: a server of its own that
+the log's own append function fills within the server, so that no client limits it. At least 25 million records, so that
 the oldest partition can go. One line of JSON for each step.
 """
 

@@ -257,7 +257,7 @@ class Replica:
             deduplication_max_s=self.plan.deduplication_max_s,
             **plan.core,  # type: ignore[arg-type]
         )
-        log = SimulatedLog(world.topic, self.name, process, world.skies, world.story, world.append_linger_s)
+        log = world.make_log(self.name, process)
 
         def lock_session() -> Any:
             route = world.route(self.name)

@@ -23,7 +23,7 @@ from replica.notary.formats import Formats
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
 from tests.simulation.clients import AFTER_HEALING_MAX, STRANGER, Balancer, Client, Content, Stranger
-from tests.simulation.doubles import DatabaseServer, Tables, Topic
+from tests.simulation.doubles import DatabaseServer, SimulatedLog, Tables, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.plan import FaultKind, Plan
@@ -55,13 +55,13 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def simulate(plan: Plan) -> Outcome:
+def simulate(plan: Plan, make_world: Callable[[Plan], World] | None = None) -> Outcome:
     """Run a plan from start to end. The same plan gives the same outcome, event by event."""
-    return run_virtually(_run(plan))
+    return run_virtually(_run(plan, make_world or World))
 
 
-async def _run(plan: Plan) -> Outcome:
-    world = World(plan)
+async def _run(plan: Plan, make_world: Callable[[Plan], World]) -> Outcome:
+    world = make_world(plan)
     with world.story.hears_logs():
         return await world.run()
 
@@ -91,7 +91,7 @@ class World:
         self.options: dict[str, SubmitOptions] = {}  # by submission id: the options that its sender chose
         self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # of refused periods
         self.recalled: list[tuple[str, Asked, object]] = []  # final answers of replicas that name no record
-        self.topic = Topic(self.story)
+        self.topic = self.make_topic()
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
         if plan.rules > 1:
@@ -114,6 +114,14 @@ class World:
         self.splits = 0
         self.healed = False
         self._terminated: set[str] = set()
+
+    def make_topic(self) -> Topic:
+        """The log of all replicas."""
+        return Topic(self.story)
+
+    def make_log(self, name: str, process: Process) -> Any:
+        """A replica's access to it."""
+        return SimulatedLog(self.topic, name, process, self.skies, self.story, self.append_linger_s)
 
     # ---- the run ----
 

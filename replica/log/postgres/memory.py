@@ -252,9 +252,7 @@ class MemorySession:
         if cut == "before":
             self.hang_up()
             self._require_open()
-        statement = asyncio.ensure_future(
-            self._server.append(values, self.backend)
-        )  # a backend continues without its client
+        statement = self._begin(values)
         if cut == "after":
             self.hang_up()
         over = asyncio.create_task(self._over.wait())
@@ -264,6 +262,10 @@ class MemorySession:
         self._require_open()
         first, flushed = statement.result(), self._server.replicated if standbys else self._server.position
         return await self._answered(Appended(first, self._server.position, flushed))
+
+    def _begin(self, values: Sequence[bytes]) -> asyncio.Future[int]:
+        """The statement in its backend, which continues without its client."""
+        return asyncio.ensure_future(self._server.append(values, self.backend))
 
     async def make_partitions(self) -> None:
         """See `Session.make_partitions`."""
