@@ -7,7 +7,7 @@ statement, statements arrive late, and the server is promoted: what was not repl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextvars import Context, copy_context
 from random import Random
 from typing import Any
@@ -73,7 +73,8 @@ class PostgresTopic(Topic):
     def __init__(self, story: Story, server: MemoryServer, context: Context) -> None:
         super().__init__(story)
         self.server = server
-        self.context = context
+        self._context = context
+        self._statements: list[asyncio.Task[Any]] = []  # some wait for ever, on a server that is gone
 
     @property
     def end_offset(self) -> int:
@@ -86,7 +87,13 @@ class PostgresTopic(Topic):
 
     def store(self, value: bytes) -> None:
         """Somebody else's append."""
-        asyncio.get_running_loop().create_task(self.server.append([value]), context=self.context.copy())
+        self.run(self.server.append([value]))
+
+    def run(self, statement: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
+        """Run a statement in no process: a backend lives on when its client is killed."""
+        task = asyncio.get_running_loop().create_task(statement, context=self._context.copy())
+        self._statements.append(task)
+        return task
 
     def promote(self) -> None:
         """The standby becomes the server: what it lacks is gone."""
@@ -100,7 +107,7 @@ class SimulatedSession(MemorySession):
         super().__init__(topic.server)
         self._name = name
         self._skies = skies
-        self._context = topic.context
+        self._topic = topic
 
     async def append(self, log_id: str, values: Sequence[bytes], standbys: int) -> Appended:
         if self._skies.strikes_with(self._skies.of(self._name).log_share):
@@ -109,12 +116,10 @@ class SimulatedSession(MemorySession):
         return await super().append(log_id, values, standbys)
 
     def _begin(self, values: Sequence[bytes]) -> asyncio.Future[int]:
-        """In no process: a backend lives on when its client is killed."""
-        loop = asyncio.get_running_loop()
-        late_s = self._skies.of(self._name).log_clogged_until_s - loop.time()
+        late_s = self._skies.of(self._name).log_clogged_until_s - asyncio.get_running_loop().time()
         if late_s > 0:
             self._skies.struck("append_held", self._name)
-        return loop.create_task(self._arrive(max(0.0, late_s), values), context=self._context.copy())
+        return self._topic.run(self._arrive(max(0.0, late_s), values))
 
     async def _arrive(self, late_s: float, values: Sequence[bytes]) -> int:
         self._skies.note_landing(asyncio.get_running_loop().time() + late_s)

@@ -47,7 +47,7 @@ class PostgresLog:
         self._log_id: str | None = None
         self._asker: Session | None = None
         self._turn = asyncio.Lock()
-        self._open: set[PostgresReader | PostgresWriter] = set()
+        self._open: dict[PostgresReader | PostgresWriter, None] = {}  # ordered: a simulated run can be repeated
         self._own_backends: set[int] = set()  # of the open writers, whose appends are offered
         if settings.single_server:
             log.warning(
@@ -137,8 +137,8 @@ class PostgresLog:
             session.hang_up()
             raise
         delivery = Delivery(start_offset, bounds.first_batch(start_offset))
-        reader = PostgresReader(session, bounds.log_id, delivery, self._settings, self._open.discard)
-        self._open.add(reader)
+        reader = PostgresReader(session, bounds.log_id, delivery, self._settings, self._closed)
+        self._open[reader] = None
         return reader
 
     async def open_writer(self) -> PostgresWriter:
@@ -154,7 +154,7 @@ class PostgresLog:
             session.hang_up()
             raise
         writer = PostgresWriter(session, bounds, self._settings, self._offer, self._closed)
-        self._open.add(writer)
+        self._open[writer] = None
         self._own_backends.add(session.backend)
         return writer
 
@@ -167,13 +167,14 @@ class PostgresLog:
 
     def _offer(self, identity: ServerIdentity, look: Look) -> None:
         """A writer on this server has an answer: its own readers need not ask for what it sent."""
-        for handle in self._open:
+        for handle in tuple(self._open):
             if isinstance(handle, PostgresReader) and handle.identity == identity:
                 handle.offer(look)
 
-    def _closed(self, writer: PostgresWriter) -> None:
-        self._open.discard(writer)
-        self._own_backends.discard(writer.backend)
+    def _closed(self, handle: PostgresReader | PostgresWriter) -> None:
+        self._open.pop(handle, None)
+        if isinstance(handle, PostgresWriter):
+            self._own_backends.discard(handle.backend)
 
     async def _require_visible(self, session: Session) -> None:
         """Raise unless the standbys are visible. Otherwise no record would ever be delivered, without any error."""
