@@ -15,7 +15,7 @@ PARTITION_RECORDS = 1 << 24
 _READER = (
     sql.SQL("GRANT USAGE ON SCHEMA notary_log TO {}"),
     sql.SQL("GRANT SELECT ON notary_log.log_head, notary_log.log_batch TO {}"),
-    sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.flushed, notary_log.sees_standbys, notary_log.oldest_snapshot TO {}"),
+    sql.SQL("GRANT EXECUTE ON FUNCTION notary_log.flushed, notary_log.sees_standbys TO {}"),
 )
 _WRITER = (
     *_READER,

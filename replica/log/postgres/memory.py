@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from replica.log.postgres.delivery import Appended, Batch, Bounds, Look
 from replica.log.postgres.session import Admit, ServerIdentity
@@ -256,7 +256,8 @@ class MemorySession:
         if cut == "after":
             self.hang_up()
         over = asyncio.create_task(self._over.wait())
-        await asyncio.wait([statement, over], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [statement, over]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
         statement.add_done_callback(_retrieve)
         self._require_open()

@@ -159,7 +159,12 @@ HARM = (
     "CREATE TABLE notary_log.more (n int)",
 )
 WRITES = ("SELECT notary_log.append(log_id, '{x}') FROM notary_log.log_head", "SELECT notary_log.make_partitions()")
-READS = ("SELECT * FROM notary_log.log_batch", "SELECT notary_log.flushed(1)", "SELECT notary_log.sees_standbys()")
+READS = (
+    "SELECT * FROM notary_log.log_batch",
+    "SELECT notary_log.flushed(1)",
+    "SELECT notary_log.sees_standbys()",
+    "SELECT notary_log.oldest_snapshot()",
+)
 
 
 async def _login(server: PostgresServer, dsn: str, role: str) -> str:

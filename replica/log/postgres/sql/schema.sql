@@ -127,3 +127,5 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 REVOKE ALL ON ALL ROUTINES IN SCHEMA notary_log FROM PUBLIC;
+-- For whoever may use the schema: the rights that are granted by name are those of logs that lack it as well.
+GRANT EXECUTE ON FUNCTION notary_log.oldest_snapshot TO PUBLIC;
