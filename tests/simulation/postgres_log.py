@@ -25,7 +25,7 @@ from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.process import Process
 from tests.simulation.story import Story
 from tests.simulation.weather import Skies
-from tests.simulation.world import World
+from tests.simulation.world import Outcome, World
 
 SETTINGS = PostgresLogSettings(conninfo="dbname=memory", answer_max_s=1.0, poll_every_s=0.05)
 OF_A_TOPIC = (FaultKind.TAIL_LOST, FaultKind.LEADER_CUT, FaultKind.READER_SILENT)  # faults that brokers have
@@ -38,6 +38,7 @@ class ServerWeather(MemoryWeather):
     def __init__(self, skies: Skies, names: Sequence[str]) -> None:
         self._skies = skies
         self._names = names
+        self.nobody_waits = False  # `synchronous_standby_names` was emptied, as high-availability managers do
 
     def commit_s(self) -> float:
         return self._skies.random.uniform(0.0003, 0.002)
@@ -52,7 +53,7 @@ class ServerWeather(MemoryWeather):
         return self._skies.random.choice((1, 16, 256))
 
     def waits_for_standby(self) -> bool:
-        return not self._strikes()
+        return not self.nobody_waits and not self._strikes()
 
     def backend_is_ended(self) -> bool:
         return self._struck("log_backend_ended")
@@ -94,6 +95,12 @@ class PostgresTopic(Topic):
         task = asyncio.get_running_loop().create_task(statement, context=self._context.copy())
         self._statements.append(task)
         return task
+
+    async def end(self) -> None:
+        """The run is over: no statement waits any more."""
+        for statement in self._statements:
+            statement.cancel()
+        await asyncio.gather(*self._statements, return_exceptions=True)
 
     def promote(self) -> None:
         """The standby becomes the server: what it lacks is gone."""
@@ -168,9 +175,14 @@ class PostgresWorld(World):
         if random.random() < 0.5:
             self.loop.call_later(random.uniform(0.2, plan.duration_s), self._lose_server)
 
+    async def run(self) -> Outcome:
+        outcome = await super().run()
+        await self.topic.end()
+        return outcome
+
     def make_topic(self) -> Topic:
-        names = [replica.name for replica in self.plan.replicas]
-        return PostgresTopic(self.story, self.make_server(ServerWeather(self.skies, names)), copy_context())
+        self.weather = ServerWeather(self.skies, [replica.name for replica in self.plan.replicas])
+        return PostgresTopic(self.story, self.make_server(self.weather), copy_context())
 
     def make_server(self, weather: MemoryWeather) -> MemoryServer:
         """The first primary."""
@@ -192,8 +204,13 @@ class PostgresWorld(World):
     def _lose_server(self) -> None:
         """The standby is lost for a moment, and then promoted: commits that were shown meanwhile are gone."""
         self.topic.server.standby_is_up = False
+        self.weather.nobody_waits = True
         self.skies.struck("log_promoted", self.replicas[0].name)
-        self.loop.call_later(STANDBY_DOWN_S, self.topic.promote)
+        self.loop.call_later(STANDBY_DOWN_S, self._promote_log)
+
+    def _promote_log(self) -> None:
+        self.topic.promote()
+        self.weather.nobody_waits = False
 
 
 def without_topic_faults(plan: Plan) -> Plan:
