@@ -78,5 +78,7 @@ def test_a_path_that_is_gone_is_found() -> None:
     """Goal: the tests above can fail. Method: a room that was moved away, a file that never was, and good ones."""
     text = "`replica/core/gone.py`, `docs/nowhere.md`, `replica/notary/rules.py`, `docs/decisions/0005`, `a/b`"
     assert {path for path in named_paths(text) if not is_there(path)} == {"replica/core/gone.py", "docs/nowhere.md"}
-    named = set(TEST.findall("`test_that_never_was`, `test_paths_in_pages`, `a/b.py::test_a_path_that_is_gone_is_found`"))
+    named = set(
+        TEST.findall("`test_that_never_was`, `test_paths_in_pages`, `a/b.py::test_a_path_that_is_gone_is_found`")
+    )
     assert named - kept_tests() == {"test_that_never_was"}
