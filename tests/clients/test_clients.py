@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from ledger_api.client import NotaryClient
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.store.interface import NOTARISED
@@ -20,6 +21,7 @@ from tests.promises import promised
 
 COUNT = 400
 KILL_AFTER = 60  # successes
+EARLY = 40
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -33,6 +35,16 @@ async def cluster() -> AsyncIterator[LocalCluster]:
     async with LocalCluster(settings) as cluster:
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
+        yield cluster
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def log_nodes() -> AsyncIterator[LocalCluster]:
+    """The same with the log on log nodes."""
+    folder = Path(tempfile.mkdtemp(prefix="notary-clients-"))
+    folder.chmod(0o755)
+    async with LocalCluster(ClusterSettings(folder=folder / "nodes", parties=1, log="raft")) as cluster:
         yield cluster
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -79,3 +91,22 @@ async def test_every_request_is_a_success_exactly_once_across_a_fail_over(cluste
     promised(offsets == sorted(set(offsets)), "a completion came twice, or out of order")
     wrong = [one for one in successes if published[one["tx_id"]]["log_offset"] != one["log_offset"]]
     promised(not wrong, wrong)
+
+
+async def test_an_early_acceptance_is_followed_to_its_end(language: str, log_nodes: LocalCluster) -> None:
+    """Goal: a place in the log, and what became of it, in each language. Method: log nodes, one of which is ended."""
+    leading = await log_nodes.wait_for_active()
+    async with running(language, "early", *_words(log_nodes), str(EARLY)) as program:
+        async for _ in program.documents():
+            if len(program.said) == EARLY // 2:
+                await log_nodes.log_nodes[leading.name].stop()
+    log_nodes.log_nodes[leading.name].start()
+    lost = [one for one in program.said if one["kind"].title() == "Invalid"]
+    found = [one for one in program.said if one["kind"].title() == "Committed"]
+    assert len(program.said) == EARLY == len(lost) + len(found)
+    assert len(found) > EARLY - 3  # one at a time is under way
+    assert len({one["log_offset"] for one in found}) == len({one["place"] for one in program.said}) - len(lost)
+    async with NotaryClient(log_nodes.endpoint) as client:
+        for one in found:
+            again = await client.log_transaction(one["place"])
+            assert (again.status, again.log_offset) == ("Committed", one["log_offset"])

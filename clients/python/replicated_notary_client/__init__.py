@@ -31,6 +31,8 @@ from ledger_api.client import (
     success_of,
 )
 from ledger_api.client import Result as Answer
+from ledger_api.wire.answers import CommitDocument as Commit
+from ledger_api.wire.answers import LogTransactionDocument as LogTransaction
 from ledger_api.wire.answers import NotaryDocument as Notary
 from ledger_api.wire.feed import CompletionDocument as Completion
 from ledger_api.wire.feed import LedgerEndDocument as LedgerEnd
@@ -38,7 +40,7 @@ from ledger_api.wire.feed import StateStatusDocument as StateStatus
 from ledger_api.wire.feed import TransactionStatusDocument as TransactionStatus
 from ledger_api.wire.feed import UpdateDocument as Update
 from ledger_api.wire.problems import ProblemDocument as Problem
-from replica.notary.answers import Accepted, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, AcceptedEarly, Notarised, NotNow, Refused
 from replica.notary.errors import BadRequest, Code, ConfigError, NotActive, NotaryError, Retry
 from replica.notary.receipts import Receipt, ReceiptDocument, receipt_from_document, receipt_to_document, verify_receipt
 from replica.notary.requests import Submission, TimeWindow, format_state_ref, parse_state_ref
@@ -47,6 +49,7 @@ from replica.notary.texts import format_time, parse_time
 
 __all__ = [
     "Accepted",
+    "AcceptedEarly",
     "Access",
     "Answer",
     "AnswerUnreadable",
@@ -54,11 +57,13 @@ __all__ = [
     "Bookmark",
     "ClientError",
     "Code",
+    "Commit",
     "Completion",
     "ConfigError",
     "Conflict",
     "Deduplication",
     "LedgerEnd",
+    "LogTransaction",
     "NotActive",
     "NotNow",
     "NotarisationRefused",
