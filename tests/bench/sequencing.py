@@ -37,7 +37,7 @@ SINGLES = 150
 IN_FLIGHT_MAX = 10_000
 STALL_LOOK_S = 10.0
 STALLS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
-BEGIN_MAX_S = 20.0  # until all writers' processes append
+BEGIN_MAX_S = 60.0  # until all writers' processes append
 # What a commit waits for, while its locks are held: it runs when everything else of the transaction is done.
 SLOW = """
 CREATE FUNCTION public.wait_for_commit() RETURNS trigger LANGUAGE plpgsql AS $$
