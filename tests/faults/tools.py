@@ -20,7 +20,7 @@ from replica.index.summary import IndexSummary
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
 from tests.closing import ended
-from tests.faults.scenarios import wait_for_return
+from tests.faults.scenarios import RETURN_MAX_S, wait_for_return
 from tests.promises import promised
 from tests.waiting import eventually
 
@@ -70,6 +70,7 @@ async def assert_same_indexes(cluster: LocalCluster) -> IndexSummary:
 
     No client may write to the log meanwhile.
     """
+    await eventually(lambda: _all_have_applied_the_same(cluster), RETURN_MAX_S)
     passives = await cluster.passives()
     await asyncio.gather(*(replica.stop() for replica in passives))
     summaries = [await asyncio.to_thread(verify_index, index_of(cluster, replica)) for replica in passives]
@@ -79,6 +80,12 @@ async def assert_same_indexes(cluster: LocalCluster) -> IndexSummary:
     assert len(summaries) > 1
     promised(all(summary == summaries[0] for summary in summaries), summaries)
     return summaries[0]
+
+
+async def _all_have_applied_the_same(cluster: LocalCluster) -> bool:
+    healths = (await cluster.healths()).values()
+    applied = {health.applied_offset for health in healths if health is not None}
+    return None not in healths and len(applied) == 1
 
 
 async def notary(cluster: LocalCluster, *words: str, timeout_s: float = COMMAND_MAX_S) -> tuple[int, str]:
