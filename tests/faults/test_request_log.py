@@ -22,6 +22,8 @@ from ha.lock.ids import Counter, lock_id
 from replica.local.cluster import DATABASE, LocalCluster
 from replica.local.replica import ReplicaProcess
 from replica.local.topic_reader import read_topic
+from replica.log.raft.log import RaftLog
+from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecord, RequestRecordV2, encode_record
@@ -161,7 +163,7 @@ async def test_poison_is_void_for_every_reader(cluster: LocalCluster, scenario: 
     before = {name: voids_of(replica) for name, replica in cluster.replicas.items()}
     async with under_load(cluster, scenario), witness(cluster, scenario) as spender:
         await spender.spend(50)
-        await asyncio.to_thread(write_noise, cluster)
+        await write_noise(cluster)
         await spender.spend(50)
         await spender.spend_again()
         await asyncio.sleep(2.0)
@@ -173,16 +175,32 @@ async def test_poison_is_void_for_every_reader(cluster: LocalCluster, scenario: 
     assert by_spark["voids"] == await asyncio.to_thread(voids_of_the_log, cluster)
 
 
-def write_noise(cluster: LocalCluster) -> None:
-    """Each kind of noise, past the notary: straight to the topic, or with a replica's login to the log's tables."""
-    if cluster.log_kind == "postgres":
-        with psycopg.connect(cluster.conninfo, autocommit=True) as login:
-            (log_id,) = login.execute("SELECT log_id FROM notary_log.log_head").fetchone() or ()
-            for value, _ in noise():
-                login.execute("CALL notary_log.append_and_commit(%s, %s, 0, NULL, NULL, NULL)", [log_id, [value]])
-        return
+async def write_noise(cluster: LocalCluster) -> None:
+    """Each kind of noise, past the notary: to the topic, with a replica's login to the tables, to the log nodes."""
+    values = [value for value, _ in noise()]
+    if isinstance(cluster.config.log.settings, RaftLogSettings):
+        log = RaftLog(cluster.config.log.settings)
+        client = await log.connect(await log.leader())
+        await client.append(values)
+        await client.close()
+        await log.close()
+    else:
+        write = write_to_tables if cluster.log_kind == "postgres" else write_to_topic
+        await asyncio.to_thread(write, cluster, values)
+
+
+def write_to_tables(cluster: LocalCluster, values: list[bytes]) -> None:
+    """With a replica's login."""
+    with psycopg.connect(cluster.conninfo, autocommit=True) as login:
+        (log_id,) = login.execute("SELECT log_id FROM notary_log.log_head").fetchone() or ()
+        for value in values:
+            login.execute("CALL notary_log.append_and_commit(%s, %s, 0, NULL, NULL, NULL)", [log_id, [value]])
+
+
+def write_to_topic(cluster: LocalCluster, values: list[bytes]) -> None:
+    """As any client of the brokers."""
     producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap_servers, "message.max.bytes": 2_000_000})
-    for value, _ in noise():
+    for value in values:
         producer.produce(cluster.topic, value, partition=0)
     assert producer.flush(30.0) == 0
 
