@@ -39,6 +39,7 @@ from replica.cli import (
     status,
     steer,
     store,
+    tables,
     topic,
     try_it,
     up,
@@ -127,6 +128,7 @@ app.command("audit", rich_help_panel=_CHECK)(audit.audit)
 app.command("report", rich_help_panel=_CHECK)(report.report)
 app.add_typer(audit.trace_app, name="trace", rich_help_panel=_CHECK)
 app.add_typer(archive.app, name="archive", rich_help_panel=_PIPELINE)
+app.add_typer(tables.app, name="tables", rich_help_panel=_PIPELINE)
 app.add_typer(restore.app, name="restore", rich_help_panel=_PIPELINE)
 app.add_typer(recovery.app, name="recovery", rich_help_panel=_PIPELINE)
 

@@ -127,6 +127,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "database": database,
             "api": api,
             "archive": archive,
+            "tables": _with_absolute_files(config.tables, absolute),
             "client": _with_absolute_files(config.client, absolute),
             "log": _with_absolute_files(config.log, absolute),
             "tracing": _with_absolute_files(config.tracing, absolute),

@@ -115,6 +115,17 @@ class ArchiveSettings(BaseModel):
     )
 
 
+class TablesSettings(BaseModel):
+    """The log as tables in the format of Delta Lake, which `notary tables run` appends to; replicas do not use it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    folder: Path = Field(Path("tables"), description="Folder of the tables, one folder inside for each.")
+    interval_s: float = Field(
+        5.0, ge=1, le=86_400, description="How often `notary tables run --follow` appends: one commit for each table."
+    )
+
+
 class Config(BaseSettings):
     """Everything a replica, and the tools around it, need to know."""
 
@@ -156,6 +167,7 @@ class Config(BaseSettings):
     watch: WatchSettings = WatchSettings()
     link: LinkSettings = LinkSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    tables: TablesSettings = TablesSettings()
     client: ClientSettings = ClientSettings()
     pkcs11: Pkcs11Settings | None = Field(
         None, description="The notary's signing key on a PKCS#11 token, instead of `notary_key_file`."

@@ -73,6 +73,7 @@ def test_what_is_set_survives_a_round_trip() -> None:
         "core": {},
         "link": {},
         "archive": {},
+        "tables": {},
         "admin": {},
         "watch": {},
         "client": {},

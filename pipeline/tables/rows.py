@@ -1,0 +1,124 @@
+"""What a run of judged records adds to each table. Pure.
+
+Every row names its record's log offset. `day` is the UTC day of the record's stamp: the tables are parted by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from replica.notary.counted import CountedRequest
+from replica.notary.outcomes import CODE_OF
+from replica.notary.reading import BarrierInForce
+from replica.notary.requests import format_state_ref
+from replica.notary.rules import Verdict
+
+DAY_US = 86_400 * 1_000_000
+_TIME = pa.timestamp("us", tz="UTC")
+_KEYS = [pa.field("offset", pa.int64(), nullable=False), pa.field("day", pa.date32(), nullable=False)]
+
+REQUESTS, VERDICTS, CONFLICTS, EPOCHS = "requests", "verdicts", "conflicts", "epochs"
+SCHEMAS = {
+    VERDICTS: pa.schema(
+        [
+            *_KEYS,
+            ("judged_at", _TIME),  # the highest stamp up to this record: the time that windows are judged by
+            ("tx_id", pa.binary()),
+            ("outcome", pa.string()),  # a code of replica/notary/outcomes.py
+            ("notarised_offset", pa.int64()),
+        ]
+    ),
+    CONFLICTS: pa.schema(
+        [
+            *_KEYS,
+            ("state", pa.string()),
+            ("usage", pa.string()),  # input, reference
+            ("consumed_by_hash", pa.binary()),
+        ]
+    ),
+    EPOCHS: pa.schema(
+        [
+            *_KEYS,  # of the barrier; its day is that of the newest request before it
+            ("began_at", _TIME),
+            ("epoch", pa.int64()),
+            ("replica", pa.string()),
+        ]
+    ),
+    REQUESTS: pa.schema(
+        [
+            *_KEYS,
+            ("stamp_at", _TIME),
+            ("tx_id", pa.binary()),
+            ("content_digest", pa.binary()),
+            ("inputs", pa.list_(pa.string())),
+            ("references", pa.list_(pa.string())),
+            ("party", pa.string()),
+            ("user_id", pa.string()),
+            ("command_id", pa.string()),
+            ("submission_id", pa.string()),
+            ("public_key", pa.binary()),
+            ("sequence", pa.int64()),
+        ]
+    ),
+}
+"""Columns of each table, in the order in which tables are appended to: whoever finds a request finds its verdict."""
+
+
+def rows_of(
+    judged: Sequence[tuple[CountedRequest, Verdict]], barriers: Iterable[BarrierInForce]
+) -> dict[str, pa.Table]:
+    """The rows of some requests, and of barriers that came into force, for every table."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
+    for entry, verdict in judged:
+        keys = {"offset": entry.offset, "day": entry.record.stamp_us // DAY_US}
+        rows[REQUESTS].append(keys | _request(entry))
+        rows[VERDICTS].append(keys | _verdict(entry, verdict))
+        rows[CONFLICTS] += [
+            keys
+            | {
+                "state": format_state_ref(conflict.state),
+                "usage": conflict.usage.value,
+                "consumed_by_hash": conflict.consumed_by_hash,
+            }
+            for conflict in verdict.conflicts
+        ]
+    rows[EPOCHS] += [
+        {
+            "offset": one.offset,
+            "day": one.stamp_us // DAY_US,
+            "began_at": one.stamp_us,
+            "epoch": one.record.epoch,
+            "replica": one.record.replica,
+        }
+        for one in barriers
+    ]
+    return {name: pa.Table.from_pylist(rows[name], schema) for name, schema in SCHEMAS.items()}
+
+
+def _request(entry: CountedRequest) -> dict[str, Any]:
+    request, submission = entry.request, entry.record.submission
+    return {
+        "stamp_at": entry.record.stamp_us,
+        "tx_id": request.tx_id,
+        "content_digest": entry.content_digest,
+        "inputs": [format_state_ref(ref) for ref in request.inputs],
+        "references": [format_state_ref(ref) for ref in request.references],
+        "party": request.party,
+        "user_id": submission.user_id,
+        "command_id": submission.command_id,
+        "submission_id": submission.submission_id,
+        "public_key": submission.public_key,
+        "sequence": entry.record.sequence,
+    }
+
+
+def _verdict(entry: CountedRequest, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "judged_at": entry.judged_us,
+        "tx_id": entry.request.tx_id,
+        "outcome": CODE_OF[verdict.outcome],
+        "notarised_offset": verdict.notarised_offset,
+    }

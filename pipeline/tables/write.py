@@ -1,0 +1,142 @@
+"""The tables' job: reads the log in order, judges it, and appends to every table what each run of records adds.
+
+The job's own index lags the tables, never the other way round: a run is judged, then appended, then written to the
+index. A job that was killed in between judges the run again. Each table passes over the rows that it has, so it does
+not matter where the runs end. An index without its tables, or of a table that was made anew, starts from the beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipeline.tables.delta import Table
+from pipeline.tables.rows import REQUESTS, SCHEMAS, rows_of
+from replica.index.interface import Index
+from replica.index.rocks import RocksIndex
+from replica.log.interface import LogRecords, RequestLog
+from replica.notary.counted import CountedRequest
+from replica.notary.errors import LogUnavailable, PlaceUnavailable
+from replica.notary.position import BEGIN, Position, begin
+from replica.notary.reading import Reading, VoidReason, read_records
+from replica.notary.rules import judge, keys_of
+from replica.notary.salvage import NO_SALVAGES
+
+RUN_RECORDS = 20_000  # in one append, which also bounds the memory of the job
+READ_WAIT_S = 10.0
+OnStep = Callable[[str], None]  # after each step, by its name; a job may be killed after any of them
+
+
+class TablesWriter:
+    """Appends to the tables in one folder; see `open_writer`."""
+
+    def __init__(self, tables: dict[str, Table], index: Index, position: Position, on_step: OnStep) -> None:
+        self._tables = tables
+        self._index = index
+        self.position = position
+        self._on_step = on_step
+
+    @property
+    def reached(self) -> int:
+        """The log offset up to which all tables have their rows, -1 for none."""
+        return self._tables[REQUESTS].offset
+
+    def append(self, records: LogRecords) -> None:
+        """Judge the next records, append their rows to every table, and move the index.
+
+        Raises SalvageMissing for a lost record, FormatUnknown, and what `Table.append` and the index raise.
+        """
+        rows, added, accepted, reading = self._judged(records)
+        for name, table in self._tables.items():
+            if len(rows[name]) or name == REQUESTS:  # the last one: it notes how far all of them are
+                table.append(rows[name], reading.position.offset)
+                self._on_step(name)
+        self._index.write(added, reading.position, accepted)
+        self.position = reading.position
+        self._on_step("index")
+
+    def _judged(
+        self, records: LogRecords
+    ) -> tuple[dict[str, pa.Table], dict[bytes, bytes], dict[bytes, bytes], Reading]:
+        reading = read_records(self.position, records)
+        first = records[0][0]
+        NO_SALVAGES.entries_of(
+            records[void.offset - first] for void in reading.voids if void.reason is VoidReason.UNDECODABLE
+        )
+        requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
+        keys = [keys_of(entry) for entry in requests]
+        known = self._index.lookup(list(chain.from_iterable(keys))) if keys else []
+        newest = self._index.commands.newest(
+            [entry.change_id for entry in requests], [entry.offset for entry in requests]
+        )
+        verdicts, added, accepted = judge(requests, keys, known, newest)
+        return rows_of(list(zip(requests, verdicts, strict=True)), reading.barriers), added, accepted, reading
+
+
+@contextmanager
+def open_writer(
+    folder: Path, index_folder: Path, topic_id: str, on_step: OnStep = lambda name: None
+) -> Iterator[TablesWriter]:
+    """A writer of the tables of one log, at the position of its index, which may be before that of the tables.
+
+    `index_folder`: belongs to this job alone. Raises IndexUnreadable when another process has the index open or it is
+    damaged: remove it then, it is made anew from the log. Raises as `Table` does.
+    """
+    with _open_index(index_folder) as index:
+        tables = {name: Table(folder / name, schema, topic_id) for name, schema in SCHEMAS.items()}
+        position = index.position() or begin(topic_id)
+        ahead = position.offset > tables[REQUESTS].offset or position.topic_id != topic_id
+        fresh = any(table.made for table in tables.values())
+        if not (position.offset > BEGIN and (ahead or fresh)):
+            yield TablesWriter(tables, index, position, on_step)
+            return
+    shutil.rmtree(index_folder)
+    with _open_index(index_folder) as index:
+        yield TablesWriter(tables, index, begin(topic_id), on_step)
+
+
+@contextmanager
+def _open_index(folder: Path) -> Iterator[Index]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlaceUnavailable(f"{folder}: {error.strerror}") from None
+    index = RocksIndex(folder)
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+async def write_tables(
+    log: RequestLog,
+    writer: TablesWriter,
+    *,
+    interval_s: float | None = None,
+    run_records: int = RUN_RECORDS,
+    progress: Callable[[int], None] = lambda offset: None,
+) -> None:
+    """Append all that the log has now. With `interval_s` go on for ever: a run is at most that long, or `run_records`.
+
+    Raises LogRefused, LogUnavailable, and as `TablesWriter.append` does.
+    """
+    end = await log.end_offset()
+    reader = await log.open_reader(writer.position.offset + 1)
+    try:
+        while interval_s is not None or writer.position.offset + 1 < end:
+            records = await reader.read(run_records, READ_WAIT_S if interval_s is None else interval_s)
+            if records:
+                writer.append(records)
+                progress(writer.position.offset)
+            elif interval_s is None:
+                raise LogUnavailable(f"no record after offset {writer.position.offset} within {READ_WAIT_S} s")
+            if interval_s is not None and len(records) < run_records:
+                await asyncio.sleep(interval_s)  # so that few records a second do not make many small files
+    finally:
+        await reader.close()

@@ -1,0 +1,203 @@
+"""The log as Delta tables: what is in them, each record once, whatever is killed when."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from pipeline.jobs.judge import judge_log
+from pipeline.jobs.verdicts import requests, verdicts
+from pipeline.tables.delta import Table
+from pipeline.tables.rows import CONFLICTS, EPOCHS, REQUESTS, SCHEMAS, VERDICTS
+from pipeline.tables.write import open_writer, write_tables
+from replica.log.memory import MemoryLog, MemoryTopic
+from replica.notary.errors import ArchiveContended, IndexUnreadable, LogRefused, SalvageMissing
+from replica.notary.outcomes import CODE_OF
+from replica.notary.salvage import lost_record
+from tests.pipeline.judged import TOPIC, by_replica
+from tests.pipeline.log_files import write_log
+from tests.pipeline.random_logs import logs
+from tests.pipeline.signed_log import PARTY, log_values, raised_values, tx
+
+
+class Killed(BaseException):
+    """The job dies here."""
+
+
+def append(folder: Path, values: Sequence[bytes], cuts: Sequence[int] = (), kill_after: int | None = None) -> None:
+    """Run the job once on a log, in runs that end at the cuts; kill it after so many steps."""
+    steps = iter(range(10_000))
+
+    def step(_: str) -> None:
+        if next(steps) == kill_after:
+            raise Killed
+
+    with open_writer(folder / "tables", folder / "index", TOPIC, step) as writer:
+        start = writer.position.offset + 1
+        for end in sorted({*[cut for cut in cuts if start < cut < len(values)], len(values)}):
+            if start < end:
+                writer.append(list(enumerate(values))[start:end])
+            start = max(start, end)
+
+
+def rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """A table's rows, by offset."""
+    table = DeltaTable(str(folder / "tables" / name)).to_pyarrow_table()
+    return sorted(table.to_pylist(), key=lambda row: (row["offset"], str(row.get("state"))))
+
+
+def test_what_the_log_decided_is_in_the_tables(tmp_path: Path) -> None:
+    """Goal: each table has its rows, with real times and days. Method: the log with each kind of verdict, raised."""
+    append(tmp_path, raised_values())
+    of_all = rows(tmp_path, VERDICTS)
+    assert [(row["offset"], row["outcome"], row["notarised_offset"]) for row in of_all] == [
+        (offset, *verdict) for offset, verdict in sorted(by_codes(raised_values()).items())
+    ]
+    (first,) = [row for row in rows(tmp_path, REQUESTS) if row["offset"] == 1]
+    assert first["stamp_at"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC) and first["day"] == date(1970, 1, 1)
+    assert (first["tx_id"], first["party"], first["user_id"], first["command_id"]) == (
+        tx(1),
+        PARTY,
+        "alice",
+        "command-0",
+    )
+    assert first["inputs"] == [f"{tx(1001).hex()}:1"] and first["references"] == []
+    assert [(row["offset"], row["usage"]) for row in rows(tmp_path, CONFLICTS)] == [
+        (2, "input"), (4, "reference"), (16, "input")
+    ]  # fmt: skip
+    assert [(row["offset"], row["epoch"], row["replica"]) for row in rows(tmp_path, EPOCHS)] == [
+        (0, 1, "r1"),
+        (11, 2, "r2"),
+    ]
+
+
+def by_codes(values: Sequence[bytes]) -> dict[int, tuple[str, int | None]]:
+    """A replica's verdicts of a log, with their codes."""
+    return {offset: (CODE_OF[outcome], at) for offset, (outcome, at) in by_replica(values).verdicts.items()}
+
+
+@given(values=logs(), cuts=st.lists(st.integers(1, 30), max_size=3), kill_after=st.integers(0, 12))
+@settings(max_examples=15, deadline=None)
+def test_each_record_is_there_once_whenever_the_job_is_killed(
+    tmp_path_factory: pytest.TempPathFactory, values: list[bytes], cuts: list[int], kill_after: int
+) -> None:
+    """Goal: no row is missing, none is there twice, and verdicts are a replica's. Method: random logs, runs that end
+    anywhere, a job killed after any step, and another one whose runs end elsewhere."""
+    folder = tmp_path_factory.mktemp("killed")
+    try:
+        append(folder, values, cuts, kill_after)
+    except Killed:
+        append(folder, values)
+    found = rows(folder, VERDICTS)
+    assert [(row["offset"], (row["outcome"], row["notarised_offset"])) for row in found] == sorted(
+        by_codes(values).items()
+    )
+    assert [row["offset"] for row in rows(folder, REQUESTS)] == sorted(by_codes(values))
+    shutil.rmtree(folder)
+
+
+def test_tables_without_their_index_are_gone_on_with_and_an_index_without_its_tables_is_made_anew(
+    tmp_path: Path,
+) -> None:
+    """Goal: the index is derived. Method: remove the index; remove one table; remove all; go on each time."""
+    values = log_values()
+    for lost in ("index", f"tables/{VERDICTS}", f"tables/{REQUESTS}", "tables"):
+        append(tmp_path, values[:5])
+        shutil.rmtree(tmp_path / lost)
+        append(tmp_path, values)
+        assert {
+            row["offset"]: (row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)
+        } == by_codes(values)
+        assert len(rows(tmp_path, VERDICTS)) == len(rows(tmp_path, REQUESTS)) == len(by_codes(values))
+        shutil.rmtree(tmp_path / "tables")
+        shutil.rmtree(tmp_path / "index")
+
+
+def test_columns_come_and_stay(tmp_path: Path) -> None:
+    """Goal: a table of an older release gets our new columns, and keeps those that users added. Method: both."""
+    values = log_values()
+    older = pa.schema([field for field in SCHEMAS[REQUESTS] if field.name != "submission_id"])
+    Table(tmp_path / "tables" / REQUESTS, older.append(pa.field("theirs", pa.string())), TOPIC)
+    append(tmp_path, values)
+    found = DeltaTable(str(tmp_path / "tables" / REQUESTS)).to_pyarrow_table()
+    assert {"theirs", "submission_id"} <= set(found.column_names)
+    assert found.column("submission_id").null_count == 0 and found.column("theirs").null_count == len(found)
+
+
+def test_a_table_of_another_log_and_a_lost_record_are_refused(tmp_path: Path) -> None:
+    """Goal: tables never mix two logs, and nothing is judged past a lost record. Method: both."""
+    append(tmp_path, log_values())
+    with pytest.raises(LogRefused), open_writer(tmp_path / "tables", tmp_path / "other", "topic-2"):
+        pass
+    with pytest.raises(SalvageMissing):
+        append(tmp_path, [*log_values(), lost_record(len(log_values()), bytes(32))])
+
+
+def test_of_two_writers_one_is_refused(tmp_path: Path) -> None:
+    """Goal: a second writer adds nothing, on this machine or another. Method: one index; two indexes, one table."""
+    values = log_values()
+    append(tmp_path, values[:3])
+    with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
+        with pytest.raises(IndexUnreadable):
+            append(tmp_path, values)
+        shutil.copytree(tmp_path / "index", tmp_path / "theirs")
+        (tmp_path / "theirs" / "LOCK").unlink()
+        with open_writer(tmp_path / "tables", tmp_path / "theirs", TOPIC) as other:
+            other.append(list(enumerate(values))[3:5])
+        with pytest.raises(ArchiveContended):
+            writer.append(list(enumerate(values))[3:7])
+    append(tmp_path, values)
+    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
+
+
+def test_a_job_that_follows_appends_what_comes(tmp_path: Path) -> None:
+    """Goal: what is added to the log while the job follows it is in the tables. Method: a log that grows."""
+
+    async def play() -> None:
+        topic = MemoryTopic(TOPIC)
+        for value in log_values()[:4]:
+            topic.store(value)
+        log = MemoryLog(topic)
+        arrived = asyncio.Event()
+        with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
+            follows = asyncio.create_task(
+                write_tables(
+                    log,
+                    writer,
+                    interval_s=0.01,
+                    progress=lambda offset: arrived.set() if offset + 1 == len(log_values()) else None,
+                )
+            )
+            for value in log_values()[4:]:
+                await asyncio.sleep(0.005)
+                topic.store(value)
+            async with asyncio.timeout(30):
+                await arrived.wait()
+            follows.cancel()
+            await asyncio.gather(follows, return_exceptions=True)
+
+    asyncio.run(play())
+    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(log_values()))
+
+
+@pytest.mark.spark
+def test_the_tables_have_what_the_jobs_on_spark_find(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: two implementations agree. Method: one log, judged in parallel on Spark, and in order here."""
+    append(tmp_path, raised_values(), [5, 12])
+    log = write_log(tmp_path / "log", raised_values(), [13])
+    judged = judge_log(spark, log, tmp_path / "work", closed=True)
+    decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
+    assert [(row.offset, bytes(row.tx_id), row.outcome, row.notarised_offset) for row in decided] == [
+        (row["offset"], row["tx_id"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)
+    ]
