@@ -31,7 +31,7 @@ class Table:
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, topic_id: str) -> None:
-        self._application = f"notary/{topic_id}"
+        self._topic_id = topic_id
         log = _OF_LOG + topic_id
         with _as_ours(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,8 +49,7 @@ class Table:
     @property
     def offset(self) -> int:
         """The log offset up to which the table has its rows, BEGIN for none."""
-        reached = self._table.transaction_version(self._application)
-        return BEGIN if reached is None else int(reached)
+        return _reached(self._table, self._topic_id)
 
     def append(self, rows: pa.Table, offset: int) -> None:
         """Add those rows that the table lacks, and note that it now has all up to this log offset.
@@ -68,21 +67,35 @@ class Table:
                 mode="append",
                 schema_mode="merge",
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(self._application, offset)], max_commit_retries=0
+                    app_transactions=[Transaction(_application(self._topic_id), offset)], max_commit_retries=0
                 ),
             )
             self._table.update_incremental()
 
 
 def look(folder: Path) -> dict[str, int | str]:
-    """What there is: the version, the number of files, and of which log. Raises PlaceUnavailable."""
+    """A table: its log's id, the log offset that it reaches, its version, its number of files.
+
+    Raises PlaceUnavailable, also where there is no table.
+    """
     with _as_ours(folder):
         table = DeltaTable(str(folder))
+        topic_id = (table.metadata().description or "").removeprefix(_OF_LOG)
         return {
+            "topic_id": topic_id,
+            "offset": _reached(table, topic_id),
             "version": table.version(),
             "files": len(table.file_uris()),
-            "log": table.metadata().description.removeprefix(_OF_LOG),
         }
+
+
+def _reached(table: DeltaTable, topic_id: str) -> int:
+    reached = table.transaction_version(_application(topic_id))
+    return BEGIN if reached is None else int(reached)
+
+
+def _application(topic_id: str) -> str:
+    return f"notary/{topic_id}"
 
 
 @contextmanager

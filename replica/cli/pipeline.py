@@ -41,10 +41,10 @@ ArchiveKeyOption = Annotated[
 ]
 
 
-def require_pipeline() -> None:
-    """Raise ConfigError (PIPELINE_MISSING) when the packages of the extra are not installed."""
+def require_pipeline(*further: str) -> None:
+    """Raise ConfigError (PIPELINE_MISSING) when packages of the extra are not installed; `further`: other ones."""
     quiet_libraries()
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    missing = [name for name in ("pyspark", "pyarrow", "pandas", *further) if find_spec(name) is None]
     if missing:
         raise ConfigError(f"not installed: {', '.join(missing)}", Code.PIPELINE_MISSING)
 

@@ -26,7 +26,7 @@ def run(*, follow: FollowOption = False, config: ConfigChoice = None, as_json: J
 
     Tables of another log, and a second writer, are refused.
     """
-    require_pipeline()
+    require_pipeline("deltalake")
     settings = load(find_config(config))
     before, now = asyncio.run(_write(settings, follow))
     if as_json:
@@ -66,7 +66,7 @@ async def _write(config: Config, follow: bool) -> tuple[int, int]:
 @app.command()
 def status(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """How far each table is, and how many files it has."""
-    require_pipeline()
+    require_pipeline("deltalake")
     from pipeline.tables.delta import look
 
     settings = load(find_config(config))

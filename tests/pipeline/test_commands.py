@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
@@ -22,6 +27,7 @@ from replica.config.load import load_config
 from replica.index.rocks import RocksIndex
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka.topic import create_topic
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import LogRefused, StoreMismatch
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import read_records
@@ -46,10 +52,10 @@ class Operator:
     def types(self, *words: str) -> Result:
         return CliRunner().invoke(app, [*words, "--config", str(self.config)])
 
-    def told(self, *words: str, code: int = 0) -> dict[str, object]:
+    def told(self, *words: str, code: int = 0) -> dict[str, Any]:
         result = self.types(*words, "--json")
         assert result.exit_code == code, result.output + repr(result.exception)
-        found: dict[str, object] = json.loads(result.output[result.output.index("{") :])
+        found: dict[str, Any] = json.loads(result.output[result.output.index("{") :])
         return found
 
     def produce(self, values: list[bytes]) -> None:
@@ -115,6 +121,27 @@ def test_archive_run_status_and_verify(operator: Operator) -> None:
     assert operator.told("archive", "verify", "--offline")["findings"] == []
     refused = operator.types("archive", "run")
     assert "its end was cut off" in str(refused.exception)
+
+
+def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> None:
+    """Goal: what is in the log is in the tables once. Method: append; follow; a second job; SIGKILL; append again."""
+    assert operator.told("tables", "run") == {"offset": 39, "appended_records": 40}
+    command = [sys.executable, "-m", "replica.cli", "tables", "run", "--follow", "--config", str(operator.config)]
+    with subprocess.Popen(command) as job:
+        operator.produce(VALUES[:3])
+        until_s = time.monotonic() + 120
+        while operator.told("tables", "status")["requests"]["offset"] < 42:
+            assert job.poll() is None and time.monotonic() < until_s
+            time.sleep(0.2)
+        assert operator.types("tables", "run").exit_code != 0
+        operator.produce(VALUES[3:9])
+        job.kill()
+    assert operator.told("tables", "run")["offset"] == 48
+    reading = read_records(begin(""), list(enumerate([*VALUES, *VALUES[:9]])))
+    tables = operator.config.parent / "tables"
+    for name in ("requests", "verdicts"):
+        found = DeltaTable(str(tables / name)).to_pyarrow_table().column("offset").to_pylist()
+        assert sorted(found) == [one.offset for one in reading.counted if isinstance(one, CountedRequest)]
 
 
 def test_a_deleted_topic_is_restored_and_adopted(operator: Operator, tmp_path: Path) -> None:

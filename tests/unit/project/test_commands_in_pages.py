@@ -194,6 +194,8 @@ EXECUTED = {
     "store migrate": "docs/install.md",
     "store roles": "docs/install.md",
     "switchover": "runbooks/switchover.md",
+    "tables run": "tests/pipeline/test_commands.py",
+    "tables status": "tests/pipeline/test_commands.py",
     "topic access": "docs/install.md",
     "topic create": "docs/install.md",
     "try": "docs/install.md",
