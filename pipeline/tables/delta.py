@@ -67,7 +67,7 @@ class Table:
                 mode="append",
                 schema_mode="merge",
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(_application(self._topic_id), offset)], max_commit_retries=0
+                    app_transactions=[Transaction(_application(self._topic_id), offset)]
                 ),
             )
             self._table.update_incremental()
