@@ -124,6 +124,19 @@ def test_tables_without_their_index_are_gone_on_with_and_an_index_without_its_ta
         shutil.rmtree(tmp_path / "index")
 
 
+def test_tables_of_a_backup_are_gone_on_with(tmp_path: Path) -> None:
+    """Goal: an index that is newer than its tables misses no row. Method: put older tables back."""
+    values = log_values()
+    append(tmp_path, values[:3])
+    shutil.copytree(tmp_path / "tables", tmp_path / "backup")
+    append(tmp_path, values[:6])
+    shutil.rmtree(tmp_path / "tables")
+    shutil.copytree(tmp_path / "backup", tmp_path / "tables")
+    append(tmp_path, values)
+    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
+    assert [row["offset"] for row in rows(tmp_path, VERDICTS)] == sorted(by_codes(values))
+
+
 def test_columns_come_and_stay(tmp_path: Path) -> None:
     """Goal: a table of an older release gets our new columns, and keeps those that users added. Method: both."""
     values = log_values()
