@@ -74,6 +74,7 @@ ensure_test_packages() {
     has fiu-ctrl || packages+=(fiu-utils)
     has ip || packages+=(iproute2)
     has softhsm2-util || packages+=(softhsm2)
+    has p11-kit || packages+=(p11-kit p11-kit-modules)
     has tini || packages+=(tini)
     [[ ${#packages[@]} -gt 0 ]] || return 0
     if ! may_install || ! (logged "Packages for tests: installing ${packages[*]}" scripts/install_packages.sh "${packages[@]}"); then

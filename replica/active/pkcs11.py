@@ -7,6 +7,7 @@ new session. A refused PIN is not tried again: tokens lock themselves after a fe
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -50,21 +51,24 @@ class Pkcs11Signer:
         self._refused: ConfigError | None = None
         self._session: Any = None
         self._key: Any = None
-        self.public_key = self._open()
+        self.public_key = self._in_new_session(lambda public_key: public_key)
 
     def sign(self, message: bytes) -> bytes:
         """Sign on the token, over a new session if the old one is gone. Raises SignerUnavailable."""
+
+        def signature(public_key: bytes) -> bytes:
+            if public_key != self.public_key:
+                raise SignerUnavailable("the token has another key under this label than before")
+            return bytes(self._key.sign(message, mechanism=Mechanism.EDDSA))
+
         with self._turn:
             if self._key is not None:
                 try:
-                    return bytes(self._key.sign(message, mechanism=Mechanism.EDDSA))
+                    return signature(self.public_key)
                 except PKCS11Error:
                     self._close()  # whatever the error: a new session shows whether the token works
             try:
-                public_key = self._open()
-                if public_key != self.public_key:
-                    raise SignerUnavailable("the token has another key under this label than before")
-                return bytes(self._key.sign(message, mechanism=Mechanism.EDDSA))
+                return self._in_new_session(signature)
             except ConfigError as error:
                 raise SignerUnavailable(error.detail) from None
             except PKCS11Error as error:
@@ -76,13 +80,28 @@ class Pkcs11Signer:
         with self._turn:
             self._close()
 
-    def _open(self) -> bytes:
-        """The public key's 32 bytes, once a session is open and has both keys."""
+    def _in_new_session(self, work: Callable[[bytes], bytes]) -> bytes:
+        """What `work` makes of the public key, once a session is open and has both keys.
+
+        If that fails, once more with the module initialised anew: tokens that came back may stay invisible otherwise.
+        Not at once: C_Finalize may wait for the device, and the binding holds the interpreter's lock meanwhile, so that
+        a silent device would stop the event loop. What failed with an answer is not silent.
+        """
+        try:
+            return work(self._open(anew=False))
+        except PinRefused:
+            raise
+        except (PKCS11Error, ConfigError, SignerUnavailable):
+            self._close()
+            return work(self._open(anew=True))
+
+    def _open(self, *, anew: bool) -> bytes:
+        """The public key's 32 bytes. `anew`: initialise the module first."""
         if self._refused is not None:
             raise self._refused
         settings = self._settings
         try:
-            self._session = open_session(settings)
+            self._session = open_session(settings, anew=anew)
             label = {"label": settings.key_label, "key_type": KeyType.EC_EDWARDS}
             self._key = self._session.get_key(object_class=ObjectClass.PRIVATE_KEY, **label)
             return _raw(self._session.get_key(object_class=ObjectClass.PUBLIC_KEY, **label)[Attribute.EC_POINT])
@@ -134,15 +153,19 @@ def create_token_key(settings: Pkcs11Settings) -> bytes:
         session.close()
 
 
-def open_session(settings: Pkcs11Settings, *, writable: bool = False) -> Any:
-    """A session of the user's. Raises ConfigError: no such module or token, PIN refused; and SignerUnavailable."""
+def open_session(settings: Pkcs11Settings, *, writable: bool = False, anew: bool = True) -> Any:
+    """A session of the user's. `anew`: initialise the module first, which ends all other sessions with the token.
+
+    Raises ConfigError: no such module or token, PIN refused; and SignerUnavailable.
+    """
     pin = read_secret(settings.pin_file).strip()
     try:
         library = pkcs11.lib(str(settings.module))
     except (RuntimeError, OSError) as error:
         raise ConfigError(f"{settings.module} is no PKCS#11 module: {error}") from None
     try:
-        library.reinitialize()  # otherwise tokens that came back stay invisible
+        if anew:
+            library.reinitialize()
         token = library.get_token(token_label=settings.token_label)
         return token.open(rw=writable, user_pin=pin)
     except NoSuchToken:

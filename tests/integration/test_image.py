@@ -226,9 +226,10 @@ async def test_the_image_s_replicas_serve_and_hand_over(servers_folder: Path, po
 async def check_containers(deployment: Deployment) -> None:
     """Nobody's account, a root that cannot be written, and the host name that the health check asks at."""
     root = "bool(os.statvfs('/').f_flag & os.ST_RDONLY)"
-    found = f"import os, socket; print(os.getuid(), {root}, socket.gethostname())"
+    group = "grp.getgrgid(os.getgid()).gr_name"  # an account's files may be given to its group by name
+    found = f"import grp, os, socket; print(os.getuid(), os.getgid(), {group}, {root}, socket.gethostname())"
     for name, replica in deployment.replicas.items():
-        assert replica.execute("python", "-c", found).split() == ["10001", "True", name]
+        assert replica.execute("python", "-c", found).split() == ["10001", "10001", "notary", "True", name]
 
 
 async def check_targets(deployment: Deployment) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from typer.testing import CliRunner
 
+from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import Signer, check_signer, create_key, open_signer
 from replica.cli.main import app
 from replica.config.load import load_config
@@ -32,6 +34,7 @@ from tests.worlds import core_world
 from tests.worlds.core_world import name_of, state, submission
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
+REMOTE_MODULE = Path("/usr/lib/x86_64-linux-gnu/pkcs11/p11-kit-client.so")
 TOKEN, PIN, RECOVERS_MAX_S = "notary", "482913", 60.0
 BATCH = [(number.to_bytes(32, "big"), bytes(32)) for number in range(7)]
 
@@ -64,6 +67,45 @@ class Token:
     def put_back(self) -> None:
         self._tokens.rmdir()
         self._away.rename(self._tokens)
+
+
+class Served:
+    """The token in a process of its own, p11-kit's server: as a KMS is, with a module that asks it over a socket."""
+
+    def __init__(self, token: Token, folder: Path) -> None:
+        self.socket = folder / "p11"
+        argv = ["p11-kit", "server", "--foreground", "--name", str(self.socket), "--provider", str(MODULE)]
+        self._server = subprocess.Popen(
+            [*argv, f"pkcs11:token={TOKEN}"],
+            env=os.environ | token.environment,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        os.killpg(self._server.pid, number)  # it serves each connection in a process
+
+    def stop(self) -> None:
+        self.signal(signal.SIGKILL)
+        self._server.wait()
+
+
+@pytest.fixture
+async def served(token: Token, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    """The token behind a server that answers."""
+    if not REMOTE_MODULE.exists() or shutil.which("p11-kit") is None:
+        pytest.skip("NOT CHECKED: Debian's packages p11-kit and p11-kit-modules are not on this machine")
+    made = Served(token, tmp_path)
+
+    async def listens() -> bool:
+        return made.socket.exists()
+
+    try:
+        await eventually(listens, RECOVERS_MAX_S)
+        monkeypatch.setenv("P11_KIT_SERVER_ADDRESS", f"unix:path={made.socket}")
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture
@@ -219,7 +261,7 @@ def test_a_refused_pin_is_tried_once(token: Token) -> None:
     token.pin_file.write_text("000000")
     signer.close()  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "open_session", lambda settings: (tries.append(1), original(settings))[1])
+        patch.setattr(room, "open_session", lambda settings, **how: (tries.append(1), original(settings, **how))[1])
         for _ in range(5):
             with pytest.raises(SignerUnavailable, match="does not take the PIN"):
                 signer.sign(b"x")
@@ -242,6 +284,33 @@ def test_what_is_wrong_is_named(token: Token, changes: dict[str, Any], refusal: 
     token_signer(Path(), token)
     with pytest.raises(ConfigError, match=refusal):
         open_signer(None, token.settings(**changes))
+
+
+async def test_a_token_that_is_silent_while_it_is_opened_again_stops_no_event_loop(
+    token: Token, served: Served
+) -> None:
+    """Goal: callers wait no longer than for a late signature, and the process goes on. Method: a token behind a server,
+    whose session is lost and which then freezes; sign. A process outside thaws it, should this one have stopped."""
+    from replica.active.pkcs11 import create_token_key
+
+    create_token_key(token.settings())
+    signer = open_signer(None, token.settings(module=REMOTE_MODULE))
+    signer.close()  # type: ignore[attr-defined]
+    served.signal(signal.SIGSTOP)
+    server = served._server.pid
+    thaws = subprocess.Popen(["sh", "-c", f"sleep 20; kill -CONT -{server}"])
+    with pytest.raises(SignerUnavailable, match=r"no signature within 0\.5 s"):
+        await ReceiptSigner(signer, 0.5, lambda reason: None).check()
+    assert thaws.poll() is None
+    thaws.kill()
+    thaws.wait()
+    served.signal(signal.SIGCONT)
+
+    async def is_done() -> bool:
+        return all(thread.name != "signer" for thread in threading.enumerate())
+
+    await eventually(is_done, RECOVERS_MAX_S)
+    signer.close()  # type: ignore[attr-defined]
 
 
 async def test_a_replica_whose_token_fails_steps_down_and_comes_back_with_it(
