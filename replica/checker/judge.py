@@ -7,7 +7,7 @@ time. Its memory grows with the states consumed, the transactions notarised and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -15,8 +15,10 @@ import msgspec
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.records import (
+    ActRecord,
     BarrierRecord,
     NoteRecord,
+    RegistrationRecord,
     RequestRecord,
     RequestRecordV2,
     SettlementRecord,
@@ -27,7 +29,10 @@ from replica.notary.requests import Request, Submission, TimeWindow
 from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, salvage_named
 
 KNOWN = ((1, 1), (2, 2))  # record format and rules, as a barrier names them together
+DRAFTED = (2, 3)  # rules 3 are written down, but not in force anywhere: docs/decisions/0016
 
+PARTY_UNKNOWN = "PARTY_UNKNOWN"
+KEY_NOT_VALID = "KEY_NOT_VALID"
 NOTARISED = "NOTARISED"
 DEDUPLICATED = "DEDUPLICATED"
 COMMAND_ID_REUSED = "COMMAND_ID_REUSED"
@@ -126,8 +131,10 @@ Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedSettlement | JudgedNote
 class ReferenceJudge:
     """Reads a log from offset 0 and says of each record what it is."""
 
-    def __init__(self, salvages: Salvages = NO_SALVAGES) -> None:
-        """`salvages`: those that lost records name; a lost record without its salvage raises SalvageMissing."""
+    def __init__(self, salvages: Salvages = NO_SALVAGES, known: Sequence[tuple[int, int]] = KNOWN) -> None:
+        """`salvages`: those that lost records name; a lost record without its salvage raises SalvageMissing. `known`:
+        which record formats and rules to read."""
+        self._known = known
         self._salvages = salvages
         self.offset = -1  # of the newest record read
         self.barrier: BarrierRecord | None = None  # in force
@@ -137,6 +144,9 @@ class ReferenceJudge:
         self.consumed: dict[bytes, bytes] = {}  # state -> consuming transaction id
         self.notarised: dict[bytes, tuple[bytes, int]] = {}  # transaction id -> content digest, offset
         self.accepted: dict[bytes, Acceptance] = {}  # change id -> the newest acceptance
+        self.officers: list[bytes] = []  # public keys of those whose registrations have an effect
+        self.acts_on_officers = 0
+        self.registered: dict[tuple[str, bytes], tuple[int, int]] = {}  # party, key -> from, until
 
     def judge(self, log: Iterable[tuple[int, bytes]]) -> Iterator[Judged]:
         """Judge the next records (offset, value). Raises InvariantBroken on a gap, FormatUnknown for a newer log."""
@@ -183,11 +193,11 @@ class ReferenceJudge:
             return JudgedBarrier(self.offset, record, repeated=True)
         if in_force is not None and record.epoch <= in_force.epoch:
             return JudgedVoid(self.offset, BARRIER_NOT_HIGHER)
-        if in_force is not None and in_force.rules_version == 2 and _claimed(in_force) is not None:
+        if in_force is not None and in_force.rules_version in (2, 3) and _claimed(in_force) is not None:
             witnessed = _claimed(record)
             if witnessed is not None and self.holder_wrote_at > witnessed:
                 return JudgedVoid(self.offset, HOLDER_WROTE)
-        if (record.record_format, record.rules_version) not in KNOWN:
+        if (record.record_format, record.rules_version) not in self._known:
             raise FormatUnknown(f"the barrier of epoch {record.epoch} asks for what the judge does not know")
         self.barrier = record
         self.holder_wrote_at = self.offset
@@ -201,7 +211,19 @@ class ReferenceJudge:
         self.holder_wrote_at = self.offset
         if isinstance(record, SettlementRecord):
             return JudgedSettlement(self.offset, record, barrier, self.stamp_us)
+        if isinstance(record, ActRecord) and record.name == "officers":
+            self._name_officers(record)
+        if isinstance(record, RegistrationRecord) and record.public_key in self.officers:
+            self.registered[record.party, record.party_key] = (record.from_us, record.until_us)
         return JudgedNote(self.offset, record, barrier, self.stamp_us)
+
+    def _name_officers(self, act: ActRecord) -> None:
+        """Noted under rules 2 as well, so that rules 3 find them."""
+        follows = act.replaces == self.acts_on_officers
+        self.acts_on_officers += 1
+        named = _officers_in(act.body)
+        if follows and named and act.public_key in (self.officers if self.officers else named):
+            self.officers = named
 
     def _request(self, record: RequestRecord, barrier: BarrierRecord, request: Request, digest: bytes) -> Judged:
         if record.sequence in self.sequences:
@@ -212,7 +234,9 @@ class ReferenceJudge:
         command = _change_id(record.submission)
         before = self.accepted.get(command)
         conflicts: list[ConsumedState] = []
-        outcome = self._by_command(record, before, request, digest) if barrier.rules_version == 2 else None
+        outcome = None if barrier.rules_version == 1 else self._by_command(record, before, request, digest)
+        if barrier.rules_version == 3 and outcome != DEDUPLICATED:
+            outcome = self._by_key(request.party, record.submission.public_key) or outcome
         if outcome is None:
             outcome, conflicts = self._by_states(request, digest)
         if outcome == NOTARISED:
@@ -248,6 +272,13 @@ class ReferenceJudge:
                 return None
         return COMMAND_ID_REUSED
 
+    def _by_key(self, party: str, public_key: bytes) -> str | None:
+        """Rules 3, step 2; None: the key is in force."""
+        if (party, public_key) not in self.registered:
+            return PARTY_UNKNOWN
+        from_us, until_us = self.registered[party, public_key]
+        return KEY_NOT_VALID if self.stamp_us < from_us or self.stamp_us >= until_us else None
+
     def _by_states(self, request: Request, digest: bytes) -> tuple[str, list[ConsumedState]]:
         """Rules 1: the verdict, with the states that are in the way; what is notarised for the first time is noted."""
         if request.tx_id in self.notarised:
@@ -281,6 +312,20 @@ def _claimed(barrier: BarrierRecord) -> int | None:
     if number == "-1" or (plain and (number == "0" or number[0] != "0")):
         return int(number)
     return None
+
+
+def _officers_in(body: bytes) -> list[bytes]:
+    """The keys in the body of an act about the officers; none if it is not exactly that. Its heads are written out:
+    an array of 2, the number 1, an array with a head of one byte or of three, and 34 bytes for each key."""
+    is_short = body[:2] == b"\x92\x01" and b"\x91" <= body[2:3] <= b"\x9f"
+    head, number = (3, body[2] - 0x90) if is_short else (5, int.from_bytes(body[3:5], "big"))
+    if len(body) != head + 34 * number or not 1 <= number <= 100:
+        return []
+    if head == 5 and (body[:3] != b"\x92\x01\xdc" or number < 16):
+        return []
+    items = [body[at : at + 34] for at in range(head, len(body), 34)]
+    ascending = all(items[at] < items[at + 1] for at in range(number - 1))
+    return [item[2:] for item in items] if ascending and all(item[:2] == b"\xc4\x20" for item in items) else []
 
 
 def _is_inside(window: TimeWindow | None, time_us: int) -> bool:

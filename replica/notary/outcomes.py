@@ -11,6 +11,8 @@ DEDUPLICATED = "DEDUPLICATED"  # a repeated success: the command was accepted be
 CODE_OF = {
     Outcome.DEDUPLICATED: DEDUPLICATED,
     Outcome.COMMAND_ID_REUSED: Code.COMMAND_ID_REUSED.name,
+    Outcome.PARTY_UNKNOWN: Code.PARTY_UNKNOWN.name,
+    Outcome.KEY_NOT_VALID: Code.KEY_NOT_VALID.name,
     Outcome.NOTARISED: NOTARISED,
     Outcome.TX_ID_REUSED: Code.TX_ID_REUSED.name,
     Outcome.CONFLICT: Code.STATE_CONFLICT.name,

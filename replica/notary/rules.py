@@ -3,7 +3,8 @@
 The index holds two kinds of entry. Key `s` + state reference: the transaction that consumed the state. Key `t` +
 transaction id: the content digest it was notarised with. Both values end in the log offset at which they were recorded.
 An entry counts only if that offset is below the offset of the judged record. So an old record, judged again on a newer
-index, gets the old verdict. Rules 2 judge the record's command first, by its newest acceptance (acceptances.py).
+index, gets the old verdict. Rules 2 judge the record's command first, by its newest acceptance (acceptances.py). Rules
+3 are a draft, which no barrier can name yet: they also judge the party's key, by its newest registration (parties.py).
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from replica.notary.acceptances import (
 )
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
+from replica.notary.parties import decode_registration
 from replica.notary.records import RequestRecordV2
 from replica.notary.requests import Request
 
 RULES_VERSION = 2  # the newest version of the rules that this release knows
 DEDUPLICATING_FROM = 2  # the first version of the rules that judges commands
+REGISTERED_FROM = 3  # the first version of the rules that judges the party's key
 STATE_KEY, TX_KEY = b"s", b"t"
 _OFFSET_AT = 32  # both kinds of value are 32 bytes and a big-endian offset
 
@@ -39,6 +42,8 @@ class Outcome(Enum):
     """What the log decided for one request. Judged in this order; only NOTARISED is remembered."""
 
     DEDUPLICATED = "deduplicated"  # its command was accepted before, with this transaction: a repeated success
+    PARTY_UNKNOWN = "party_unknown"
+    KEY_NOT_VALID = "key_not_valid"
     COMMAND_ID_REUSED = "command_id_reused"
     NOTARISED = "notarised"
     TX_ID_REUSED = "tx_id_reused"
@@ -96,6 +101,7 @@ def judge(
     keys: Sequence[Sequence[bytes]],
     known: Sequence[bytes | None],
     newest: Sequence[bytes | None] | None = None,
+    registered: Sequence[bytes | None] | None = None,
 ) -> Judged:
     """Judge requests in log order, with the index's values of their keys. Earlier entries of the batch count.
 
@@ -103,12 +109,11 @@ def judge(
     from a newer index than the entries': values recorded at or after an entry's own offset do not count for it.
     `newest` has, for each entry, the newest acceptance of its command that was recorded below its own offset. It is
     None where acceptances are not known as far as that: then rules that judge commands cannot be applied, and no
-    acceptance is added. Raises InvariantBroken in that case, and when the numbers of entries, keys and values differ.
+    acceptance is added. `registered` has, for each entry, the newest registration of its party's key below its own
+    offset; None: registrations are not known as far as that. Raises InvariantBroken where rules need what is not known,
+    and when the numbers of entries, keys and values differ.
     """
-    if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
-        raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
-    if newest is not None and len(newest) != len(keys):
-        raise InvariantBroken(f"acceptances of {len(newest)} commands for {len(keys)} requests")
+    _check_numbers(keys, known, newest, registered)
     verdicts: list[Verdict] = []
     added: dict[bytes, bytes] = {}
     accepted: dict[bytes, bytes] = {}
@@ -122,7 +127,8 @@ def judge(
             before = newest_here.get(command) or newest[at]
         elif entry.rules_version >= DEDUPLICATING_FROM:
             raise InvariantBroken(f"commands are judged at offset {offset}, and their acceptances not known")
-        if nothing_recorded and before is None and request.window is None:  # nearly all: the same under all rules
+        is_plain = nothing_recorded and before is None and request.window is None
+        if is_plain and entry.rules_version < REGISTERED_FROM:  # nearly all: the same under rules 1 and 2
             verdict = Verdict(Outcome.NOTARISED, offset)
         else:
             recorded = known[start : start + len(own)]
@@ -132,6 +138,8 @@ def judge(
                     for key, value in zip(own, recorded, strict=True)
                 ]
             verdict = RULES[entry.rules_version](entry, recorded, decode_acceptance(before) if before else None)
+            if entry.rules_version >= REGISTERED_FROM:
+                verdict = judge_key(entry, _registration(registered, at, entry), verdict)
         start += len(own)
         verdicts.append(verdict)
         if verdict.outcome is not Outcome.NOTARISED:
@@ -147,6 +155,38 @@ def judge(
             for key in own[1 : 1 + len(request.inputs)]:
                 added[key] = consumed
     return Judged(verdicts, added, accepted)
+
+
+def _check_numbers(
+    keys: Sequence[Sequence[bytes]],
+    known: Sequence[bytes | None],
+    newest: Sequence[bytes | None] | None,
+    registered: Sequence[bytes | None] | None,
+) -> None:
+    if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
+        raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
+    for what, values in (("acceptances of commands", newest), ("registrations of keys", registered)):
+        if values is not None and len(values) != len(keys):
+            raise InvariantBroken(f"{len(values)} {what} for {len(keys)} requests")
+
+
+def _registration(registered: Sequence[bytes | None] | None, at: int, entry: CountedRequest) -> bytes | None:
+    if registered is None:
+        raise InvariantBroken(f"keys are judged at offset {entry.offset}, and their registrations not known")
+    return registered[at]
+
+
+def judge_key(entry: CountedRequest, registration: bytes | None, otherwise: Verdict) -> Verdict:
+    """Rules 3: a key that is not in force changes nothing. A repeated success stands, as it changes nothing either.
+
+    `registration` is the newest one of the key below the entry's offset. `otherwise`: the verdict of rules 2.
+    """
+    if otherwise.outcome is Outcome.DEDUPLICATED:
+        return otherwise
+    if registration is None:
+        return Verdict(Outcome.PARTY_UNKNOWN)
+    _, from_us, until_us, _ = decode_registration(registration)
+    return otherwise if from_us <= entry.judged_us < until_us else Verdict(Outcome.KEY_NOT_VALID)
 
 
 def if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
@@ -212,3 +252,6 @@ def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
 
 RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None], Verdict]] = {1: _judge_v1, 2: _judge_v2}
 """Every version of the rules that was ever in force; old ones stay, because old records are judged again."""
+
+RULES_DRAFTED = {**RULES, 3: _judge_v2}
+"""With the version that no release may write yet, because not every reader knows it (docs/decisions/0016)."""

@@ -124,15 +124,31 @@ class LogMaker:
         """Append a settlement record."""
         return self.raw(encode_record(SettlementRecord(self.format, self.activation_id, self._next(), commands)))
 
-    def act(self, name: str = "pause", *, stamp_us: int = 1_000, replaces: int = 0) -> int:
+    def act(
+        self,
+        name: str = "pause",
+        *,
+        stamp_us: int = 1_000,
+        replaces: int = 0,
+        body: bytes = b"body",
+        by: bytes = b"k" * 32,
+    ) -> int:
         """Append what an operator did. Readers do not verify its signature."""
-        texts = (name, replaces, b"body", "operator", "reason")
-        return self.raw(encode_record(ActRecord(2, self.activation_id, self._next(), stamp_us, *texts, *_SIGNED)))
+        of = (name, replaces, body, "operator", "reason", by, _SIGNATURE)
+        return self.raw(encode_record(ActRecord(2, self.activation_id, self._next(), stamp_us, *of)))
 
-    def register(self, party: str = PARTY, *, stamp_us: int = 1_000) -> int:
+    def register(
+        self,
+        party: str = PARTY,
+        *,
+        stamp_us: int = 1_000,
+        key: bytes = b"p" * 32,
+        period_us: tuple[int, int] = (0, FOR_EVER),
+        by: bytes = b"k" * 32,
+    ) -> int:
         """Append a key of a party."""
-        of = (party, b"p" * 32, 0, FOR_EVER, "operator")
-        return self.raw(encode_record(RegistrationRecord(2, self.activation_id, self._next(), stamp_us, *of, *_SIGNED)))
+        of = (party, key, *period_us, "operator", by, _SIGNATURE)
+        return self.raw(encode_record(RegistrationRecord(2, self.activation_id, self._next(), stamp_us, *of)))
 
     def salvage(self, first: int = 0, last: int = 0) -> int:
         """Append the declaration of a lost range."""
@@ -153,7 +169,7 @@ class LogMaker:
         return list(enumerate(self.values))
 
 
-_SIGNED = (b"k" * 32, b"s" * 64)  # an operator's key and signature
+_SIGNATURE = b"s" * 64  # of an operator
 
 
 def settled(number: int, command: str) -> SettledCommand:

@@ -1,0 +1,111 @@
+"""Registrations: which keys may sign for which parties, as the log has it. A function of the log's notes alone.
+
+A registration has an effect if its operator's key is that of an officer in force. The newest one with an effect, below
+a request's own offset, decides whether the request's key is in force. Signatures are no part of that: the active
+verifies them before it appends, and the audit afterwards, as with those of requests (docs/decisions/0016).
+
+No effect depends on a verdict. So a reader may know registrations further than it has judged: each entry ends in its
+log offset, as all values of an index do, and later ones do not count.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from hashlib import sha256
+from itertools import pairwise
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from replica.notary.counted import CountedNote
+from replica.notary.records import ActRecord, RegistrationRecord
+from replica.notary.requests import PUBLIC_KEY_BYTES, PublicKey
+from replica.notary.untrusted import UNREADABLE
+
+OFFICERS = "officers"  # the name of the acts that say whose registrations have an effect
+OFFICERS_MAX = 100
+PARTY_KEY = b"p"
+_ID_TAG = b"notary/party-key/1"
+_VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQ")
+
+
+class Officers(NamedTuple):
+    """The officers in force, by their keys, and the number of acts about them so far; each names that number."""
+
+    acts: int = 0
+    keys: frozenset[bytes] = frozenset()
+
+
+class Registration(NamedTuple):
+    """That a key is in force for a party in [from_us, until_us), by whose key, at which log offset. An empty period
+    revokes the key."""
+
+    officer: bytes
+    from_us: int
+    until_us: int
+    offset: int
+
+
+class _Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The body of an act about the officers: a version, and their keys, ascending."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, le=1)]
+    keys: Annotated[tuple[PublicKey, ...], msgspec.Meta(min_length=1, max_length=OFFICERS_MAX)]
+
+
+_body_encoder = msgspec.msgpack.Encoder()
+_body_decoder = msgspec.msgpack.Decoder(_Body)
+
+
+def encode_officers(keys: Iterable[bytes]) -> bytes:
+    """The body of an act that puts these officers in force in place of those before. Public keys, 32 bytes each."""
+    return _body_encoder.encode(_Body(1, tuple(sorted(set(keys)))))
+
+
+def decode_officers(body: bytes) -> frozenset[bytes] | None:
+    """The keys in a body that `encode_officers` could have made; None for any other."""
+    try:
+        keys = _body_decoder.decode(body).keys
+    except UNREADABLE:
+        return None
+    if encode_officers(keys) != body or any(first >= second for first, second in pairwise(keys)):
+        return None
+    return frozenset(keys)
+
+
+def registration_id(party: str, public_key: bytes) -> bytes:
+    """What the registrations of one key of one party have in common: the first 33 bytes of their keys in the table."""
+    name = party.encode()
+    return PARTY_KEY + sha256(_ID_TAG + len(name).to_bytes(2, "big") + name + public_key).digest()
+
+
+def decode_registration(value: bytes) -> Registration:
+    """The registration in a value of the table."""
+    return Registration(*_VALUE.unpack(value))
+
+
+def in_force_after(officers: Officers, notes: Iterable[CountedNote]) -> tuple[Officers, dict[bytes, bytes]]:
+    """The officers after these notes of the log, and the entries that the table gets from them. The order is the log's.
+
+    `officers` are those in force before the first note.
+    """
+    added: dict[bytes, bytes] = {}
+    for note in notes:
+        record = note.record
+        if isinstance(record, ActRecord) and record.name == OFFICERS:
+            officers = _officers_after(officers, record)
+        elif isinstance(record, RegistrationRecord) and record.public_key in officers.keys:
+            at = note.offset.to_bytes(8, "big")
+            value = _VALUE.pack(record.public_key, record.from_us, record.until_us, note.offset)
+            added[registration_id(record.party, record.party_key) + at] = value
+    return officers, added
+
+
+def _officers_after(officers: Officers, act: ActRecord) -> Officers:
+    """Only an officer replaces the officers, once all acts before are known. The first ones name themselves."""
+    acts = officers.acts + 1
+    named = decode_officers(act.body)
+    if named is None or act.replaces != officers.acts or act.public_key not in (officers.keys or named):
+        return Officers(acts, officers.keys)
+    return Officers(acts, named)

@@ -1,0 +1,363 @@
+"""Rules 3, a draft: whose key is in force, by product and reference judge, over single cases and random logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, event, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+from pytest import MonkeyPatch
+
+import replica.notary.parties
+import replica.notary.rules
+from replica.checker.judge import JudgedRequest
+from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.formats import known
+from replica.notary.outcomes import CODE_OF
+from replica.notary.parties import (
+    OFFICERS_MAX,
+    Officers,
+    decode_officers,
+    encode_officers,
+    registration_id,
+)
+from replica.notary.position import begin
+from replica.notary.reading import read_records
+from replica.notary.records import SalvageRecord
+from replica.notary.rules import Outcome, Verdict
+from tests.worlds import drafted_rules
+from tests.worlds.drafted_rules import (
+    CLIENT_KEY,
+    OFFICER_KEYS,
+    OTHER_PARTY,
+    logs_with_parties,
+    reference,
+    rules_3_known,
+    run_with_parties,
+)
+from tests.worlds.notary_logs import PARTY, TOPIC, Log, LogMaker, request_of, run_product
+
+FIRST, SECOND, STRANGER = OFFICER_KEYS
+_many = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+_cuts = st.lists(st.integers(0, 40), max_size=5)
+
+
+@pytest.fixture(autouse=True)
+def _drafted() -> Iterator[None]:
+    with rules_3_known():
+        yield
+
+
+def begun(rules: int = 3) -> LogMaker:
+    """A log with one officer in force."""
+    maker = LogMaker(format=2)
+    maker.barrier(1, rules=rules)
+    maker.act("officers", body=encode_officers([FIRST]), by=FIRST)
+    return maker
+
+
+def outcomes(maker: LogMaker) -> list[str]:
+    """The codes of all requests, on which product and reference judge agree."""
+    product = [CODE_OF[verdict.outcome] for verdict in run_with_parties(maker.log).verdicts.values()]
+    assert product == [judged.outcome for judged in reference().judge(maker.log) if isinstance(judged, JudgedRequest)]
+    return product
+
+
+def test_a_key_is_in_force_from_its_registration_on_until_its_revocation() -> None:
+    """Goal: the log offset decides. Method: requests before, between and after; all in one run of records."""
+    maker = begun()
+    maker.submit(request_of(1, (1,)))
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.submit(request_of(1, (1,)))
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(0, 0))
+    maker.submit(request_of(2, (2,)))
+    assert outcomes(maker) == ["PARTY_UNKNOWN", "NOTARISED", "KEY_NOT_VALID"]
+
+
+@pytest.mark.parametrize(
+    ("stamp_us", "code"), [(9, "KEY_NOT_VALID"), (10, "NOTARISED"), (19, "NOTARISED"), (20, "KEY_NOT_VALID")]
+)
+def test_the_period_is_judged_by_the_log_s_time(stamp_us: int, code: str) -> None:
+    """Goal: from included, until excluded. Method: stamps at both ends."""
+    maker = begun()
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(10, 20))
+    maker.submit(request_of(1, (1,)), stamp_us=stamp_us)
+    assert outcomes(maker) == [code]
+
+
+def test_time_judged_is_the_highest_stamp_so_far() -> None:
+    """Goal: an active whose clock lags revives no key. Method: a late stamp, after it an early one."""
+    maker = begun()
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(10, 20))
+    for number, stamp_us in enumerate((25, 15)):
+        maker.submit(request_of(number, (number,)), stamp_us=stamp_us)
+    assert outcomes(maker) == ["KEY_NOT_VALID", "KEY_NOT_VALID"]
+
+
+def test_a_key_of_another_party_is_none() -> None:
+    """Goal: the pair counts. Method: the same key for another name, another key for the same name."""
+    maker = begun()
+    maker.register(OTHER_PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.register(PARTY, key=b"p" * 32, by=FIRST)
+    maker.submit(request_of(1, (1,)))
+    assert outcomes(maker) == ["PARTY_UNKNOWN"]
+
+
+def test_only_an_officer_registers() -> None:
+    """Goal: no other key has an effect, nor a former officer's. Method: each kind of signer."""
+    maker = begun()
+    maker.register(PARTY, key=CLIENT_KEY, by=STRANGER)
+    maker.submit(request_of(1, (1,)))
+    maker.act("officers", body=encode_officers([SECOND]), replaces=1, by=FIRST)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.submit(request_of(1, (1,)))
+    maker.register(PARTY, key=CLIENT_KEY, by=SECOND)
+    maker.submit(request_of(1, (1,)))
+    assert outcomes(maker) == ["PARTY_UNKNOWN", "PARTY_UNKNOWN", "NOTARISED"]
+
+
+def test_a_removed_officer_s_registrations_stay() -> None:
+    """Goal: a change of officers locks nobody out."""
+    maker = begun()
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.act("officers", body=encode_officers([SECOND]), replaces=1, by=FIRST)
+    maker.submit(request_of(1, (1,)))
+    assert outcomes(maker) == ["NOTARISED"]
+
+
+def test_officers_are_not_overwritten_by_who_does_not_know_them() -> None:
+    """Goal: two at once cannot both win, nor a stranger. Method: acts that do not follow on all before."""
+    maker = begun()
+    maker.act("officers", body=encode_officers([STRANGER]), replaces=1, by=STRANGER)  # no officer
+    maker.act("officers", body=encode_officers([SECOND]), replaces=1, by=FIRST)  # does not know the one before
+    maker.register(PARTY, key=CLIENT_KEY, by=SECOND)
+    maker.submit(request_of(1, (1,)))
+    assert outcomes(maker) == ["PARTY_UNKNOWN"]
+    assert run_with_parties(maker.log).officers == Officers(3, frozenset([FIRST]))
+
+
+def test_what_is_registered_under_rules_2_is_in_force_after_the_raise() -> None:
+    """Goal: nobody is locked out by a raise, and nothing changes before it."""
+    maker = begun(rules=2)
+    maker.submit(request_of(1, (1,)))
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.barrier(2, rules=3)
+    maker.submit(request_of(2, (2,)))
+    assert outcomes(maker) == ["NOTARISED", "NOTARISED"]
+
+
+def test_a_retry_after_the_revocation_gets_its_success_and_other_requests_learn_nothing() -> None:
+    """Goal: no refusal misleads a caller whose transaction was notarised; conflicts are not shown to others."""
+    maker = begun()
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.submit(request_of(1, (1,)), command="c")
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(7, 3))
+    maker.submit(request_of(1, (1,)), command="c")
+    maker.submit(request_of(2, (1,)), command="c")  # else COMMAND_ID_REUSED
+    maker.submit(request_of(2, (1,)), command="d")  # else STATE_CONFLICT
+    maker.submit(request_of(1, (2,)), command="e")  # else TX_ID_REUSED
+    maker.submit(request_of(1, (1,)), command="f")  # else an acceptance
+    assert outcomes(maker) == ["NOTARISED", "DEDUPLICATED", *["KEY_NOT_VALID"] * 4]
+
+
+def test_no_release_may_write_rules_3_yet() -> None:
+    """Goal: a draft raises nothing. Method: the world without the fixture's patch."""
+    log = begun().log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica.notary.reading, "KNOWN_TOGETHER", frozenset({(1, 1), (2, 2)}))
+        with pytest.raises(FormatUnknown):
+            read_records(begin(TOPIC), log)
+        patch.delitem(replica.notary.rules.RULES, 3)
+        assert known().newest.rules == 2
+
+
+def test_a_log_under_rules_3_is_not_judged_without_registrations() -> None:
+    """Goal: who does not know the registrations stops, and lets nobody in. Method: the caller of rules 2."""
+    maker = begun()
+    maker.submit(request_of(1))  # the fastest way through the rules
+    with pytest.raises(InvariantBroken, match="registrations not known"):
+        run_product(maker.log)
+
+
+BODY = encode_officers([FIRST, SECOND])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x92\x01",
+        b"\x92\x01\x90",
+        b"\x92\x02" + BODY[2:],
+        b"\x93\x01" + BODY[2:],
+        BODY + b"\0",
+        BODY[:-1],
+        BODY[:3] + BODY[37:] + BODY[3:37],
+        BODY[:3] + BODY[3:37] * 2,
+        b"\x92\x01\xdc\x00\x02" + BODY[3:],
+        b"\x92\x01\xdc\x00\x65" + b"".join(b"\xc4\x20" + bytes([number]) * 32 for number in range(101)),
+        b"\x92\x01\x91\xc4\x1f" + b"1" * 31,
+        b"\x92\xcc\x01" + BODY[2:],
+    ],
+)
+def test_a_list_of_officers_has_one_form(body: bytes) -> None:
+    """Goal: two readers never disagree about a body. Method: everything near a good one, to both."""
+    assert decode_officers(body) is None
+    maker = LogMaker(format=2)
+    maker.barrier(1, rules=3)
+    maker.act("officers", body=body, by=FIRST)
+    judge = reference()
+    list(judge.judge(maker.log))
+    assert judge.officers == []
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 17, OFFICERS_MAX])
+def test_both_readers_take_each_number_of_officers(number: int) -> None:
+    """Goal: MessagePack's two heads of an array. Method: numbers on both sides."""
+    keys = [bytes([at]) * 32 for at in range(number)]
+    maker = LogMaker(format=2)
+    maker.barrier(1, rules=3)
+    maker.act("officers", body=encode_officers(keys), by=keys[0])
+    judge = reference()
+    list(judge.judge(maker.log))
+    assert judge.officers == keys
+    assert run_with_parties(maker.log).officers == Officers(1, frozenset(keys))
+
+
+def test_no_two_pairs_have_one_place_in_the_table() -> None:
+    """Goal: where the name ends cannot be moved. Method: names and keys whose bytes together are the same."""
+    assert registration_id("ab", b"c" * 32) != registration_id("abc", b"c" * 31)
+
+
+# ---- random logs ----
+
+
+def disagreement(log: Log, cuts: Sequence[int] = ()) -> bool:
+    """Whether product and reference judge differ about a verdict, an acceptance or the officers."""
+    judge = reference()
+    judged = [one for one in judge.judge(log) if isinstance(one, JudgedRequest)]
+    run = run_with_parties(log, list(cuts))
+    of_product = {at: (CODE_OF[v.outcome], v.notarised_offset) for at, v in run.verdicts.items()}
+    return (
+        of_product != {one.offset: (one.outcome, one.notarised_offset) for one in judged}
+        or run.officers != Officers(judge.acts_on_officers, frozenset(judge.officers))
+        or len(run.acceptances) != sum(one.outcome == "NOTARISED" for one in judged)
+    )
+
+
+@_many
+@given(logs_with_parties(), _cuts)
+def test_product_and_reference_judge_agree_about_parties(log: Log, cuts: list[int]) -> None:
+    """Goal: two implementations, one truth, however reads are cut."""
+    assert not disagreement(log, cuts)
+    codes = [CODE_OF[verdict.outcome] for verdict in run_with_parties(log).verdicts.values()]
+    for code, count in Counter(codes).items():
+        event(f"{code}: {min(count, 3)}")
+
+
+@_many
+@given(logs_with_parties(), _cuts)
+def test_replay_on_newer_tables_gives_the_old_verdicts(log: Log, cuts: list[int]) -> None:
+    """Goal: registrations may be known further than they are judged. Method: judge again on the final tables."""
+    first = run_with_parties(log)
+    again = run_with_parties(log, cuts, newer=first)
+    assert (again.verdicts, again.index, again.acceptances) == (first.verdicts, first.index, first.acceptances)
+
+
+@_many
+@given(logs_with_parties())
+def test_a_key_that_is_not_in_force_changes_nothing(log: Log) -> None:
+    """Goal: no state, no transaction, no acceptance. Method: no entry of either table is of such a record."""
+    run = run_with_parties(log)
+    refused = {at for at, v in run.verdicts.items() if v.outcome in (Outcome.PARTY_UNKNOWN, Outcome.KEY_NOT_VALID)}
+    recorded_at = {int.from_bytes(value[-8:], "big") for value in (*run.index.values(), *run.acceptances.values())}
+    assert not refused & recorded_at
+
+
+# ---- mutants: each of them must be seen by the comparison ----
+
+_judge_key = replica.notary.rules.judge_key
+_after = replica.notary.parties.in_force_after
+
+
+def _key_mutant(change: Callable[[Any, bytes | None, Verdict], Verdict]) -> Callable[[MonkeyPatch], None]:
+    return lambda patch: patch.setattr(replica.notary.rules, "judge_key", change)
+
+
+def _outside(
+    entry: Any, registration: bytes | None, otherwise: Verdict, *, last_us: int = 0, own: bool = False
+) -> Verdict:
+    if otherwise.outcome is Outcome.DEDUPLICATED or registration is None:
+        return _judge_key(entry, registration, otherwise)
+    _, from_us, until_us, _ = replica.notary.parties.decode_registration(registration)
+    time_us = entry.record.stamp_us if own else entry.judged_us
+    return otherwise if from_us <= time_us < until_us + last_us else Verdict(Outcome.KEY_NOT_VALID)
+
+
+def _officers_mutant(**change: Any) -> Callable[[MonkeyPatch], None]:
+    def after(officers: Officers, act: Any) -> Officers:
+        named = decode_officers(act.body)
+        acts = officers.acts + (0 if change.get("uncounted") and named is None else 1)
+        follows = change.get("any_number") or act.replaces == officers.acts
+        allowed = change.get("anybody") or act.public_key in (officers.keys or (named or ()))
+        if change.get("first_by_anybody") and not officers.keys:
+            allowed = True
+        return Officers(acts, named) if named and follows and allowed else Officers(acts, officers.keys)
+
+    return lambda patch: patch.setattr(replica.notary.parties, "_officers_after", after)
+
+
+def _anybody_registers(patch: MonkeyPatch) -> None:
+    def after(officers: Officers, notes: Sequence[Any]) -> tuple[Officers, dict[bytes, bytes]]:
+        signers = frozenset(note.record.public_key for note in notes if not isinstance(note.record, SalvageRecord))
+        return _after(officers, notes)[0], _after(Officers(officers.acts, signers), notes)[1]
+
+    patch.setattr(drafted_rules, "in_force_after", after)
+
+
+def _any_name(patch: MonkeyPatch) -> None:
+    for module in (replica.notary.parties, drafted_rules):
+        patch.setattr(module, "registration_id", lambda _, key: registration_id("any", key))
+
+
+MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
+    "no key is judged": _key_mutant(lambda entry, registration, otherwise: otherwise),
+    "a registration is for ever": _key_mutant(
+        lambda entry, registration, otherwise: otherwise if registration else _judge_key(entry, None, otherwise)
+    ),
+    "a key judged before a repeated success": _key_mutant(
+        lambda entry, registration, otherwise: (
+            _judge_key(entry, registration, Verdict(Outcome.NOTARISED, 0))
+            if _judge_key(entry, registration, Verdict(Outcome.NOTARISED, 0)).outcome is not Outcome.NOTARISED
+            else otherwise
+        )
+    ),
+    "only notarised verdicts are judged by key": _key_mutant(
+        lambda entry, registration, otherwise: (
+            _judge_key(entry, registration, otherwise) if otherwise.outcome is Outcome.NOTARISED else otherwise
+        )
+    ),
+    "until is included": _key_mutant(lambda *of: _outside(*of, last_us=1)),
+    "the record's own stamp": _key_mutant(lambda *of: _outside(*of, own=True)),
+    "officers by acts that do not follow": _officers_mutant(any_number=True),
+    "officers by anybody": _officers_mutant(anybody=True),
+    "the first officers by anybody": _officers_mutant(first_by_anybody=True),
+    "acts without effect are not numbered": _officers_mutant(uncounted=True),
+    "anybody registers": _anybody_registers,
+    "the name is no part of the pair": _any_name,
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_mutant_of_rules_3_is_seen(name: str, monkeypatch: MonkeyPatch) -> None:
+    """Goal: the comparison above can fail. Method: break one thing, look for a log that shows it."""
+    MUTANTS[name](monkeypatch)
+    sought = settings(max_examples=3_000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    try:
+        find(logs_with_parties(), disagreement, settings=settings(sought, phases=[Phase.generate]))
+    except NoSuchExample:
+        pytest.fail(f"nothing shows the mutant: {name}")

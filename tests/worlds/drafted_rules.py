@@ -1,0 +1,139 @@
+"""Rules 3 as a draft: a world in which barriers may name them, and logs with officers and registrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+import replica.notary.reading
+from replica.checker.judge import DRAFTED, KNOWN, ReferenceJudge
+from replica.index.memory import MemoryCommands
+from replica.notary.counted import CountedNote, CountedRequest
+from replica.notary.parties import Officers, encode_officers, in_force_after, registration_id
+from replica.notary.position import begin, decode_position, encode_position
+from replica.notary.reading import KNOWN_TOGETHER, read_records
+from replica.notary.rules import RULES, RULES_DRAFTED, judge, keys_of
+from tests.worlds.notary_logs import FOR_EVER, PARTY, Log, LogMaker, Run, requests, split
+
+OTHER_PARTY = "O=Bank B,L=Paris,C=FR"
+CLIENT_KEY = b"k" * 32  # signs each submission of these worlds
+OFFICER_KEYS = [bytes([number]) * 32 for number in (1, 2, 3)]
+
+
+@contextmanager
+def rules_3_known() -> Iterator[None]:
+    """Let the product read a log whose barriers name rules 3."""
+    with (
+        patch.object(replica.notary.reading, "KNOWN_TOGETHER", KNOWN_TOGETHER | {DRAFTED}),
+        patch.dict(RULES, RULES_DRAFTED),
+    ):
+        yield
+
+
+def reference() -> ReferenceJudge:
+    """A reference judge that knows rules 3."""
+    return ReferenceJudge(known=(*KNOWN, DRAFTED))
+
+
+class RunWithParties(Run):
+    """A run, with the table of registrations and the officers after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registrations: dict[bytes, bytes] = {}
+        self.officers = Officers()
+
+
+def run_with_parties(log: Log, cuts: list[int] | None = None, newer: RunWithParties | None = None) -> RunWithParties:
+    """Read and judge a log with the product's code; as `run_product`, with registrations noted before each batch."""
+    run = RunWithParties()
+    for batch in split(log, cuts or []):
+        reading = read_records(run.position, batch)
+        notes = [note for note in reading.counted if isinstance(note, CountedNote)]
+        run.officers, added = in_force_after(run.officers, notes)
+        run.registrations |= added
+        entries = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
+        known = newer or run
+        keys = [keys_of(entry) for entry in entries]
+        commands = MemoryCommands()
+        commands.write(known.acceptances, begin("topic"))
+        newest = commands.newest([entry.change_id for entry in entries], [entry.offset for entry in entries])
+        registered = [newest_registration(known.registrations, entry) for entry in entries]
+        judged = judge(entries, keys, [known.index.get(key) for own in keys for key in own], newest, registered)
+        run.voids |= {void.offset: void.reason.value for void in reading.voids}
+        run.verdicts |= {entry.offset: verdict for entry, verdict in zip(entries, judged.verdicts, strict=True)}
+        run.counted |= {entry.offset: entry for entry in reading.counted}
+        run.barriers += reading.barriers
+        run.index |= judged.added
+        run.acceptances |= judged.accepted
+        run.position = decode_position(encode_position(reading.position))
+    return run
+
+
+def newest_registration(table: dict[bytes, bytes], entry: CountedRequest) -> bytes | None:
+    """The newest registration of the entry's key below the entry's offset."""
+    prefix = registration_id(entry.request.party, entry.record.submission.public_key)
+    below = prefix + entry.offset.to_bytes(8, "big")
+    found = max((key for key in table if key.startswith(prefix) and key < below), default=None)
+    return None if found is None else table[found]
+
+
+@st.composite
+def logs_with_parties(draw: st.DrawFn) -> Log:
+    """A log that is raised from rules 2 to 3 somewhere, perhaps at its start, with notes of all kinds in both."""
+    maker = LogMaker(format=2)
+    maker.barrier(1, rules=draw(st.sampled_from([2, 3, 3])))
+    if draw(st.integers(0, 3)):
+        maker.act("officers", body=encode_officers(OFFICER_KEYS[:2]), by=OFFICER_KEYS[0])
+        if draw(st.booleans()):
+            maker.register(PARTY, key=CLIENT_KEY, by=OFFICER_KEYS[0])
+    for step in draw(st.lists(st.sampled_from(_STEPS), min_size=10, max_size=40)):
+        step(draw, maker)
+    return maker.log
+
+
+def _request(draw: st.DrawFn, maker: LogMaker) -> None:
+    period_us = draw(st.sampled_from([0, 3, FOR_EVER, FOR_EVER]))
+    command = draw(st.sampled_from(["c0", "c1", "c2"]))
+    maker.submit(draw(requests()), command=command, stamp_us=draw(st.integers(0, 12)), deduplication_us=period_us)
+
+
+def _again(draw: st.DrawFn, maker: LogMaker) -> None:
+    if maker.submitted:
+        request, command = draw(st.sampled_from(maker.submitted[-6:]))
+        maker.submit(request, command=command, stamp_us=draw(st.integers(0, 12)))
+
+
+def _registration(draw: st.DrawFn, maker: LogMaker) -> None:
+    ends = draw(
+        st.sampled_from([(0, FOR_EVER), (0, FOR_EVER), (0, FOR_EVER), (3, 8), (5, FOR_EVER), (0, 6), (4, 4), (7, 2)])
+    )
+    key = draw(st.sampled_from([CLIENT_KEY, CLIENT_KEY, CLIENT_KEY, b"p" * 32]))
+    party = draw(st.sampled_from([PARTY, PARTY, PARTY, OTHER_PARTY]))
+    maker.register(party, key=key, period_us=ends, by=draw(st.sampled_from(OFFICER_KEYS)))
+
+
+def _officers(draw: st.DrawFn, maker: LogMaker) -> None:
+    keys = draw(st.lists(st.sampled_from(OFFICER_KEYS), min_size=1, unique=True))
+    body = encode_officers(keys)
+    bodies = st.sampled_from([body, body, body, body + b"\0", b"", b"\x92\x01\x90", b"\x92\x02" + body[2:], body[:-1]])
+    maker.act(
+        draw(st.sampled_from(["officers", "officers", "officers", "Officers"])),
+        body=draw(bodies),
+        replaces=draw(st.integers(0, 3)),
+        by=draw(st.sampled_from(OFFICER_KEYS)),
+    )
+
+
+def _barrier(draw: st.DrawFn, maker: LogMaker) -> None:
+    maker.barrier(len(maker.values) + 6, rules=draw(st.sampled_from([2, 3, 3])))
+
+
+def _copy(draw: st.DrawFn, maker: LogMaker) -> None:
+    maker.raw(draw(st.sampled_from(maker.values[-6:])))
+
+
+_STEPS = [*[_request] * 6, *[_again] * 4, *[_registration] * 4, *[_officers] * 2, _barrier, _copy]
