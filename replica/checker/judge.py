@@ -146,6 +146,7 @@ class ReferenceJudge:
         self.accepted: dict[bytes, Acceptance] = {}  # change id -> the newest acceptance
         self.officers: list[bytes] = []  # public keys of those whose registrations have an effect
         self.acts_on_officers = 0
+        self.signed: set[tuple[str, bytes, int, int, str, bytes]] = set()  # registrations that had an effect
         self.registered: dict[tuple[str, bytes], tuple[int, int]] = {}  # party, key -> from, until
 
     def judge(self, log: Iterable[tuple[int, bytes]]) -> Iterator[Judged]:
@@ -214,8 +215,16 @@ class ReferenceJudge:
         if isinstance(record, ActRecord) and record.name == "officers":
             self._name_officers(record)
         if isinstance(record, RegistrationRecord) and record.public_key in self.officers:
-            self.registered[record.party, record.party_key] = (record.from_us, record.until_us)
+            self._register(record)
         return JudgedNote(self.offset, record, barrier, self.stamp_us)
+
+    def _register(self, record: RegistrationRecord) -> None:
+        """What an officer signed has an effect once."""
+        pair, period = (record.party, record.party_key), (record.from_us, record.until_us)
+        signed = (*pair, *period, record.operator, record.public_key)
+        if signed not in self.signed:
+            self.signed.add(signed)
+            self.registered[pair] = period
 
     def _name_officers(self, act: ActRecord) -> None:
         """Noted under rules 2 as well, so that rules 3 find them."""

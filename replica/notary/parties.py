@@ -1,7 +1,8 @@
 """Registrations: which keys may sign for which parties, as the log has it. A function of the log's notes alone.
 
 A registration has an effect if its operator's key is that of an officer in force. The newest one with an effect, below
-a request's own offset, decides whether the request's key is in force. Signatures are no part of that: the active
+a request's own offset, decides whether the request's key is in force. What was signed has an effect once: otherwise an
+old registration, played again, would revive a revoked key. Signatures are no part of that: the active
 verifies them before it appends, and the audit afterwards, as with those of requests (docs/decisions/0016).
 
 No effect depends on a verdict. So a reader may know registrations further than it has judged: each entry ends in its
@@ -11,7 +12,7 @@ log offset, as all values of an index do, and later ones do not count.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from itertools import pairwise
 from typing import Annotated, NamedTuple
@@ -19,13 +20,14 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from replica.notary.counted import CountedNote
+from replica.notary.note_signatures import note_digest
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.notary.requests import PUBLIC_KEY_BYTES, PublicKey
 from replica.notary.untrusted import UNREADABLE
 
 OFFICERS = "officers"  # the name of the acts that say whose registrations have an effect
 OFFICERS_MAX = 100
-PARTY_KEY = b"p"
+PARTY_KEY, SIGNED_KEY = b"p", b"r"
 _ID_TAG = b"notary/party-key/1"
 _VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQ")
 
@@ -85,10 +87,18 @@ def decode_registration(value: bytes) -> Registration:
     return Registration(*_VALUE.unpack(value))
 
 
-def in_force_after(officers: Officers, notes: Iterable[CountedNote]) -> tuple[Officers, dict[bytes, bytes]]:
+def signed_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
+    """The keys of the table that tell which of these notes' registrations had an effect before."""
+    return [_signed_key(note.record) for note in notes if isinstance(note.record, RegistrationRecord)]
+
+
+def in_force_after(
+    officers: Officers, notes: Iterable[CountedNote], known: Mapping[bytes, bytes]
+) -> tuple[Officers, dict[bytes, bytes]]:
     """The officers after these notes of the log, and the entries that the table gets from them. The order is the log's.
 
-    `officers` are those in force before the first note.
+    `officers` are those in force before the first note. `known` has the table's values of `signed_keys_of` the notes,
+    as far as there are any. The table may be newer than the notes.
     """
     added: dict[bytes, bytes] = {}
     for note in notes:
@@ -97,9 +107,17 @@ def in_force_after(officers: Officers, notes: Iterable[CountedNote]) -> tuple[Of
             officers = _officers_after(officers, record)
         elif isinstance(record, RegistrationRecord) and record.public_key in officers.keys:
             at = note.offset.to_bytes(8, "big")
+            signed = _signed_key(record)
+            if min(added.get(signed, at), known.get(signed, at)) < at:  # played again, perhaps after its revocation
+                continue
+            added[signed] = at
             value = _VALUE.pack(record.public_key, record.from_us, record.until_us, note.offset)
             added[registration_id(record.party, record.party_key) + at] = value
     return officers, added
+
+
+def _signed_key(record: RegistrationRecord) -> bytes:
+    return SIGNED_KEY + note_digest(record)
 
 
 def _officers_after(officers: Officers, act: ActRecord) -> Officers:

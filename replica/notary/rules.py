@@ -165,9 +165,10 @@ def _check_numbers(
 ) -> None:
     if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
         raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
-    for what, values in (("acceptances of commands", newest), ("registrations of keys", registered)):
-        if values is not None and len(values) != len(keys):
-            raise InvariantBroken(f"{len(values)} {what} for {len(keys)} requests")
+    if newest is not None and len(newest) != len(keys):
+        raise InvariantBroken(f"acceptances of {len(newest)} commands for {len(keys)} requests")
+    if registered is not None and len(registered) != len(keys):
+        raise InvariantBroken(f"registrations of {len(registered)} keys for {len(keys)} requests")
 
 
 def _registration(registered: Sequence[bytes | None] | None, at: int, entry: CountedRequest) -> bytes | None:

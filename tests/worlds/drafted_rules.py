@@ -12,7 +12,7 @@ import replica.notary.reading
 from replica.checker.judge import DRAFTED, KNOWN, ReferenceJudge
 from replica.index.memory import MemoryCommands
 from replica.notary.counted import CountedNote, CountedRequest
-from replica.notary.parties import Officers, encode_officers, in_force_after, registration_id
+from replica.notary.parties import Officers, encode_officers, in_force_after, registration_id, signed_keys_of
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import KNOWN_TOGETHER, read_records
 from replica.notary.rules import RULES, RULES_DRAFTED, judge, keys_of
@@ -53,10 +53,11 @@ def run_with_parties(log: Log, cuts: list[int] | None = None, newer: RunWithPart
     for batch in split(log, cuts or []):
         reading = read_records(run.position, batch)
         notes = [note for note in reading.counted if isinstance(note, CountedNote)]
-        run.officers, added = in_force_after(run.officers, notes)
+        known = newer or run
+        noted = {key: known.registrations[key] for key in signed_keys_of(notes) if key in known.registrations}
+        run.officers, added = in_force_after(run.officers, notes, noted)
         run.registrations |= added
         entries = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-        known = newer or run
         keys = [keys_of(entry) for entry in entries]
         commands = MemoryCommands()
         commands.write(known.acceptances, begin("topic"))
