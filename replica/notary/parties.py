@@ -3,7 +3,7 @@
 A registration has an effect if its operator's key is that of an officer in force. The newest one with an effect, below
 a request's own offset, decides whether the request's key is in force. What was signed has an effect once: otherwise an
 old registration, played again, would revive a revoked key. Signatures are no part of that: the active
-verifies them before it appends, and the audit afterwards, as with those of requests (docs/decisions/0016).
+verifies them before it appends, and the audit afterwards, as with those of requests (docs/decisions/0018).
 
 No effect depends on a verdict. So a reader may know registrations further than it has judged: each entry ends in its
 log offset, as all values of an index do, and later ones do not count.

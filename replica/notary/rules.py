@@ -255,4 +255,4 @@ RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None], Verdict
 """Every version of the rules that was ever in force; old ones stay, because old records are judged again."""
 
 RULES_DRAFTED = {**RULES, 3: _judge_v2}
-"""With the version that no release may write yet, because not every reader knows it (docs/decisions/0016)."""
+"""With the version that no release may write yet, because not every reader knows it (docs/decisions/0018)."""
