@@ -11,11 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from replica.notary.parties import Officers
 from replica.notary.position import Position
 
 POSITION_KEY = b"m/position"
 COMMANDS_POSITION_KEY = b"a/position"  # in the table of commands; each sorts before all entries of its table
-
+OFFSET_END = 2**64 - 1  # above every log offset
 
 NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
 
@@ -32,6 +33,32 @@ class Commands(Protocol):
 
     def newest(self, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
         """The newest acceptance of each command that was recorded below the log offset in the same place, or None."""
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, None where there is none."""
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        """Add entries and move the position: both or neither. No key exists yet."""
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """All entries, in key order."""
+
+
+class Parties(Protocol):
+    """Officers and registrations (replica.notary.parties), with a position of their own. Errors as Index."""
+
+    def position(self) -> Position | None:
+        """The position up to which every registration is here; None for a new table."""
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries there are."""
+
+    def officers(self) -> Officers:
+        """The officers in force at the position."""
+
+    def newest(self, ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        """The newest registration of each id (`registration_id`) below the log offset in the same place, or None."""
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""

@@ -41,10 +41,11 @@ from rocksdict import (
 
 from replica.index.commands import due
 from replica.index.compare import recorded_at
-from replica.index.interface import COMMANDS_POSITION_KEY, NOTHING, POSITION_KEY
+from replica.index.interface import COMMANDS_POSITION_KEY, NOTHING, OFFSET_END, POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
 from replica.notary.acceptances import first_key, later_key
 from replica.notary.errors import FormatUnknown, IndexDamaged, IndexUnreadable
+from replica.notary.parties import OFFICERS_KEY, Officers, decode_officers_entry
 from replica.notary.position import Position, decode_position, encode_position
 
 MIB = 1 << 20
@@ -193,6 +194,17 @@ class RocksTable:
         if found != self._entry_count:
             raise IndexDamaged(f"the index in {folder} has {found} of {self._entry_count} entries")
 
+    def _last_up_to(self, key: bytes) -> tuple[bytes, bytes]:
+        """The entry of this key, or the last one before it; empty where there is none."""
+        try:
+            cursor = self._db.iter()
+            cursor.seek_for_prev(key)
+            found = (cursor.key(), cursor.value()) if cursor.valid() else (b"", b"")
+            cursor.status()  # raises if the iterator stopped at an error
+        except Exception as error:
+            self._fail("a seek failed", error)
+        return found
+
     def _check_usable(self) -> None:
         if self._failure is not None:
             raise type(self._failure)(self._failure.detail)
@@ -218,15 +230,30 @@ class RocksCommands(RocksTable):
     def _newest(self, change_id: bytes, below: int) -> bytes | None:
         if below <= 0:
             return None
-        try:
-            cursor = self._db.iter()
-            cursor.seek_for_prev(later_key(change_id, below - 1))
-            key, value = (cursor.key(), cursor.value()) if cursor.valid() else (b"", b"")
-            cursor.status()  # raises if the iterator stopped at an error
-        except Exception as error:
-            self._fail("a seek failed", error)
+        key, value = self._last_up_to(later_key(change_id, below - 1))
         is_of_command = key.startswith(first_key(change_id)) and recorded_at(value) < below
         return value if is_of_command else None
+
+
+class RocksParties(RocksTable):
+    """See Parties. Its position sorts before all kinds of its entries, as that of the states does."""
+
+    def officers(self) -> Officers:
+        """See Parties."""
+        value = self._newest(OFFICERS_KEY, OFFSET_END)
+        return Officers() if value is None else decode_officers_entry(value)
+
+    def newest(self, ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        """See Parties."""
+        self._check_usable()
+        return [self._newest(prefix, offset) for prefix, offset in zip(ids, below, strict=True)]
+
+    def _newest(self, prefix: bytes, below: int) -> bytes | None:
+        self._check_usable()
+        if below <= 0:
+            return None
+        key, value = self._last_up_to(prefix + (below - 1).to_bytes(8, "big"))
+        return value if key.startswith(prefix) else None
 
 
 class RocksIndex(RocksTable):

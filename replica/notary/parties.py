@@ -27,7 +27,7 @@ from replica.notary.untrusted import UNREADABLE
 
 OFFICERS = "officers"  # the name of the acts that say whose registrations have an effect
 OFFICERS_MAX = 100
-PARTY_KEY, SIGNED_KEY = b"p", b"r"
+OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"o", b"p", b"r"  # kinds of entry of the table (replica/index/parties.py)
 _ID_TAG = b"notary/party-key/1"
 _VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQ")
 
@@ -76,6 +76,11 @@ def decode_officers(body: bytes) -> frozenset[bytes] | None:
     return frozenset(keys)
 
 
+def decode_officers_entry(value: bytes) -> Officers:
+    """The officers in a value of the table."""
+    return Officers(int.from_bytes(value[:8], "big"), decode_officers(value[8:-8]) or frozenset())
+
+
 def registration_id(party: str, public_key: bytes) -> bytes:
     """What the registrations of one key of one party have in common: the first 33 bytes of their keys in the table."""
     name = party.encode()
@@ -96,6 +101,7 @@ def in_force_after(
     officers: Officers, notes: Iterable[CountedNote], known: Mapping[bytes, bytes]
 ) -> tuple[Officers, dict[bytes, bytes]]:
     """The officers after these notes of the log, and the entries that the table gets from them. The order is the log's.
+    Each act about the officers gives an entry as well, so that a table knows the officers at its position.
 
     `officers` are those in force before the first note. `known` has the table's values of `signed_keys_of` the notes,
     as far as there are any. The table may be newer than the notes.
@@ -104,7 +110,9 @@ def in_force_after(
     for note in notes:
         record = note.record
         if isinstance(record, ActRecord) and record.name == OFFICERS:
-            officers = _officers_after(officers, record)
+            officers, at = _officers_after(officers, record), note.offset.to_bytes(8, "big")
+            body = encode_officers(officers.keys) if officers.keys else b""
+            added[OFFICERS_KEY + at] = officers.acts.to_bytes(8, "big") + body + at
         elif isinstance(record, RegistrationRecord) and record.public_key in officers.keys:
             at = note.offset.to_bytes(8, "big")
             signed = _signed_key(record)

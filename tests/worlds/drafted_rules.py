@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 import replica.notary.reading
 from replica.checker.judge import DRAFTED, KNOWN, ReferenceJudge
-from replica.index.memory import MemoryCommands
+from replica.index.interface import Parties
+from replica.index.memory import MemoryCommands, MemoryParties
+from replica.index.parties import newest_of, write_notes
 from replica.notary.counted import CountedNote, CountedRequest
-from replica.notary.parties import Officers, encode_officers, in_force_after, registration_id, signed_keys_of
+from replica.notary.parties import Officers, encode_officers
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import KNOWN_TOGETHER, read_records
 from replica.notary.rules import RULES, RULES_DRAFTED, judge, keys_of
@@ -39,30 +41,35 @@ def reference() -> ReferenceJudge:
 
 
 class RunWithParties(Run):
-    """A run, with the table of registrations and the officers after it."""
+    """A run, with the table of registrations and officers after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, parties: Parties) -> None:
         super().__init__()
-        self.registrations: dict[bytes, bytes] = {}
-        self.officers = Officers()
+        self.parties = parties
+
+    @property
+    def officers(self) -> Officers:
+        return self.parties.officers()
 
 
-def run_with_parties(log: Log, cuts: list[int] | None = None, newer: RunWithParties | None = None) -> RunWithParties:
-    """Read and judge a log with the product's code; as `run_product`, with registrations noted before each batch."""
-    run = RunWithParties()
+def run_with_parties(
+    log: Log, cuts: list[int] | None = None, newer: RunWithParties | None = None, parties: Parties | None = None
+) -> RunWithParties:
+    """Read and judge a log with the product's code; as `run_product`, with notes written before each batch is judged.
+
+    `parties`: the table to write, one in memory unless given; `newer`'s is past the log already."""
+    run = RunWithParties(newer.parties if newer else parties or MemoryParties())
     for batch in split(log, cuts or []):
         reading = read_records(run.position, batch)
         notes = [note for note in reading.counted if isinstance(note, CountedNote)]
+        write_notes(run.parties, notes, run.position, reading.position)
         known = newer or run
-        noted = {key: known.registrations[key] for key in signed_keys_of(notes) if key in known.registrations}
-        run.officers, added = in_force_after(run.officers, notes, noted)
-        run.registrations |= added
         entries = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
         keys = [keys_of(entry) for entry in entries]
         commands = MemoryCommands()
         commands.write(known.acceptances, begin("topic"))
         newest = commands.newest([entry.change_id for entry in entries], [entry.offset for entry in entries])
-        registered = [newest_registration(known.registrations, entry) for entry in entries]
+        registered = newest_of(run.parties, entries)
         judged = judge(entries, keys, [known.index.get(key) for own in keys for key in own], newest, registered)
         run.voids |= {void.offset: void.reason.value for void in reading.voids}
         run.verdicts |= {entry.offset: verdict for entry, verdict in zip(entries, judged.verdicts, strict=True)}
@@ -72,14 +79,6 @@ def run_with_parties(log: Log, cuts: list[int] | None = None, newer: RunWithPart
         run.acceptances |= judged.accepted
         run.position = decode_position(encode_position(reading.position))
     return run
-
-
-def newest_registration(table: dict[bytes, bytes], entry: CountedRequest) -> bytes | None:
-    """The newest registration of the entry's key below the entry's offset."""
-    prefix = registration_id(entry.request.party, entry.record.submission.public_key)
-    below = prefix + entry.offset.to_bytes(8, "big")
-    found = max((key for key in table if key.startswith(prefix) and key < below), default=None)
-    return None if found is None else table[found]
 
 
 @st.composite
