@@ -41,6 +41,6 @@ def knows_parties(parties: Parties, offset: int) -> bool:
 
 
 def newest_of(parties: Parties, requests: Sequence[CountedRequest]) -> list[bytes | None]:
-    """The newest registration of each request's party and key below the request's own offset. Raises IndexUnreadable."""
+    """The newest registration of each request's party and key below the request's own offset. Errors as Index."""
     ids = [registration_id(entry.request.party, entry.record.submission.public_key) for entry in requests]
     return parties.newest(ids, [entry.offset for entry in requests])

@@ -69,7 +69,7 @@ def test_a_new_table_knows_nobody(make: Make) -> None:
 
 
 def test_the_newest_registration_below_an_offset_is_found(make: Make) -> None:
-    """Goal: a request is judged by what was registered before it. Method: one pair, three times; another pair beside."""
+    """Goal: a request is judged by what was registered before it. Method: one pair, three times and another pair."""
     maker = begun()
     maker.register("O=Other,L=Rome,C=IT", key=CLIENT_KEY, by=FIRST)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(3, 8))
