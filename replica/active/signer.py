@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -53,15 +57,38 @@ class FileSigner:
         return self._key.sign(message)
 
 
-def open_signer(key_file: Path | None, token: Pkcs11Settings | None) -> Signer:
-    """The notary's key, from the configured file or token. Raises ConfigError, and SignerUnavailable."""
+OPEN_MAX_S = 30.0  # longest wait for a token at a start; it signs later within `core.sign_max_s`
+
+
+def open_signer(key_file: Path | None, token: Pkcs11Settings | None, open_max_s: float = OPEN_MAX_S) -> Signer:
+    """The notary's key, from the configured file or token. Raises ConfigError, and SignerUnavailable.
+
+    It gives a token that does not answer up after `open_max_s` seconds.
+    """
     if token is not None:
         from replica.active.pkcs11 import Pkcs11Signer  # with a library that most installations do without
 
-        return Pkcs11Signer(token)
+        return _within(open_max_s, partial(Pkcs11Signer, token))
     if key_file is None:
         raise ConfigError("neither notary_key_file nor [pkcs11] says where the notary's key is")
     return load_signer(key_file)
+
+
+def _within(wait_max_s: float, opened: Callable[[], Signer]) -> Signer:
+    """What `opened` returns or raises, in a thread that keeps no process from ending. Raises SignerUnavailable."""
+    found: Future[Signer] = Future()
+
+    def open_it() -> None:
+        try:
+            found.set_result(opened())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=open_it, name="signer", daemon=True).start()
+    try:
+        return found.result(wait_max_s)
+    except TimeoutError:
+        raise SignerUnavailable(f"the token gave no answer within {wait_max_s:g} s") from None
 
 
 def load_signer(path: Path) -> FileSigner:

@@ -7,10 +7,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,7 @@ class Served:
     """The token in a process of its own, p11-kit's server: as a KMS is, with a module that asks it over a socket."""
 
     def __init__(self, token: Token, folder: Path) -> None:
-        self.socket = folder / "p11"
+        self.socket = folder / "p11-kit"
         argv = ["p11-kit", "server", "--foreground", "--name", str(self.socket), "--provider", str(MODULE)]
         self._server = subprocess.Popen(
             [*argv, f"pkcs11:token={TOKEN}"],
@@ -88,17 +90,21 @@ class Served:
     def stop(self) -> None:
         self.signal(signal.SIGKILL)
         self._server.wait()
+        self.socket.unlink(missing_ok=True)
 
 
 @pytest.fixture
-async def served(token: Token, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    """The token behind a server that answers."""
+async def served(
+    token: Token, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Served]:
+    """The token behind a server that answers. Its socket has one name in all tests: the module reads it once."""
     if not REMOTE_MODULE.exists() or shutil.which("p11-kit") is None:
         pytest.skip("NOT CHECKED: Debian's packages p11-kit and p11-kit-modules are not on this machine")
-    made = Served(token, tmp_path)
+    made = Served(token, tmp_path_factory.getbasetemp())
 
     async def listens() -> bool:
-        return made.socket.exists()
+        with closing(socket.socket(socket.AF_UNIX)) as asks:
+            return asks.connect_ex(str(made.socket)) == 0  # the name is there a little earlier
 
     try:
         await eventually(listens, RECOVERS_MAX_S)
@@ -311,6 +317,19 @@ async def test_a_token_that_is_silent_while_it_is_opened_again_stops_no_event_lo
 
     await eventually(is_done, RECOVERS_MAX_S)
     signer.close()  # type: ignore[attr-defined]
+
+
+async def test_a_silent_token_is_given_up_at_a_start(token: Token, served: Served) -> None:
+    """Goal: a start, or the doctor, ends with an error that names the token. Method: open a key on a frozen server."""
+    served.signal(signal.SIGSTOP)
+    with pytest.raises(SignerUnavailable, match=r"the token gave no answer within 0\.5 s"):
+        open_signer(None, token.settings(module=REMOTE_MODULE), open_max_s=0.5)
+    served.signal(signal.SIGCONT)
+
+    async def is_done() -> bool:
+        return all(thread.name != "signer" for thread in threading.enumerate())
+
+    await eventually(is_done, RECOVERS_MAX_S)
 
 
 async def test_a_replica_whose_token_fails_steps_down_and_comes_back_with_it(
