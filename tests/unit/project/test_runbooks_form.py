@@ -26,6 +26,14 @@ def test_a_page_has_the_four_sections_and_no_strange_word(name: str) -> None:
         subprocess.run(["bash", "-n", "-c", block.text], check=True)
 
 
+@pytest.mark.parametrize("name", names())
+def test_a_loop_goes_on_while_its_command_fails(name: str) -> None:
+    """Goal: no verification passes because a command failed. `jq -e` of jq 1.6 succeeds when it gets no input."""
+    for block in read_page(name).blocks:
+        for line in block.text.splitlines():
+            assert "pipefail" in line or not re.search(r"until .*\| *jq", line), line
+
+
 def test_the_list_of_pages_is_complete() -> None:
     """Goal: every page is found from the list, and every link leads somewhere. Method: compare links with files."""
     for path in RUNBOOKS.glob("*.md"):
