@@ -1,14 +1,14 @@
 """A client process: keeps a notary busy with all kinds of submissions, and writes down every answer.
 
-Run as `python -m tests.faults.client` with a `ClientOrder` as JSON on standard input. Soon after SIGTERM it ends with a
-complete history. It repeats attempts without a definite answer, with the same ids, until `give_up_s` is over. The
-client library does that for applications. The number of attempts that it gave up is written last.
+Run as `python -m tests.faults.client` with a `ClientOrder` as a line of JSON on standard input. Soon after that input
+ends, which it also does when whoever started the client is gone, the client ends with a complete history. It repeats
+attempts without a definite answer, with the same ids, until `give_up_s` is over. The client library does that for
+applications. The number of attempts that it gave up is written last.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections import Counter, deque
 from pathlib import Path
@@ -98,9 +98,14 @@ class Mix:
 
 
 async def run(order: ClientOrder) -> None:
-    """Submit until SIGTERM."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    """Submit until standard input ends."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(sys.stdin)
+        stop.set()
+
+    loop.add_reader(sys.stdin, end)
     random = Random(order.seed)
     mix = Mix([Party(name, SigningKey(seed)) for name, seed in order.parties], random)
     policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S)
@@ -146,7 +151,7 @@ def given_up_path(history: Path) -> Path:
 
 def main() -> int:
     """Read the order and carry it out."""
-    uvloop.run(run(msgspec.json.decode(sys.stdin.buffer.read(), type=ClientOrder)))
+    uvloop.run(run(msgspec.json.decode(sys.stdin.buffer.readline(), type=ClientOrder)))
     return 0
 
 

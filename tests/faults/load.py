@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -56,15 +55,16 @@ class ClientLoad:
         argv = [sys.executable, "-m", "tests.faults.client"]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE)
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(self._order))
-        self._process.stdin.close()
+        self._process.stdin.write(msgspec.json.encode(self._order) + b"\n")
+        self._process.stdin.flush()
 
     async def stop(self) -> None:
-        """SIGTERM, and wait for the end. Raises LoadBroken when the client failed. May be repeated."""
+        """Close its input, and wait for the end. Raises LoadBroken when the client failed. May be repeated."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGTERM)
+        assert process.stdin is not None
+        process.stdin.close()
         try:
             code = await asyncio.to_thread(process.wait, self._order.give_up_s + ATTEMPT_MAX_S + STOP_MAX_S)
         except subprocess.TimeoutExpired:
