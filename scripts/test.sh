@@ -17,7 +17,7 @@ PHASES=(
     "simulation    900       $PARALLEL tests/simulation"
     "integration   1500      tests/integration tests/lognode"
     "clients       900       tests/clients"
-    "pipeline      600       tests/pipeline"
+    "pipeline      900       tests/pipeline"
     "faults-quick  1200      tests/faults"
     "runbooks      900       tests/runbooks"
 )
